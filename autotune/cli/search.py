@@ -276,15 +276,6 @@ def search(
             rich_help_panel="Expert",
         ),
     ] = "auto",
-    live: Annotated[
-        str,
-        typer.Option(
-            metavar="on|off",
-            envvar="AUTOTUNE_LIVE",
-            help="Measure several configurations in one process by switching between steps.",
-            rich_help_panel="Expert",
-        ),
-    ] = "off",
     trials: Annotated[
         int | None,
         typer.Option(metavar="N", envvar="AUTOTUNE_TRIALS", help="Trials at most.", rich_help_panel="Expert"),
@@ -347,7 +338,6 @@ def search(
             sampler=sampler,
             transfer=transfer,
             start=start,
-            live=live,
             wait_for_quiet=wait_for_quiet,
             wait=wait,
             share=share,

@@ -129,7 +129,6 @@ class StudySpec:
         objective: What is searched for: ``throughput``, ``energy``, ``cost``; see `autotune.core.objective`.
         transfer: Which earlier studies may tell something: ``same-script``, ``all``, ``off``; see
             `autotune.core.earlier`.
-        live: One process may measure several configs by switching between steps (`autotune.core.live`).
         constants: Names of constants that the user has given (``--set CONFIG.batch_size=16,32``), each as
             the one that holds its knob's value.
         stdin: The file that standard input was redirected from, which every run reads anew; empty for none.
@@ -175,7 +174,6 @@ class StudySpec:
     objective: str = "throughput"
     transfer: str = SAME_SCRIPT
     start: StartPolicy = StartPolicy.AUTO
-    live: bool = False
     wait_for_quiet_s: float = 0.0
     mlflow_tags: tuple[str, ...] = ()
     mlflow_parent_run: str = ""
@@ -284,11 +282,6 @@ class Study:
     def baseline(self) -> Sequence[Trial]:
         """Told baseline trials of the first stage."""
         return self.told(Stage.BASELINE)
-
-    @property
-    def visits(self) -> Sequence[Trial]:
-        """Told trials whose process went on and measured other configs."""
-        return [t for t in self.told() if t.visited is not None]
 
     @property
     def open_trials(self) -> Sequence[Trial]:

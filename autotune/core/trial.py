@@ -13,7 +13,6 @@ from typing import Final
 
 from autotune.core.change import Change
 from autotune.core.config import Config
-from autotune.core.live import Source, Visit, Visited
 from autotune.core.measurement import Measurement
 
 CEILINGS: Final = "ceilings"
@@ -195,10 +194,7 @@ class Fidelity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """What a strategy wants measured next. It cannot be built without a reason.
-
-    With a `visit` its process goes on and measures other configs, see `autotune.core.live`.
-    """
+    """What a strategy wants measured next. It cannot be built without a reason."""
 
     stage: Stage
     config: Config
@@ -206,7 +202,6 @@ class Proposal:
     reason: str
     seed: int = 0
     group: int = 0
-    visit: Visit | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,7 +273,6 @@ class Assignment:
         memory_limit_bytes: The guard ends the trial above this; 0 for none.
         devices: Names of accelerators it may use.
         start: `FORK` where it may be forked; whoever runs it decides whether that can be.
-        visit: What its process goes on with once all segments are measured.
         patience_s: Seconds by which time in which it was stopped may prolong its deadline.
     """
 
@@ -290,7 +284,6 @@ class Assignment:
     memory_limit_bytes: int = 0
     devices: tuple[str, ...] = ()
     start: Start = Start.COLD
-    visit: Visit | None = None
     patience_s: float = 0.0
 
     @property
@@ -311,8 +304,6 @@ class Trial:
         seconds: Wall time of its process, start to end; 0 while open.
         finished_s: Seconds since the study began at which it was told.
         start: How its process came to be.
-        visit: What its process was to go on with; None for a trial of one config.
-        visited: What came of that; no figure of it is one of this trial.
     """
 
     number: int
@@ -320,7 +311,6 @@ class Trial:
     stage: Stage
     fidelity: Fidelity
     reason: str = ""
-    source: Source = Source.FRESH
     seed: int = 0
     group: int = 0
     attempt: int = 1
@@ -330,8 +320,6 @@ class Trial:
     seconds: float = 0.0
     finished_s: float = 0.0
     start: Start = Start.COLD
-    visit: Visit | None = None
-    visited: Visited | None = None
 
     @property
     def measurement(self) -> Measurement | None:
@@ -345,11 +333,6 @@ class Trial:
 
     @property
     def own_s(self) -> float:
-        """Wall time of its process without stops and without what followed its measurement.
-
-        That is a visit, or counting steps.
-        """
-        after_s = 0.0 if self.visited is None else self.visited.seconds
-        if self.measurement is not None:
-            after_s += sum(self.measurement.extra.get(name, 0.0) for name in (AFTER_WINDOW_S, STOPPED_S))
-        return max(0.0, self.seconds - after_s)
+        """Wall time of its process without stops and without the steps counted after its measurement."""
+        extra = {} if self.measurement is None else self.measurement.extra
+        return max(0.0, self.seconds - sum(extra.get(name, 0.0) for name in (AFTER_WINDOW_S, STOPPED_S)))

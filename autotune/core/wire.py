@@ -28,7 +28,6 @@ _MODULES = (
     "effect",
     "facts",
     "measurement",
-    "live",
     "objective",
     "space",
     "study",

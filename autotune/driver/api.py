@@ -185,7 +185,6 @@ def tune(
     sampler: str = "staged",
     transfer: str = "same-script",
     start: str = "auto",
-    live: bool = False,
     wait_for_quiet: str = "",
     wait: str = "",
     share: bool = False,
@@ -237,7 +236,6 @@ def tune(
         transfer: Earlier studies that say where to begin: ``same-script``, ``all``, ``off``.
         start: ``auto`` for screening trials that are forked from a process which has imported PyTorch, where
             that is safe; ``fork`` says where it is not, ``cold`` starts each anew; see docs/search.md.
-        live: One process may measure several configurations by switching between steps; see docs/search.md.
         wait_for_quiet: Longest wait for other processes to end, ``10m``; empty waits for nothing.
         wait: Longest wait for a search on the same CPUs or accelerators, ``30m``; empty for twice the budget.
         share: Measure beside that search after `wait`, at once without it.
@@ -297,7 +295,6 @@ def tune(
         sampler=sampler,
         transfer=transfer,
         start=start,
-        live="on" if live else "off",
         wait_for_quiet=wait_for_quiet,
         wait=wait,
         share=share,

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from autotune.apply.choose import Dead, choose
 from autotune.apply.command import build_launch, with_flags
 from autotune.apply.space import build_space
-from autotune.core.live import GRACE_S
 from autotune.core.same_step import MOVES_OTHERS, OWN_WAYS
 from autotune.core.trial import Assignment, Failure, FailureKind, Segment
 from autotune.knobs.batch_size import said_batch
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
     from autotune.core.study import Study, StudySpec
     from autotune.core.trial import Fidelity, Trial
     from autotune.knobs.base import Knob
-
-SHORTEST_VISIT = 3.0
-"""Windows that a visit has to have time for."""
 
 
 def dead_ways(study: Study) -> Dead:
@@ -163,7 +159,6 @@ class Planner:
                 self._baseline_limit_bytes if trial.config.is_baseline else self._memory_limit_bytes
             ),
             start=start_of(study, trial),
-            visit=trial.visit,
         )
 
 
@@ -190,18 +185,7 @@ def cache_key(config: Config, facts: Facts) -> str:
 def clipped(trial: Trial, deadline_s: float) -> Trial:
     """The trial with its deadline, and the parts of it, brought inside what is left."""
     fidelity = trial.fidelity
-    if fidelity.deadline_s > deadline_s:
-        fidelity = replace(
-            fidelity,
-            deadline_s=deadline_s,
-            setup_s=min(fidelity.setup_s, deadline_s),
-            loss_samples=fidelity.loss_samples,
-        )
-        trial = replace(trial, fidelity=fidelity)
-    visit = trial.visit
-    if visit is None or fidelity.deadline_s + visit.deadline_s <= deadline_s:
+    if fidelity.deadline_s <= deadline_s:
         return trial
-    limit_s = deadline_s - fidelity.deadline_s - GRACE_S
-    # What is left for a visit has to hold a segment and the anchor behind it.
-    is_enough = limit_s >= SHORTEST_VISIT * visit.window_s
-    return replace(trial, visit=replace(visit, limit_s=limit_s) if is_enough else None)
+    setup_s = min(fidelity.setup_s, deadline_s)
+    return replace(trial, fidelity=replace(fidelity, deadline_s=deadline_s, setup_s=setup_s))

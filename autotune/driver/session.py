@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, TypeGuard, TypeVar
 
 from autotune.apply.space import not_here
 from autotune.clock import SystemClock
-from autotune.core.agreement import agreements, distrusted
 from autotune.core.auto import settled
 from autotune.core.ceilings import ceilings
 from autotune.core.change import Env
@@ -545,7 +544,6 @@ class Session:
             reason=proposal.reason,
             seed=proposal.seed,
             group=proposal.group,
-            visit=proposal.visit,
         )
         return clipped(trial, left - KILL_S)
 
@@ -573,7 +571,6 @@ class Session:
             seconds=ended.seconds,
             finished_s=self.elapsed_s,
             start=ended.start,
-            visited=ended.visited,
         )
         wants_facts = self._study.facts is not None and self._study.facts.run is None
         facts = ended.facts if wants_facts and isinstance(ended.outcome, Measurement) else None
@@ -585,10 +582,9 @@ class Session:
             "elapsed_s": self.elapsed_s,
             "facts": facts,
             "start": ended.start,
-            **({} if ended.visited is None else {"visited": ended.visited}),
         }
         self._append("told", f"{trial.number}/{trial.attempt}", data, command=command)
-        before, trusted = dead_ways(self._study), distrusted(self._study)
+        before = dead_ways(self._study)
         self._study = replace(self._study.with_trial(told), elapsed_s=self.elapsed_s)
         if facts is not None and self._study.facts is not None:
             self._study = replace(self._study, facts=replace(self._study.facts, run=facts))
@@ -601,8 +597,6 @@ class Session:
             if text:
                 self._tell_listeners(partial(_note, study=self.study, text=text))
         self._say_of_earlier()
-        if self._study.spec.live:
-            self._say_lost(trusted)
 
     def _outlook(self) -> tuple[str, str]:
         """What the budget allows and what can be gained at most, right after the first run."""
@@ -621,12 +615,6 @@ class Session:
             if text not in self._told:
                 self._told.add(text)
                 self._tell_listeners(partial(_note, study=self.study, text=text))
-
-    def _say_lost(self, before: frozenset[str]) -> None:
-        """Knobs whose segments turned out to say something else than fresh processes."""
-        for agreement in agreements(self._study):
-            if not agreement.is_live and agreement.knob not in before:
-                self.note(agreement.text)
 
     def _rebuild_space(self) -> str:
         """Build the space from what is known now; what is new about its choice, for people."""

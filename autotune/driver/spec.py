@@ -75,7 +75,6 @@ class SearchOptions:
     profile: bool = False
     objective: str = "throughput"
     transfer: str = SAME_SCRIPT
-    live: str = "off"
     wait_for_quiet: str = ""
     mlflow_tags: tuple[str, ...] = ()
     mlflow_parent_run: str = ""
@@ -335,7 +334,6 @@ def build_spec(command: Command, options: SearchOptions) -> StudySpec:
         profile=options.profile,
         objective=objective(options),
         transfer=one_of("--transfer", options.transfer, SETTINGS),
-        live=one_of("--live", options.live, SWITCH) == "on",
         wait_for_quiet_s=wait_s(options.wait_for_quiet) or 0.0,
         wait_s=wait_s(options.wait, "--wait"),
         share=options.share,

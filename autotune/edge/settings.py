@@ -44,7 +44,6 @@ _KINDS: Final[Mapping[str, str]] = {
     "sampler": _TEXT,
     "transfer": _TEXT,
     "start": _TEXT,
-    "live": _TEXT,
     "wait-for-quiet": _TEXT,
     "wait": _TEXT,
     "share": _YES,

@@ -10,7 +10,7 @@ from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import devices_of, flag_variants, torch_version, trains_on_cuda
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Collection, Sequence
 
     from autotune.core.config import Config, Value
     from autotune.core.facts import Facts, ScriptFlag
@@ -35,7 +35,6 @@ class AttentionBackend(Knob):
     effect: ClassVar[Effect] = Effect.NUMERIC
     family: ClassVar[str] = "kernels"
     spellings: ClassVar[Sequence[Spelling]] = (flag_variants("attention-backend", "sdpa-backend"), Patch())
-    live: ClassVar[Collection[str]] = ("patch",)
 
     def own(self, facts: Facts) -> Value | None:
         read = facts.value(self.name)
@@ -88,9 +87,6 @@ class AttentionBackend(Knob):
 
     def patch(self, value: Value, patches: Patches) -> None:
         patches.attention.force(str(value))
-
-    def switch(self, value: Value, patches: Patches) -> Callable[[], None]:
-        return patches.attention.switch(str(value))
 
     def seen(self, patches: Patches) -> Value | None:
         return patches.attention.observed()

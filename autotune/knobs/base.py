@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from autotune.knobs.frameworks import refuse_by_owner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from autotune.core.change import Env, Keyword, Spelling
     from autotune.core.config import Config, Value
@@ -47,10 +47,6 @@ class PrecisionSeam(Protocol):
 
     def set(self, dtype: str) -> None:
         """``bf16`` or ``fp16`` (with a gradient scaler of ours)."""
-
-    def switch(self, dtype: str) -> Callable[[], None]:
-        """The same between two steps of a running process, without a scaler; the answer takes it back."""
-        ...
 
     def end_precision(self) -> None:
         """Calls are in the script's own number format from the next one on."""
@@ -112,10 +108,6 @@ class AttentionSeam(Protocol):
     def force(self, kernel: str, /) -> None:
         """Only ``flash``, ``efficient``, ``cudnn`` or ``math`` from now on; ``auto`` leaves the choice."""
 
-    def switch(self, kernel: str, /) -> Callable[[], None]:
-        """The same between two steps of a running process; the answer takes it back."""
-        ...
-
     def observed(self) -> str | None:
         """The one kernel that was left when attention was called, ``auto`` for torch's own choice.
 
@@ -169,10 +161,6 @@ class GradientsSeam(Protocol):
     def drop(self) -> None:
         """Let gradients go where the script wants them filled with zeros."""
 
-    def switch(self) -> Callable[[], None]:
-        """The same between two steps of a running process; the answer takes it back."""
-        ...
-
     def observed(self) -> bool | None:
         """Whether gradients were gone after the last `zero_grad`; None before one was seen."""
 
@@ -222,10 +210,6 @@ class CollectorSeam(Protocol):
     def set(self, mode: str) -> None:
         """``auto``, ``freeze`` or ``boundary``, from the first steps on."""
 
-    def switch(self, mode: str) -> Callable[[], None]:
-        """The same between two steps of a running process; the answer takes it back."""
-        ...
-
     def observed(self) -> str | None:
         """One of these as the interpreter has it, ``own`` for anything else."""
 
@@ -235,10 +219,6 @@ class CopiesSeam(Protocol):
 
     def non_blocking(self, on: bool) -> None:
         """Copy without waiting where the script does not say whether to wait."""
-
-    def switch(self, on: bool) -> Callable[[], None]:
-        """The same between two steps of a running process; the answer takes it back."""
-        ...
 
     def observed(self) -> bool | None:
         """Whether all of the last copies were made without waiting; None before there was one."""
@@ -305,12 +285,6 @@ class Knob(ABC):
     """One of `autotune.core.families.FAMILIES`: knobs of a family act on the same part of a step."""
     withdraws_with: ClassVar[Sequence[str]] = ()
     """Knobs that make no sense, or another training, where this one is withdrawn (`withdraw`)."""
-    live: ClassVar[Collection[str]] = ()
-    """Ways (`Spelling.how`) whose effect a switch between two steps of a running process has as well.
-
-    None: only a new process shows it. A switch is a setting that holds from the next step on and can be
-    taken back exactly.
-    """
 
     @property
     def summary(self) -> str:
@@ -462,22 +436,6 @@ class Knob(ABC):
         torch's own callables. Must be reversible through `patches`.
         """
         message = f"{self.name} has no in-process patch"
-        raise NotImplementedError(message)
-
-    def is_live(self, value: Value, spelling: Spelling) -> bool:
-        """Whether a running process can be switched to a value that a fresh one gets in this way."""
-        return spelling.how in self.live
-
-    def switch(self, value: Value, patches: Patches) -> Callable[[], None]:
-        """Apply the value between two steps of a running process.
-
-        Called where `is_live`, at the end of an optimizer step. `seen` answers afterwards, at the latest
-        after the next step, as it does in a fresh process with this value.
-
-        Returns:
-            What takes it back: from the next step on everything is as before.
-        """
-        message = f"{self.name} cannot be switched in a running process"
         raise NotImplementedError(message)
 
     def withdraw(self, patches: Patches) -> bool:

@@ -9,7 +9,7 @@ from autotune.core.effect import Effect
 from autotune.knobs.base import Knob, Patches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Sequence
 
     from autotune.core.config import Value
     from autotune.core.facts import Facts
@@ -29,7 +29,6 @@ class GcControl(Knob):
     effect: ClassVar[Effect] = Effect.EXACT
     family: ClassVar[str] = "memory"
     spellings: ClassVar[Sequence[Spelling]] = (Patch(),)
-    live: ClassVar[Collection[str]] = ("patch",)
 
     def domain(self, facts: Facts) -> Sequence[Value]:
         own = self.own(facts)
@@ -47,9 +46,6 @@ class GcControl(Knob):
 
     def patch(self, value: Value, patches: Patches) -> None:
         patches.collector.set(str(value))
-
-    def switch(self, value: Value, patches: Patches) -> Callable[[], None]:
-        return patches.collector.switch(str(value))
 
     def seen(self, patches: Patches) -> Value | None:
         return patches.collector.observed()

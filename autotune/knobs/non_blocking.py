@@ -10,7 +10,7 @@ from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import as_switch, no_loader, trains_on_cuda
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Collection, Sequence
 
     from autotune.core.config import Config, Value
     from autotune.core.facts import Facts
@@ -30,7 +30,6 @@ class NonBlocking(Knob):
     effect: ClassVar[Effect] = Effect.EXACT
     family: ClassVar[str] = "transfer"
     spellings: ClassVar[Sequence[Spelling]] = (Patch(),)
-    live: ClassVar[Collection[str]] = ("patch",)
 
     def own(self, facts: Facts) -> Value | None:
         # Copies of batches that are not pinned are not looked at: nobody can go on meanwhile.
@@ -63,9 +62,6 @@ class NonBlocking(Knob):
 
     def patch(self, value: Value, patches: Patches) -> None:
         patches.copies.non_blocking(value is True)
-
-    def switch(self, value: Value, patches: Patches) -> Callable[[], None]:
-        return patches.copies.switch(value is True)
 
     def seen(self, patches: Patches) -> Value | None:
         return patches.copies.observed()

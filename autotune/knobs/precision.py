@@ -22,7 +22,7 @@ from autotune.knobs.frameworks import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from autotune.core.config import Value
     from autotune.core.facts import Facts, ScriptFlag
@@ -64,7 +64,6 @@ class Precision(Knob):
         Constant(("use_amp", "amp", "enable_amp", "use_autocast", "use_mixed_precision")),
         Patch(),
     )
-    live: ClassVar[Collection[str]] = ("patch",)
 
     def own(self, facts: Facts) -> Value | None:
         read, run = facts.value(self.name), facts.run
@@ -163,13 +162,6 @@ class Precision(Knob):
     def patch(self, value: Value, patches: Patches) -> None:
         if value != "fp32":
             patches.precision.set(str(value))
-
-    def is_live(self, value: Value, spelling: Spelling) -> bool:
-        # fp16 comes with a gradient scaler, which has a state of its own.
-        return value == "bf16" and super().is_live(value, spelling)
-
-    def switch(self, value: Value, patches: Patches) -> Callable[[], None]:
-        return patches.precision.switch(str(value))
 
     def withdraw(self, patches: Patches) -> bool:
         patches.precision.end_precision()

@@ -11,7 +11,7 @@ from autotune.knobs.common import as_switch
 from autotune.knobs.compile_mode import graphs_forbid_zeros
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Collection, Sequence
 
     from autotune.core.config import Config, Value
     from autotune.core.facts import Facts
@@ -30,7 +30,6 @@ class SetToNone(Knob):
     effect: ClassVar[Effect] = Effect.EXACT
     family: ClassVar[str] = "optimizer"
     spellings: ClassVar[Sequence[Spelling]] = (Patch(),)
-    live: ClassVar[Collection[str]] = ("patch",)
 
     def own(self, facts: Facts) -> Value | None:
         return None if facts.run is None else not facts.run.zeroes_gradients
@@ -57,12 +56,6 @@ class SetToNone(Knob):
     def patch(self, value: Value, patches: Patches) -> None:
         if value is True:
             patches.gradients.drop()
-
-    def is_live(self, value: Value, spelling: Spelling) -> bool:
-        return value is True and super().is_live(value, spelling)
-
-    def switch(self, value: Value, patches: Patches) -> Callable[[], None]:
-        return patches.gradients.switch()
 
     def seen(self, patches: Patches) -> Value | None:
         return patches.gradients.observed()

@@ -10,7 +10,7 @@ from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import as_switch, devices_of, flag_variants, trains_on_cuda
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Collection, Sequence
 
     from autotune.core.config import Config, Value
     from autotune.core.facts import Facts, ScriptFlag
@@ -31,7 +31,6 @@ class Tf32(Knob):
     effect: ClassVar[Effect] = Effect.NUMERIC
     family: ClassVar[str] = "precision"
     spellings: ClassVar[Sequence[Spelling]] = (flag_variants("tf32", "allow-tf32"), Patch())
-    live: ClassVar[Collection[str]] = ("patch",)
 
     def domain(self, facts: Facts) -> Sequence[Value]:
         own = self.own(facts)
@@ -70,12 +69,6 @@ class Tf32(Knob):
         old = torch.get_float32_matmul_precision()
         # The older interface sets both; the newer one alone would make the older raise for the script.
         patches.call(torch.set_float32_matmul_precision, value, undo=old)
-
-    def switch(self, value: Value, patches: Patches) -> Callable[[], None]:
-        torch = patches.torch
-        own = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision(value)
-        return lambda: torch.set_float32_matmul_precision(own)
 
     def seen(self, patches: Patches) -> Value | None:
         """What matrix products on the device really do.

@@ -11,7 +11,7 @@ from autotune.knobs.common import as_count, flag_variants, joined, trains_on_cud
 from autotune.knobs.num_workers import workers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Sequence
 
     from autotune.core.config import Value
     from autotune.core.facts import Facts
@@ -38,7 +38,6 @@ class Threads(Knob):
     unit: ClassVar[str] = "threads"
     family: ClassVar[str] = "threads"
     spellings: ClassVar[Sequence[Spelling]] = (_OPTIONS, Env("OMP_NUM_THREADS"), Patch())
-    live: ClassVar[Collection[str]] = ("env", "patch")
 
     def own(self, facts: Facts) -> Value | None:
         read = None if facts.run is None else facts.run.threads
@@ -82,12 +81,6 @@ class Threads(Knob):
     def patch(self, value: Value, patches: Patches) -> None:
         torch = patches.torch
         patches.call(torch.set_num_threads, value, undo=torch.get_num_threads())
-
-    def switch(self, value: Value, patches: Patches) -> Callable[[], None]:
-        torch = patches.torch
-        own = torch.get_num_threads()
-        torch.set_num_threads(value)
-        return lambda: torch.set_num_threads(own)
 
     def seen(self, patches: Patches) -> Value | None:
         return int(patches.torch.get_num_threads())

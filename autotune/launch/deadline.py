@@ -16,9 +16,8 @@ AGAIN_SHARE = 0.9
 
 
 def whole_deadline_s(assignment: Assignment) -> float:
-    """What its segments and its visit may take together."""
-    visit_s = 0.0 if assignment.visit is None else assignment.visit.deadline_s
-    return sum(segment.fidelity.deadline_s for segment in assignment.segments) + visit_s
+    """What its segments may take together."""
+    return sum(segment.fidelity.deadline_s for segment in assignment.segments)
 
 
 def shortened(assignment: Assignment, waited_s: float, most: float = LOCK_SHARE) -> Assignment:
@@ -38,6 +37,4 @@ def shortened(assignment: Assignment, waited_s: float, most: float = LOCK_SHARE)
         setup_s = min(segment.fidelity.setup_s, deadline_s)
         return replace(segment, fidelity=replace(segment.fidelity, deadline_s=deadline_s, setup_s=setup_s))
 
-    visit = assignment.visit
-    visit = None if visit is None else replace(visit, limit_s=share * visit.limit_s)
-    return replace(assignment, segments=tuple(map(cut, assignment.segments)), visit=visit)
+    return replace(assignment, segments=tuple(map(cut, assignment.segments)))

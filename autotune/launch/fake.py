@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from autotune.clock import Clock, SimulatedClock
 from autotune.core.config import Config, Value
 from autotune.core.facts import LoaderFacts, ModelFacts, OptimizerFacts, RunFacts
-from autotune.core.live import Part, Visited, visited
 from autotune.core.measurement import Contamination, Estimate, LossPoint, Measurement, Memory, Reading
 from autotune.core.trial import Failure, FailureKind
 from autotune.launch.runner import Ended, Runner
@@ -23,14 +22,12 @@ from autotune.launch.runner import Ended, Runner
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autotune.core.live import Visit
     from autotune.core.trial import Assignment, Fidelity, Outcome
 
 Pair = tuple[str, Value]
 GIB = 2**30
 _LOSS_POINTS = 100
 _WARMUP_STEPS = 5
-_SWITCH_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,15 +237,11 @@ class FakeRunner(Runner):
                 outcome = self._outcome(segment.config, segment.fidelity, assignment, noise)
                 if self._stopped:
                     outcome = Failure(kind=FailureKind.KILLED_USER, message="ended by request")
-                seen = None
-                if assignment.visit is not None and isinstance(outcome, Measurement):
-                    seen = self._visited(assignment.visit, segment.config, outcome, noise)
                 yield Ended(
                     trial=segment.trial,
                     outcome=outcome,
                     seconds=self.clock.now_s() - begun_s,
                     facts=None if self.world.broken else self.world.facts(),
-                    visited=seen,
                 )
                 if isinstance(outcome, Failure):
                     return
@@ -258,39 +251,6 @@ class FakeRunner(Runner):
     def stop(self) -> None:
         """End the running trial, if there is one, as ``killed_user``."""
         self._stopped = self._running
-
-    def _visited(self, visit: Visit, own: Config, measured: Measurement, noise: random.Random) -> Visited:
-        """What a process goes on with: the truth beside its own, without the spread between processes."""
-        world, rate = self.world, measured.throughput
-        parts: list[Part] = []
-        for config in visit.parts():
-            having = own if config is None else config
-            failure = self._bad_in_a_visit(having)
-            steps = max(10, round(visit.window_s / world.step_s(having)))
-            width = world.step_noise / math.sqrt(steps)
-            ratio = world.throughput(having) / world.throughput(own) * math.exp(noise.gauss(0.0, width))
-            seconds = _SWITCH_S if failure else _SWITCH_S + steps * world.step_s(having)
-            if sum(p.seconds for p in parts) + seconds > visit.limit_s:
-                break
-            seen = None if failure else _around(rate.value * ratio, 1.96 * width, steps, rate.unit)
-            parts.append(Part(config=config, rate=seen, seconds=seconds, steps=steps, failure=failure))
-            if failure:
-                break
-        spent_s = sum(p.seconds for p in parts)
-        self.clock.sleep(spent_s)
-        return visited(rate, parts, spent_s)
-
-    def _bad_in_a_visit(self, config: Config) -> str:
-        world = self.world
-        for pairs, kind in (
-            (world.rejects, FailureKind.CONFIG_REJECTED),
-            (world.crashes, FailureKind.CRASH_EXIT),
-            (world.hangs, FailureKind.TIMEOUT_PROGRESS),
-            (world.diverges, FailureKind.DIVERGED),
-        ):
-            if _hit(config, pairs):
-                return kind.label
-        return FailureKind.OOM_CUDA.label if world.memory_bytes(config) > world.limit_bytes else ""
 
     def _outcome(
         self, config: Config, fidelity: Fidelity, assignment: Assignment, noise: random.Random

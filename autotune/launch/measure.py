@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autotune.core.live import Part
 from autotune.core.measurement import Measurement, Memory
 from autotune.core.trial import Failure, FailureKind
 from autotune.launch.contamination import contamination_of, lost_to_others
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autotune.core.change import Change
-    from autotune.core.config import Config
     from autotune.core.trial import Outcome
     from autotune.launch.outside import Outside
     from autotune.launch.told import Told
@@ -54,29 +52,6 @@ def measure(closed: Closed, told: Told, outside: Outside, changes: Sequence[Chan
     if lost is not None:
         return replace(lost, readings=measurement)
     return _diverged(closed, measurement) or measurement
-
-
-def visit_part(closed: Closed, config: Config | None, told: Told, outside: Outside, since_ns: int) -> Part:
-    """One part of a visit that was measured to its end, by the rules of any window.
-
-    Args:
-        closed: What the process told of it.
-        config: What it had; None for the process's own.
-        told: Everything the process told.
-        outside: What was seen of it.
-        since_ns: When the part before was told.
-    """
-    outcome = measure(closed, told, outside)
-    seconds = max(0.0, (closed.sent_ns - since_ns) / 1e9)
-    if isinstance(outcome, Failure):
-        return Part(config=config, rate=None, seconds=seconds, failure=outcome.kind.label)
-    return Part(
-        config=config,
-        rate=outcome.throughput,
-        seconds=seconds,
-        data_wait_frac=outcome.data_wait_frac,
-        steps=outcome.steps,
-    )
 
 
 def rejection(closed: Closed, changes: Sequence[Change]) -> Failure | None:

@@ -6,19 +6,16 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from autotune.core.live import Part, visited
-from autotune.core.trial import CEILINGS, Failure, FailureKind, Family
+from autotune.core.trial import CEILINGS, Failure, FailureKind
 from autotune.launch.classify import classify
 from autotune.launch.guard import AWAY_S
-from autotune.launch.measure import measure, visit_part
+from autotune.launch.measure import measure
 from autotune.launch.output import last_text, log_tail
 from autotune.launch.outside import Outside, read_samples
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.core.live import Visited
-    from autotune.core.measurement import Measurement
     from autotune.core.trial import Outcome
     from autotune.launch.running import Running
 
@@ -79,7 +76,7 @@ def outcomes_of(
             )
             break
         # What the process does to memory and device afterwards is none of the segment's.
-        goes_on = assignment.visit is not None or segment.fidelity.probe == CEILINGS
+        goes_on = segment.fidelity.probe == CEILINGS
         seen = outside.until(closed.sent_ns or closed.end_ns) if goes_on else outside
         outcomes[segment.trial] = measure(closed, told, seen, assignment.launch.changes)
     return outcomes
@@ -104,48 +101,3 @@ def _stopped(failure: Failure, outside: Outside) -> Failure:
         return failure
     message = f"the script was stopped for {seconds:.0f} s: {failure.message}"
     return replace(failure, kind=FailureKind.CONTENDED, message=message)
-
-
-def visit_of(
-    running: Running, result: dict[str, Any] | None, outside: Outside, own: Measurement
-) -> tuple[Visited | None, Failure | None]:
-    """What came of the visit, None without one; and the failure that ended it.
-
-    A failure charges the part that was open. A script that came to its own end, and what ends a process for
-    reasons that are none of its config's, charge nothing.
-    """
-    told, assignment = running.told, running.prepared.assignment
-    visit, closed = assignment.visit, told.closed.get(assignment.trial)
-    if visit is None or closed is None:
-        return None, None
-    begun_ns = since_ns = closed.sent_ns or closed.end_ns
-    parts: list[Part] = []
-    failure: Failure | None = None
-    for number, config in enumerate(visit.parts(), start=1):
-        ended = told.parts.get(number)
-        if ended is None:
-            failure = _visit_failure(running, result)
-            now_ns = since_ns if failure is None else time.perf_counter_ns()
-            if failure is not None and config is not None:
-                seconds = (now_ns - since_ns) / 1e9
-                parts.append(Part(config=config, rate=None, seconds=seconds, failure=failure.kind.label))
-            since_ns = max(now_ns, told.rows[-1].t_ns if told.rows else now_ns)
-            break
-        parts.append(visit_part(ended, config, told, outside, since_ns))
-        since_ns = ended.sent_ns
-    return visited(own.throughput, parts, max(0.0, (since_ns - begun_ns) / 1e9)), failure
-
-
-def _visit_failure(running: Running, result: dict[str, Any] | None) -> Failure | None:
-    """What ended a process in the middle of its visit; None where nothing but the end of its script did."""
-    if running.told.done is not None:
-        return None
-    failure = classify(
-        result,
-        running.told,
-        log_tail(running.prepared.folder),
-        running.fidelity,
-        progress_limit_s=running.progress_limit_s,
-    )
-    is_its_own = failure.kind.family not in (Family.LOST, Family.CANCELLED)
-    return failure if is_its_own else None

@@ -149,7 +149,6 @@ def _plan(
         shadow_dir=str(folder / "shadow") if redirect else "",
         protected=(*protected, "/") if redirect else (),
         sites=tuple(dict.fromkeys(c.site for c in launch.changes if c.site)),
-        visit=assignment.visit,
         ranks=launch.ranks,
         source=launch.source,
     )

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.clock import SystemClock
-from autotune.core.measurement import Measurement
 from autotune.core.trial import Failure, FailureKind, Start
 from autotune.core.writable import writable
 from autotune.devices.energy import Meter
@@ -22,7 +21,7 @@ from autotune.launch.folders import remove_scratch, temporary_folder
 from autotune.launch.forking import LOADED, LOADED_TO_COMPILE, Forks, ForkServer
 from autotune.launch.leftovers import end_strays
 from autotune.launch.nsys import linger_s, reported, under_nsys
-from autotune.launch.outcomes import outcomes_of, outside_of, visit_of
+from autotune.launch.outcomes import outcomes_of, outside_of
 from autotune.launch.output import hide_secrets, trim_logs
 from autotune.launch.prepared import prepare
 from autotune.launch.runner import NOT_BEGUN, REMEDY, Ended, Runner, said_of_cold_starts
@@ -34,14 +33,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from autotune.clock import Clock
-    from autotune.core.live import Visited
     from autotune.core.trial import Assignment, Launch, Outcome
     from autotune.launch.outside import DeviceSample, Outside
 
 GRACE_S = 5.0
 SHOWN_FILES = 3
-_NO_TRIAL = -1
-"""Stands for the part of a visit that ended its process."""
 
 
 class LocalRunner(Runner):
@@ -106,8 +102,6 @@ class LocalRunner(Runner):
         self._start = Start.COLD
         to_compile = LOADED_TO_COMPILE if tuple(loaded) == LOADED else loaded
         self._forks = Forks(self._study_dir, loaded, to_compile, free_memory)
-        self._visited: Visited | None = None
-        self._lost_visit: dict[int, Outcome] = {}
         self._blamed: set[str] = set()
         """Errors that an overlay may cause and that the script has shown without it."""
 
@@ -130,8 +124,7 @@ class LocalRunner(Runner):
     def run(self, assignment: Assignment) -> Iterator[Ended]:
         """Run it; see `Runner.run`. Segments are told once the process has ended."""
         self._begun_s = self._clock.now_s()
-        self._notes, self._visited, self._lost_visit = (), None, {}
-        self._start = Start.COLD
+        self._notes, self._start = (), Start.COLD
         try:
             outcomes, told = self._run(assignment)
         except (OSError, MemoryError, RuntimeError) as error:
@@ -148,7 +141,6 @@ class LocalRunner(Runner):
                 facts=told.facts,
                 notes=self._notes,
                 start=self._start,
-                visited=self._visited if number == assignment.trial else None,
             )
 
     def stop(self) -> None:
@@ -194,7 +186,7 @@ class LocalRunner(Runner):
                 held,
                 launch,
                 told,
-                {**outcomes, **self._lost_visit},
+                outcomes,
                 stopped=lambda: self._stop_wanted,
                 uid=assignment.uid,
             )
@@ -212,7 +204,7 @@ class LocalRunner(Runner):
         enclosure.remove(self._study_dir / "trials" / assignment.uid)
         # What a further run takes is learnt from this one.
         self._begun_s = self._clock.now_s()
-        self._notes, self._visited, self._lost_visit = (), None, {}
+        self._notes = ()
         outcomes, told = self._run_held(assignment, held, None, "redirect")
         suspected = isolation_faults.suspected(failed.values())
         message = isolation_faults.message_of(failed.values())
@@ -268,15 +260,11 @@ class LocalRunner(Runner):
         if self._witness is not None:
             self._witness(assignment, running.told, outside)
         outcomes = reported(outcomes_of(running, result, outside, wrote), result, prepared)
-        own = outcomes.get(assignment.trial)
-        if isinstance(own, Measurement):
-            self._visited, failure = visit_of(running, result, outside, own)
-            self._lost_visit = {} if failure is None else {_NO_TRIAL: failure}
-        ended = [*outcomes.values(), *self._lost_visit.values()]
-        if all(not isinstance(outcome, Failure) for outcome in ended):
+        has_failed = any(isinstance(outcome, Failure) for outcome in outcomes.values())
+        if not has_failed:
             prepared.caches.publish()
         remove_scratch(prepared.folder)
-        trim_logs(prepared.folder, failed=any(isinstance(o, Failure) for o in ended))
+        trim_logs(prepared.folder, failed=has_failed)
         return outcomes, running.told
 
     def _started(

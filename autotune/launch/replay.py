@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from autotune.clock import Clock, SimulatedClock
-from autotune.core.live import Part, Visited, visited
 from autotune.core.measurement import Contamination, LossPoint, Measurement
 from autotune.core.stats import Block, window_estimate
 from autotune.core.stats import is_tight as is_narrow
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from autotune.core.config import Config
-    from autotune.core.live import Visit
     from autotune.core.measurement import Estimate
     from autotune.core.table import Blocks, Table, TableRow
     from autotune.core.trial import Assignment, Fidelity, Outcome
@@ -38,9 +36,6 @@ _LOOK_EVERY = 1.1
 _RUN_SHARE = 0.25
 _MOST_BLOCKS = 20_000
 _STARTS = ("epoch_starts",)
-_SEGMENT_WIDTH = 0.05
-_SWITCH_S, _SWITCH_STEPS = 0.5, 4
-"""Of a visit: what a switch and the warm-up after it take, the longer one."""
 
 
 class NotRecorded(AutotuneError):
@@ -96,15 +91,10 @@ class ReplayRunner(Runner):
       config was recorded, the table's median ratio of warm to cold makes one.
     - *Failures* are as recorded and cost what they cost; one that ran into its time limit costs the
       asker's limit. A run that would be longer than its deadline ends there.
-    - *A visit* costs its windows and switches. Each part is a window drawn from some recorded process of its
-      config, of the same repeat where there is one; its own config's parts from a process of that. What
-      such a process was faster or slower by than the others of its config is taken out, as a visit runs in
-      one process alone; what segments differ by beyond their windows is `segment_sd`, drawn for each. A
-      recorded failure, and too little memory, end the visit.
     - *A fork* starts in `forked_start` of the time of the process that was drawn; the first of an environment
       waits for its server and takes as long as a fresh one. What it measures is what a fresh one would.
-    - *The machine* is as fast as `machine` says of the second in which a run, or a part of a visit, begins:
-      all that trains in it takes so much longer or shorter.
+    - *The machine* is as fast as `machine` says of the second in which a run begins: all that trains in it
+      takes so much longer or shorter.
     - A configuration outside of the table is `NotRecorded`: nothing is made up.
 
     Args:
@@ -114,7 +104,6 @@ class ReplayRunner(Runner):
         clock: Moved on by what each run takes; a new `SimulatedClock` where None.
         limit_bytes: A smaller machine: runs whose peak is above it end out of memory. 0: as recorded.
         forked_start: Start-up of a forked process over that of a fresh one.
-        segment_sd: In ln ratio: by how much a segment misses what fresh processes say, beside its window.
         machine: Second of the clock -> by how much the machine is faster then than it mostly was, in ln rate;
             as recorded where None.
     """
@@ -127,7 +116,6 @@ class ReplayRunner(Runner):
         clock: Clock | None = None,
         limit_bytes: int = 0,
         forked_start: float = 1.0,
-        segment_sd: float = 0.0,
         machine: Callable[[float], float] | None = None,
     ) -> None:
         self.clock = clock or SimulatedClock()
@@ -136,7 +124,6 @@ class ReplayRunner(Runner):
         self._seed = seed
         self._limit_bytes = limit_bytes
         self._forked_start = forked_start
-        self._segment_sd = segment_sd
         self._servers: dict[tuple[object, ...], None] = {}
         self._asked_of: set[tuple[object, ...]] = set()
         self._rows = _rows_by_config(table)
@@ -180,18 +167,12 @@ class ReplayRunner(Runner):
             at_s = first_s + begun_s
             outcome, seconds = self._outcome(segment.config, segment.fidelity, assignment, start_share, at_s)
             begun_s += seconds
-            seen = None
-            if assignment.visit is not None and isinstance(outcome, Measurement):
-                visit = assignment.visit
-                seen = self._visited(assignment, segment.config, outcome, visit, first_s + begun_s)
-                begun_s += seen.seconds
             yield Ended(
                 trial=segment.trial,
                 outcome=outcome,
                 seconds=begun_s,
                 facts=self._table.header.facts.run,
                 start=assignment.start,
-                visited=seen,
             )
             if isinstance(outcome, Failure):
                 return
@@ -278,82 +259,9 @@ class ReplayRunner(Runner):
         )
         return measured, seconds
 
-    def _visited(
-        self, assignment: Assignment, own: Config, measured: Measurement, visit: Visit, at_s: float
-    ) -> Visited:
-        """What a process goes on with from that second; draws nothing that any other request would draw."""
-        seed = assignment.launch.seed
-        noise = random.Random(f"{self._table.header.table}/{self._seed}/{seed}/{assignment.trial}/visit")
-        limits = [b for b in (assignment.memory_limit_bytes, self._limit_bytes) if b]
-        parts: list[Part] = []
-        spent_s = 0.0
-        for config in visit.parts():
-            shown = own if config is None else config
-            row = self._any_row(shown, seed, noise)
-            part = self._part(self._at(at_s + spent_s, row), visit, noise, min(limits, default=0))
-            part = self._of_one_process(part, row, noise if config is not None else None)
-            if spent_s + part.seconds > visit.limit_s:
-                spent_s = visit.limit_s
-                break
-            spent_s += part.seconds
-            parts.append(replace(part, config=config))
-            if part.failure:
-                break
-        return visited(measured.throughput, parts, spent_s)
-
     def _at(self, at_s: float, row: TableRow) -> TableRow:
         """The process as it is on the machine of that second."""
         return row if self._machine is None else row.slowed(math.exp(-self._machine(at_s)))
-
-    def _any_row(self, config: Config, wanted: int, noise: random.Random) -> TableRow:
-        rows = self._rows.get(config, ())
-        if not rows:
-            raise _not_recorded(self._table, config)
-        seed = self._seeds[wanted % len(self._seeds)]
-        return noise.choice([row for row in rows if row.seed == seed] or list(rows))
-
-    def _part(self, row: TableRow, visit: Visit, noise: random.Random, limit_bytes: int) -> Part:
-        if not row.is_ok:
-            return Part(config=row.config, rate=None, seconds=_SWITCH_S, failure=row.kind)
-        if limit_bytes and (row.memory.peak_bytes or 0) > limit_bytes:
-            on_device = row.memory.device is not None or row.memory.allocator is not None
-            kind = FailureKind.OOM_CUDA if on_device else FailureKind.OOM_HOST
-            return Part(config=row.config, rate=None, seconds=_SWITCH_S, failure=kind.label)
-        fidelity = replace(
-            self._table.header.protocol.fidelity,
-            min_window_s=visit.window_s,
-            max_window_s=2.0 * visit.window_s,
-            min_steps=1,
-            target_width=_SEGMENT_WIDTH,
-            loss_samples=0,
-            dominated_below=0.0,
-        )
-        unit = self._table.header.workload.unit
-        window = _window(row, fidelity, noise, unit=unit, before_samples=0)
-        step_s = window.window_s / max(1, window.steps)
-        produced = 1.0 if row.produced_frac is None else row.produced_frac
-        own_s = math.fsum(b.seconds for b in window.blocks)
-        wait_s = math.fsum(b.wait_s for b in window.blocks)
-        rate = window_estimate(window.blocks, unit=unit, is_stopped=window.ended == "tight")
-        return Part(
-            config=row.config,
-            rate=_scaled(rate, produced),
-            seconds=window.window_s + max(_SWITCH_S, _SWITCH_STEPS * step_s),
-            data_wait_frac=min(1.0, wait_s / own_s) if own_s else 0.0,
-            steps=window.steps,
-        )
-
-    def _of_one_process(self, part: Part, row: TableRow, noise: random.Random | None) -> Part:
-        """The part without what its process was faster by than others, and with what segments miss by."""
-        if part.rate is None:
-            return part
-        unit = self._table.header.workload.unit
-        logs = [_log_rate(r, unit) for r in self._rows[row.config] if r.is_ok]
-        off = statistics.fmean(x for x in logs if math.isfinite(x)) - _log_rate(row, unit)
-        if noise is not None and self._segment_sd:
-            off += noise.gauss(0.0, self._segment_sd)
-        factor = math.exp(off)
-        return replace(part, rate=_scaled(part.rate, factor), seconds=part.seconds / factor)
 
     def _draw(self, config: Config, wanted: int) -> tuple[_Drawn, random.Random]:
         rows = self._rows.get(config, ())

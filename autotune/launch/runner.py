@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 # At run time too: an `Ended` crosses a process border, and the wire reads its hints.
 from autotune.core.facts import RunFacts  # noqa: TC001 - read at run time, see above
-from autotune.core.live import Visited  # noqa: TC001 - the same
 from autotune.core.trial import Outcome, Start
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ class Ended:
         facts: What the run showed, where it got so far.
         notes: What a person should know of it once, a sentence each.
         start: How its process came to be.
-        visited: What came of the assignment's visit; its time is part of `seconds`.
     """
 
     trial: int
@@ -42,7 +40,6 @@ class Ended:
     facts: RunFacts | None = None
     notes: tuple[str, ...] = ()
     start: Start = Start.COLD
-    visited: Visited | None = None
 
 
 _ANEW = "trials are started anew: "
@@ -61,10 +58,9 @@ def is_of_cold_starts(note: str) -> bool:
 class Runner(ABC):
     """Runs an assignment in a process of its own.
 
-    Contract: `run` yields exactly one `Ended` per segment that was begun (the parts of a visit are no
-    segments, and what becomes of them changes no outcome), never raises for anything the script does,
-    returns within the deadlines of fidelity and visit plus the kill ladder (20 s at most), and leaves no
-    process behind. `stop` may be called from another thread or a signal handler and ends the running
+    Contract: `run` yields exactly one `Ended` per segment that was begun, never raises for anything the
+    script does, returns within the deadline of the fidelity plus the kill ladder (20 s at most), and leaves
+    no process behind. `stop` may be called from another thread or a signal handler and ends the running
     process soon, as ``killed_user``.
     """
 

@@ -34,8 +34,6 @@ class Told:
     compiles: list[Compiling] = field(default_factory=list[Compiling])
     facts: RunFacts | None = None
     closed: dict[int, Closed] = field(default_factory=dict[int, Closed])
-    parts: dict[int, Closed] = field(default_factory=dict[int, Closed])
-    """Of a visit, by `Closed.part`."""
     probed: Mapping[str, float] = field(default_factory=dict[str, float])
     """What was found out after the segment; empty where nothing was."""
     done: Done | None = None
@@ -48,8 +46,6 @@ class Told:
         if isinstance(event, Steps):
             self.rows.extend(event.rows)
             self.beating = not event.rows
-        elif isinstance(event, Closed) and event.part:
-            self.parts[event.part] = event
         elif isinstance(event, Closed):
             self.closed[event.trial] = event
         elif isinstance(event, Probed):

@@ -82,9 +82,6 @@ class Seen:
 class Closed:
     """One segment is measured: the window and everything that belongs to it.
 
-    A part of a visit is told in the same words; its loss trace is empty, and readings are those of what
-    was switched for it.
-
     Args:
         begin_ns: Begin of the steady window (the end of the last warm-up step).
         end_ns: End of the window.
@@ -103,7 +100,6 @@ class Closed:
             the window, ``host`` where it did not, empty where no accelerator trains.
         short: The window holds the few steps that there were, without the usual warm-up before it.
         unsettled: It opened before the level of the loader's queue had settled.
-        part: Of the visit (`autotune.core.live.Visit.parts`), from 1; 0 for the process's own config.
         sent_ns: When this was said; 0 where it was not noted.
         import_ns: Time that the script's imports took up to the first step, in nanoseconds.
     """
@@ -125,7 +121,6 @@ class Closed:
     clock: str = ""
     evaluation_counts: bool | None = None
     counters: Mapping[str, float] = field(default_factory=dict[str, float])
-    part: int = 0
     sent_ns: int = 0
     late_compile_s: float = 0.0
     import_ns: int = 0

@@ -14,7 +14,6 @@ from pathlib import Path
 from autotune.core import wire
 from autotune.core.change import Change
 from autotune.core.config import Value
-from autotune.core.live import Visit
 from autotune.core.trial import Segment
 
 PLAN_VARIABLE = "AUTOTUNE_PLAN"
@@ -58,7 +57,6 @@ class Plan:
         module: Dotted name where the script is to run as ``python -m NAME``; empty for a plain script.
         source: The file that constants are relative to, where it is not the script (behind a console script).
         batch: Batch size of this run by the script's own option or constant; 0 where that is not known.
-        visit: What the process goes on with once its segment is measured; None for nothing.
         ranks: Processes that train together. The first of them measures.
         strict: `apply` only: end the process where the run contradicts the search, in place of a warning.
         own: `apply` only: the script's own values of knobs, as the search has seen them.
@@ -79,7 +77,6 @@ class Plan:
     status_path: str = ""
     module: str = ""
     batch: int = 0
-    visit: Visit | None = None
     ranks: int = 1
     source: str = ""
     strict: bool = False

@@ -50,8 +50,6 @@ def search_command(study: Study) -> str:
         words += ["--transfer", spec.transfer]
     if spec.start is not StartPolicy.AUTO:
         words += ["--start", spec.start.value]
-    if spec.live:
-        words += ["--live", "on"]
     if spec.seed:
         words += ["--seed", str(spec.seed)]
     if spec.price_per_hour is not None:

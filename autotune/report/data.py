@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from autotune.core.advice import advice_data, advice_of
-from autotune.core.agreement import agreements
 from autotune.core.closest import closest
 from autotune.core.contributions import contributions
 from autotune.core.redact import redact
@@ -90,46 +89,7 @@ def report_data(view: View) -> dict[str, Any]:
         if t.failure is not None
     ]
     data["trials"] = [_trial_data(study, t) for t in study.told()]
-    if study.visits:
-        data["live"] = _live_data(study)
     return data
-
-
-def _live_data(study: Study) -> dict[str, Any]:
-    """What running processes measured beside their own config, and whether that agrees with fresh ones.
-
-    It has chosen what was run, and stands behind no claim.
-    """
-    return {
-        "how": "segments of running processes, each against its own process; not confirmed",
-        "seconds": rounded(math.fsum(t.visited.seconds for t in study.visits if t.visited is not None)),
-        "segments": [
-            {
-                "trial": t.number,
-                "source": o.source.value,
-                "config": shown_config(o.config),
-                "ratio": None if o.ratio is None else rounded(o.ratio.value),
-                "low": None if o.ratio is None else rounded(o.ratio.low),
-                "high": None if o.ratio is None else rounded(o.ratio.high),
-                "seconds": rounded(o.seconds),
-                **({"kind": o.failure} if o.failure else {}),
-            }
-            for t in study.visits
-            if t.visited is not None
-            for o in t.visited.observations
-        ],
-        "knobs": [
-            {
-                "knob": a.knob,
-                "segments": a.segments,
-                "pairs": len(a.pairs),
-                "bias": None if a.bias is None else rounded(math.expm1(a.bias)),
-                "rank_agreement": None if a.rank is None else rounded(a.rank),
-                "is_live": a.is_live,
-            }
-            for a in agreements(study)
-        ],
-    }
 
 
 def _answer_data(view: View, answer: Answer) -> dict[str, Any]:

@@ -138,8 +138,7 @@ def _screened_peak(study: Study, config: Config) -> int:
 
 
 def _model(study: Study, space: SearchSpace, parts: Parts) -> ThroughputModel | None:
-    asked = {"pairs": parts.pair_terms, "expects": parts.expects, "follows": parts.follows}
-    return ThroughputModel.of(study, space, **asked)
+    return ThroughputModel.of(study, space, expects=parts.expects)
 
 
 def trimmed(space: SearchSpace, model: ThroughputModel, config: Config, *, idle: float = _IDLE) -> Config:

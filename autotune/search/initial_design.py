@@ -40,20 +40,15 @@ def next_start(search: SearchState) -> Suggestion | None:
         if search.tame(start.config) and search.hopeful(start.config) and search.may_try(start.config):
             return Suggestion(start.config, start.reason)
     asked = [t for t in search.study.trials if t.stage is Stage.START]
-    is_told_live = bool(search.model.live) and not asked
     is_due = not search.parts.expects and len(asked) % _JUMP_EVERY == _JUMP_EVERY - 1
     # Where it is told already what helps, all of that together is the first to be tried.
-    if is_due or is_told_live or (told.first and not asked):
+    if is_due or (told.first and not asked):
         jump = _jump(search)
         if jump is not None:
             return jump
-    fresh = _afresh(search)
-    if fresh is not None:
-        return fresh
     if search.parts.expects:
         return _most_expected(search, told)
-    live = search.told_live()
-    listed = [(c, r) for c, r in _in_order(search, told) if c not in told.trusted and c not in live]
+    listed = [(c, r) for c, r in _in_order(search, told) if c not in told.trusted]
     for config, reason in _beside_leader(search, listed):
         if search.tame(config) and search.hopeful(config) and search.may_try(config):
             return Suggestion(config, reason)
@@ -161,7 +156,7 @@ def _leader(search: SearchState) -> Config:
 
 def _most_expected(search: SearchState, told: Beliefs) -> Suggestion | None:
     """Most gain for its cost: a start point, a change beside the best so far, all that is likely to help."""
-    live, listed = search.told_live(), _listed(search, told)
+    listed = _listed(search, told)
     if any(t.stage is Stage.START for t in search.study.trials):
         # Nobody knows what a knob of the user's own acts on, and whoever declares one wants to know.
         ran = {knob for t in search.study.trials for knob in t.config}
@@ -175,8 +170,7 @@ def _most_expected(search: SearchState, told: Beliefs) -> Suggestion | None:
     # Changes that help only together are climbed past, unless a start holds them.
     for begun in (_leader(search), *search.space.starts):
         found.setdefault(_climbed_from(search, begun), "What is likely to help, together.")
-    known = {*told.trusted, *live}
-    options = [c for c in found if c not in known and search.tame(c) and search.hopeful(c)]
+    options = [c for c in found if c not in told.trusted and search.tame(c) and search.hopeful(c)]
     scored = [s for s in score(search, options, search.best_tame()) if s[1] >= LEAST_GAIN]
     if scored:
         _, _, config = max(scored, key=lambda s: (s[0], s[2].canonical()))
@@ -189,9 +183,8 @@ def _most_expected(search: SearchState, told: Beliefs) -> Suggestion | None:
 
 
 def _listed(search: SearchState, told: Beliefs) -> list[Config]:
-    """Changes to try alone that neither an earlier study nor a running process has measured."""
-    live = search.told_live()
-    return [c for c, _ in start_list(search) if c not in told.trusted and c not in live]
+    """Changes to try alone that no earlier study has measured."""
+    return [c for c, _ in start_list(search) if c not in told.trusted]
 
 
 def _changes(search: SearchState, listed: Sequence[Config]) -> Iterable[tuple[Config, str]]:
@@ -261,19 +254,6 @@ def _in_order(search: SearchState, told: Beliefs) -> list[tuple[Config, str]]:
         return search.feasible.is_doubted(entry[0]), -expected
 
     return sorted(listed, key=late)
-
-
-def _afresh(search: SearchState) -> Suggestion | None:
-    """What segments of a running process show to be the fastest so far: only a process of its own counts."""
-    model = search.model
-    best = max((y for c, y in model.seen.items() if search.tame(c)), default=0.0)
-    hopeful = {c: y for c, y in model.live.items() if y > best + HELPS}
-    ranked = sorted(hopeful, key=lambda c: (-hopeful[c], c.canonical()))
-    config = next((c for c in ranked if search.tame(c) and search.may_try(c)), None)
-    if config is None:
-        return None
-    ratio = math.exp(hopeful[config])
-    return Suggestion(config, f"{ratio:.2f} times the baseline in a running process; now in one of its own.")
 
 
 def _promising(dimension: Dimension) -> list[Value]:

@@ -43,11 +43,6 @@ def backward(lower: Sequence[Sequence[float]], right: Sequence[float]) -> list[f
     return found
 
 
-def covariance(points: Sequence[object], kernel: Callable[[object, object], float]) -> list[list[float]]:
-    """Kernel of every point with itself and those before it: the lower half, which is all that is needed."""
-    return [[kernel(a, b) for b in points[: i + 1]] for i, a in enumerate(points)]
-
-
 @dataclass(frozen=True, slots=True)
 class Process:
     """A Gaussian process after its observations.
@@ -57,7 +52,6 @@ class Process:
         points: Where it was observed.
         lower: Cholesky factor of the observations' covariance.
         weights: Covariance solved against the observations.
-        evidence: Logarithm of the density that the prior gave to what was observed.
         expected: Prior mean of a point; 0 everywhere where it is None.
     """
 
@@ -65,7 +59,6 @@ class Process:
     points: tuple[object, ...]
     lower: Sequence[Sequence[float]]
     weights: Sequence[float]
-    evidence: float = 0.0
     expected: Callable[[object], float] | None = None
 
     @classmethod
@@ -78,37 +71,15 @@ class Process:
         expected: Callable[[object], float] | None = None,
     ) -> Process:
         """Condition on values with these standard deviations of noise; the prior mean is `expected`, or 0."""
-        return cls.from_covariance(covariance(points, kernel), points, values, noise, kernel, expected)
-
-    @classmethod
-    def from_covariance(
-        cls,
-        matrix: Sequence[Sequence[float]],
-        points: Sequence[object],
-        values: Sequence[float],
-        noise: Sequence[float],
-        kernel: Callable[[object, object], float],
-        expected: Callable[[object], float] | None = None,
-    ) -> Process:
-        """The same where the kernel's values are known already.
-
-        Args:
-            matrix: Row i holds those of point i with the points before it and with itself.
-            points: Where it was observed.
-            values: What was observed.
-            noise: Standard deviation of each.
-            kernel: Prior covariance of two points.
-            expected: Prior mean of a point.
-        """
         if expected is not None:
             values = [value - expected(point) for value, point in zip(values, points, strict=True)]
-        noisy = [[*row[:i], row[i] + noise[i] ** 2] for i, row in enumerate(matrix)]
-        lower = cholesky(noisy)
-        half = forward(lower, values)
-        evidence = -0.5 * math.fsum(h * h for h in half)
-        evidence -= math.fsum(math.log(row[i]) for i, row in enumerate(lower))
-        evidence -= 0.5 * len(values) * math.log(2.0 * math.pi)
-        return cls(kernel, tuple(points), lower, backward(lower, half), evidence, expected)
+        lower = cholesky(
+            [
+                [*(kernel(a, b) for b in points[:i]), kernel(a, a) + noise[i] ** 2]
+                for i, a in enumerate(points)
+            ]
+        )
+        return cls(kernel, tuple(points), lower, backward(lower, forward(lower, values)), expected)
 
     def predict(self, point: object) -> tuple[float, float]:
         """Mean and standard deviation at a point, noise not included."""

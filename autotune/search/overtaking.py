@@ -54,15 +54,14 @@ class _Belief:
 
     @classmethod
     def of(cls, study: Study, parts: Parts) -> _Belief | None:
-        key = study_key(study, parts.pair_terms, parts.expects, parts.follows)
+        key = study_key(study, parts.expects)
         return _BELIEFS.get(key, lambda: cls._formed(study, parts))
 
     @classmethod
     def _formed(cls, study: Study, parts: Parts) -> _Belief | None:
         if study.space is None:
             return None
-        asked = {"pairs": parts.pair_terms, "expects": parts.expects, "follows": parts.follows}
-        model = ThroughputModel.of(study, study.space, **asked, in_cycles=True)
+        model = ThroughputModel.of(study, study.space, expects=parts.expects, in_cycles=True)
         return None if model is None else cls(model, model.doubting(run_sd(study, in_cycles=True)))
 
     def expected(self, config: Config) -> float:

@@ -14,7 +14,6 @@ class Parts:
     Args:
         ties_after_pairs: A simpler config that is as fast by the model is confirmed beside the fastest;
             without this part it takes the place of the fastest before any pair was run.
-        pair_terms: The throughput model may have two changes bring together what neither does alone.
         free_draws: Some refining runs are drawn at random, more of them early.
         lasting_cost: What a run costs counts until the time for screening is nearly spent; without this
             part no longer after a dozen runs.
@@ -31,14 +30,11 @@ class Parts:
         expects: What is known of values beforehand is where the throughput model begins, and says what is
             tried first; without this part nothing is known, and the list of the space is gone through.
         overtakes: Whom the runs of confirmation and ablation leave as likely the fastest is confirmed too.
-        follows: Changes of the machine are told from what configs do, by the time at which each run was;
-            nothing beside `pair_terms`.
         ceilings: Knobs that act only on a part of a step too small for a provable gain are left alone.
         from_leader: What one change brings is tried beside the best so far, without this part by itself.
     """
 
     ties_after_pairs: bool = True
-    pair_terms: bool = False
     free_draws: bool = True
     lasting_cost: bool = True
     gives_up: bool = True
@@ -51,7 +47,6 @@ class Parts:
     expects: bool = True
     overtakes: bool = True
     ceilings: bool = True
-    follows: bool = False
 
     def put(self, *names: str, present: bool) -> Parts:
         """With these parts, or without them; ``all`` is every one.

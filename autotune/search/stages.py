@@ -21,7 +21,7 @@ from autotune.core.launched import ranks_of
 from autotune.core.trial import CEILINGS, Proposal, Stage
 from autotune.search.confirmation import has_winner, is_confirming, next_confirmation
 from autotune.search.costs import Costs
-from autotune.search.initial_design import next_start, start_is_over, start_list, uncovered
+from autotune.search.initial_design import next_start, start_is_over, uncovered
 from autotune.search.parts import DEFAULT, Parts
 from autotune.search.probing import kept_s, spare_probe
 from autotune.search.refining import (
@@ -38,12 +38,10 @@ from autotune.search.state import SearchState, Suggestion
 from autotune.search.stopping import PATIENCE, no_progress, on_its_own, too_dear, whole_patience
 from autotune.search.strategy import Sampler, Strategy
 from autotune.search.trial_limit import BASELINES, CYCLES
-from autotune.search.visits import visit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.core.live import Visit
     from autotune.core.space import SearchSpace
     from autotune.core.study import Study
 
@@ -177,8 +175,8 @@ class Staged(Strategy):
             return None
         if asked and not _measured_baselines(study):
             return None
-        # Where trials are counted, or the second goes on with segments, it comes at once.
-        if asked and limit is None and not study.spec.live:
+        # Where trials are counted, it comes at once.
+        if asked and limit is None:
             return None
         costs = Costs.of(study)
         if asked and costs.plain_s * (1 + 2 * CYCLES) > remaining_s:
@@ -187,30 +185,7 @@ class Staged(Strategy):
         if not asked and limit is None and study.spec.why and ranks_of(study.spec.launcher) == 1:
             fidelity = replace(fidelity, probe=CEILINGS)
         reason = "Your unchanged script" + (", once more with another seed." if asked else ".")
-        going_on = self._visit(study, remaining_s) if asked else None
-        if going_on is not None:
-            reason += f" Its process then tries {len(going_on.configs)} changes that it can be switched to."
-        return Proposal(
-            stage=Stage.BASELINE,
-            config=_BASE,
-            fidelity=fidelity,
-            reason=reason,
-            seed=len(asked),
-            visit=going_on,
-        )
-
-    def _visit(self, study: Study, remaining_s: float) -> Visit | None:
-        """What the second process of the script goes on with: single changes that it can be switched to."""
-        if not study.spec.live or self._pure_sampler or study.space is None:
-            return None
-        if ranks_of(study.spec.launcher) > 1:
-            # All of them would have to switch before the same step.
-            return None
-        search = SearchState.of(study, study.space, remaining_s, self._parts)
-        if search is None:
-            return None
-        wanted = (c for c, _ in start_list(search) if search.tame(c) and search.may_try(c))
-        return visit(study, dict.fromkeys(wanted), search.costs, search.spare_s - search.costs.plain_s)
+        return Proposal(stage=Stage.BASELINE, config=_BASE, fidelity=fidelity, reason=reason, seed=len(asked))
 
     def _screen(self, study: Study, space: SearchSpace, remaining_s: float) -> Proposal | None:
         search = SearchState.of(study, space, remaining_s, self._parts)

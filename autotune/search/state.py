@@ -80,8 +80,7 @@ class SearchState:
     @classmethod
     def of(cls, study: Study, space: SearchSpace, remaining_s: float, parts: Parts) -> SearchState | None:
         """Read the study; None where nothing was counted to compare by, or no knob is left to vary."""
-        asked = {"pairs": parts.pair_terms, "expects": parts.expects, "follows": parts.follows}
-        own = ThroughputModel.of(study, space, **asked)
+        own = ThroughputModel.of(study, space, expects=parts.expects)
         if own is None or not space.free():
             return None
         if parts.ceilings:
@@ -90,7 +89,7 @@ class SearchState:
         confirmed = frozenset(t.config for t in study.trials if t.stage is Stage.CONFIRM)
         leaders = find_leaders(study, own, out=confirmed, parts=parts)
         if beliefs(study).first:
-            model = ThroughputModel.of(study, space, informed=True, **asked) or own
+            model = ThroughputModel.of(study, space, informed=True, expects=parts.expects) or own
         pending = [t.config for t in study.open_trials if t.config not in own.seen]
         if pending and parts.believes_pending:
             believed = own.believing(pending)
@@ -176,14 +175,9 @@ class SearchState:
         wild = [k for k in config if k in dimensions and dimensions[k].effect is Effect.TRAINING]
         return all(knob in allowed for knob in wild)
 
-    def told_live(self) -> set[Config]:
-        """What a running process has measured beside its own config, or is about to."""
-        planned = (c for t in self.study.open_trials if t.visit is not None for c in t.visit.configs)
-        return {*self.model.live, *planned}
-
     def best_tame(self) -> float:
         """The best that leaves the training as it is, in ln rate over the baseline; 0 where there is none."""
-        known = self.model.known
+        known = self.model.seen
         seen = [c for c in known if self.tame(c)]
         if not self.parts.second_looks:
             return max((known[c] for c in seen), default=0.0)

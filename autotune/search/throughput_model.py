@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from autotune.core.agreement import trusted
 from autotune.core.config import Config
 from autotune.core.memo import Memo, study_key
 from autotune.core.objective import ENERGY
 from autotune.core.rates import amortised, merits_by_trial
 from autotune.core.transfer import beliefs
 from autotune.search.expectations import Expectations
-from autotune.search.linear import Process, covariance
-from autotune.search.machine import NOISE, OnMachine, Run, fitted
+from autotune.search.linear import Process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -42,11 +40,8 @@ _AMPLITUDES = (0.35, 0.8, 0.1)
 _JOINT = 0.06
 _CONSTANT = 0.1
 _LENGTH = 1.3
-_LIVE_NOISE = 0.03
-"""Beside it, of a segment in a running process: it may be biased by as much before its knob is distrusted."""
-_PAIRS = (0.05, 0.15, 0.4)
-"""Tried beside 0, where gains add up: standard deviations of what two changes bring beyond their sum."""
-_MORE_LIKELY = 1.0
+NOISE = 0.02
+"""Of a single run, in ln rate, as long as runs do not show that it is more."""
 _SLACK = 0.03
 
 Point = tuple["Value | None", ...]
@@ -61,10 +56,8 @@ class ThroughputModel:
         base: Baseline's amortised rate.
         seen: ln ratio to it by config that a process of its own has measured, the mean of its runs.
         runs: How many these were.
-        earlier: What it heeds beside these, of segments and of earlier studies: point, ln ratio, its doubt.
-        live: ln ratio of those that segments of a visit alone have measured.
-        observed: What the process is conditioned on: point, of a run with its time, ln ratio, its doubt.
-        noise: Of a single run, in ln rate.
+        earlier: What it heeds beside these, of earlier studies: point, ln ratio, its doubt.
+        observed: What the process is conditioned on: point, ln ratio, its doubt.
     """
 
     study: Study
@@ -76,9 +69,7 @@ class ThroughputModel:
     loader_roof: dict[Config, float]
     compute_roof: dict[Config, float]
     earlier: tuple[tuple[Point, float, float], ...] = ()
-    live: dict[Config, float] = field(default_factory=dict[Config, float])
     observed: tuple[tuple[object, float, float], ...] = ()
-    noise: float = NOISE
 
     @classmethod
     def of(
@@ -86,33 +77,27 @@ class ThroughputModel:
         study: Study,
         space: SearchSpace,
         *,
-        pairs: bool = False,
         informed: bool = False,
         expects: bool = True,
         in_cycles: bool = False,
-        follows: bool = False,
     ) -> ThroughputModel | None:
         """Fit; None as long as the baseline was not measured.
 
         Args:
             study: As of now.
             space: Of the study.
-            pairs: Let pairs of changes differ from the sum of their gains where what was seen asks for it.
             informed: Believe what earlier studies tell, as far as it has not been measured here; to choose
                 what to run next, and never to say what is fastest.
             expects: Begin from what is known of values beforehand (`autotune.search.expectations`).
             in_cycles: Learn from the runs of confirmation and ablation as well.
-            follows: Tell changes of the machine from what configs do.
         """
         # Else confirmation teaches it nothing, so that what it knew before still holds.
         known = study.trials if in_cycles else tuple(t for t in study.trials if not t.group)
-        key = study_key(study, space, pairs, informed, expects, in_cycles, follows, trials=known)
+        key = study_key(study, space, informed, expects, in_cycles, trials=known)
 
         def fit() -> ThroughputModel | None:
             told = merits_by_trial(study, in_cycles=in_cycles)
-            return cls._fit(
-                study, space, told, pairs=pairs, informed=informed, expects=expects, follows=follows
-            )
+            return cls._fit(study, space, told, informed=informed, expects=expects)
 
         return _MODELS.get(key, fit)
 
@@ -123,10 +108,8 @@ class ThroughputModel:
         space: SearchSpace,
         told: Sequence[tuple[Trial, float]],
         *,
-        pairs: bool,
         informed: bool,
         expects: bool,
-        follows: bool,
     ) -> ThroughputModel | None:
         ran: dict[Config, list[float]] = {}
         for trial, value in told:
@@ -137,51 +120,16 @@ class ThroughputModel:
             return None
         seen = {c: math.log(r / base) for c, r in rates.items() if r > 0}
         runs = {c: len(ran[c]) for c in seen}
-        segments = _segments(study, space, seen)
-        live = {c: y for c, (y, _) in segments.items()}
         earlier = [f for f in beliefs(study).first if f.config not in seen] if informed else []
-        beside = (
-            *((_point(space, c), y, sd) for c, (y, sd) in segments.items()),
-            *((_point(space, f.config), f.log, f.sd) for f in earlier if f.config not in live),
-        )
+        beside = tuple((_point(space, f.config), f.log, f.sd) for f in earlier)
         known = Expectations.of(study, space) if expects and study.spec.objective != ENERGY else None
         kernel = _Kernel.of(space, None if known is None else known.spreads())
         expected = None if known is None else Remembered(known.mean)
-        noise = NOISE
-        if follows and not pairs:
-            each = [
-                (Run(_point(space, t.config), t.finished_s - 0.5 * t.seconds), math.log(value / base))
-                for t, value in told
-                if value > 0.0
-            ]
-            process, noise = fitted(each, beside, kernel, expected)
-            observed = (*((run, y, noise) for run, y in each), *beside)
-        else:
-            plain = [(_point(space, c), y, NOISE / math.sqrt(runs[c])) for c, y in seen.items()]
-            observed = (*plain, *beside)
-            points, values = [p for p, _, _ in (*plain, *beside)], [y for _, y, _ in observed]
-            doubts = [sd for _, _, sd in observed]
-            process = _fitted(kernel, points, values, doubts, expected, pairs=pairs)
+        observed = (*((_point(space, c), y, NOISE / math.sqrt(runs[c])) for c, y in seen.items()), *beside)
+        process = _conditioned(observed, kernel, expected)
         # What the loop waits for bounds how fast it can get, not how little energy it takes.
         loader, compute = ({}, {}) if study.spec.objective == ENERGY else _roofs(study, base)
-        return cls(study, space, base, seen, runs, process, loader, compute, beside, live, observed, noise)
-
-    @property
-    def known(self) -> dict[Config, float]:
-        """Ln ratio to the baseline's rate by config, however it was measured."""
-        return {**self.live, **self.seen}
-
-    @property
-    def kernel(self) -> object:
-        """Prior covariance of configs, whatever the machine does."""
-        kernel = self.process.kernel
-        return kernel.configs if isinstance(kernel, OnMachine) else kernel
-
-    @property
-    def pair_sd(self) -> float:
-        """How far two changes may differ from the sum of their gains, in ln rate; 0 where gains add up."""
-        kernel = self.kernel
-        return kernel.pair_sd if isinstance(kernel, _Kernel) else 0.0
+        return cls(study, space, base, seen, runs, process, loader, compute, beside, observed)
 
     def predict(self, config: Config) -> tuple[float, float]:
         """Mean and standard deviation of ln(rate / baseline's rate)."""
@@ -201,23 +149,16 @@ class ThroughputModel:
     def believing(self, pending: Collection[Config]) -> ThroughputModel:
         """As if what runs at the moment had ended as expected: little is left to be learned there."""
         told = [*self.observed, *((self.point(c), self.predict(c)[0], NOISE) for c in pending)]
-        points, values, noise = [p for p, _, _ in told], [y for _, y, _ in told], [sd for _, _, sd in told]
-        process = self.process
-        return replace(self, process=Process.of(points, values, noise, process.kernel, process.expected))
+        return replace(self, process=_conditioned(told, self.process.kernel, self.process.expected))
 
     def doubting(self, run_sd: float) -> Process:
-        """What was seen, by somebody who takes every single run for so uncertain (ln rate).
+        """The process conditioned with this standard deviation of a single run, in ln rate.
 
-        As far as the machine's changes are followed they are part of that. Points of it are made by `point`.
+        Points of it are made by `point`.
         """
-        kernel = self.process.kernel
-        followed = kernel.sd if isinstance(kernel, OnMachine) else 0.0
-        doubt = math.sqrt(max(self.noise**2, run_sd**2 - followed**2)) if followed else run_sd
-        by_run = [(p, y, doubt) for p, y, _ in self.observed if isinstance(p, Run)]
         by_config = [(self.point(c), y, run_sd / math.sqrt(self.runs[c])) for c, y in self.seen.items()]
-        told = [*(by_run or by_config), *((point, y, max(sd, run_sd)) for point, y, sd in self.earlier)]
-        points, values, noise = [p for p, _, _ in told], [y for _, y, _ in told], [sd for _, _, sd in told]
-        return Process.of(points, values, noise, kernel, self.process.expected)
+        told = [*by_config, *((point, y, max(sd, run_sd)) for point, y, sd in self.earlier)]
+        return _conditioned(told, self.process.kernel, self.process.expected)
 
     def point(self, config: Config) -> Point:
         """Where the process has a config."""
@@ -237,23 +178,6 @@ class ThroughputModel:
         z = (mean - incumbent) / sd
         normal = statistics.NormalDist()
         return sd * (z * normal.cdf(z) + normal.pdf(z))
-
-
-def _segments(
-    study: Study, space: SearchSpace, seen: dict[Config, float]
-) -> dict[Config, tuple[float, float]]:
-    """What segments say of configs that no process of its own has measured or failed with.
-
-    Returns:
-        ln ratio to the baseline's rate and its standard deviation, by config.
-    """
-    screening = replace(study, trials=tuple(t for t in study.trials if not t.group))
-    failed = {t.config for t in screening.told() if t.failure is not None and t.failure.kind.teaches}
-    return {
-        c: (seen[k.anchor] + k.log_ratio, math.hypot(NOISE, _LIVE_NOISE, k.sd))
-        for c, k in trusted(screening).items()
-        if c not in seen and c not in failed and k.anchor in seen and space.contains(c)
-    }
 
 
 def loader_part(config: Config) -> Config:
@@ -329,46 +253,22 @@ class Remembered:
         return found
 
 
-def _fitted(
-    kernel: _Kernel,
-    points: list[Point],
-    values: list[float],
-    noise: list[float],
-    expected: Remembered | None,
-    *,
-    pairs: bool,
+def _conditioned(
+    observed: Sequence[tuple[object, float, float]],
+    kernel: Callable[[object, object], float],
+    expected: Callable[[object], float] | None,
 ) -> Process:
-    """With the size of pair terms under which what was seen is likeliest; larger ones have to be clearly so.
-
-    Nothing but configs with two changes or more tells of pairs, so as long as gains add up the size stays 0.
-    """
-    plain = covariance(points, kernel)
-    best = Process.from_covariance(plain, points, values, noise, kernel, expected)
-    if not pairs:
-        return best
-    shared = covariance(points, kernel.pairs)
-    if not any(row[-1] for row in shared):
-        return best
-    for pair_sd in _PAIRS:
-        matrix = [
-            [p + pair_sd**2 * s for p, s in zip(*rows, strict=True)]
-            for rows in zip(plain, shared, strict=True)
-        ]
-        wider = replace(kernel, pair_sd=pair_sd)
-        other = Process.from_covariance(matrix, points, values, noise, wider, expected)
-        if other.evidence > best.evidence + _MORE_LIKELY:
-            best = other
-    return best
+    """The process after observations of (point, ln ratio, standard deviation)."""
+    points, values, noise = zip(*observed, strict=True)
+    return Process.of(points, values, noise, kernel, expected)
 
 
 @dataclass(frozen=True, slots=True)
 class _Kernel:
-    """Sum over knobs, ordinal ones smooth along their values, and over pairs, plus a small joint term."""
+    """Sum over knobs, ordinal ones smooth along their values, plus a small joint term."""
 
     amplitudes: tuple[float, ...]
     ranks: tuple[dict[Value | None, int] | None, ...]
-    owns: Point
-    pair_sd: float = 0.0
 
     @classmethod
     def of(cls, space: SearchSpace, spreads: Sequence[float] | None = None) -> _Kernel:
@@ -378,7 +278,6 @@ class _Kernel:
         return cls(
             tuple(by_place if spreads is None else spreads),
             tuple({v: i for i, v in enumerate(d.values)} if d.ordinal else None for d in dimensions),
-            tuple(d.own for d in dimensions),
         )
 
     def __call__(self, a: object, b: object) -> float:
@@ -389,25 +288,7 @@ class _Kernel:
             likeness = 1.0 if x == y else self._likeness(k, x, y)
             total += self.amplitudes[k] ** 2 * likeness
             joint *= likeness if likeness > 0.0 else 0.1
-        if self.pair_sd:
-            total += self.pair_sd**2 * self.pairs(a, b)
         return total + joint
-
-    def pairs(self, a: object, b: object) -> float:
-        """How many pairs of knobs both points change alike; of ordinal ones that are near, a part counts.
-
-        A single change is in no pair, so that pairs explain nothing that a knob does by itself.
-        """
-        assert isinstance(a, tuple)
-        assert isinstance(b, tuple)
-        once = squared = 0.0
-        for k, (x, y) in enumerate(zip(a, b, strict=True)):
-            if x == self.owns[k] or y == self.owns[k]:
-                continue
-            likeness = 1.0 if x == y else self._likeness(k, x, y)
-            once += likeness
-            squared += likeness * likeness
-        return 0.5 * (once * once - squared)
 
     def _likeness(self, k: int, x: Value | None, y: Value | None) -> float:
         ranks = self.ranks[k]

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, cast
 from autotune.core.auto import settled
 from autotune.core.earlier import Transfer
 from autotune.core.facts import Facts, RunFacts
-from autotune.core.live import Visited
 from autotune.core.machine_load import MachineLoad
 from autotune.core.measurement import Measurement
 from autotune.core.space import SearchSpace
@@ -164,7 +163,6 @@ def _told(state: _State, data: Mapping[str, Any]) -> None:
         seconds=float(data["seconds"]),
         finished_s=elapsed_s,
         start=Start[str(data.get("start", Start.COLD.name))],
-        visited=None if data.get("visited") is None else from_wire(Visited, data["visited"]),
     )
     if state.run is None and trial.stage is Stage.BASELINE and isinstance(outcome, Measurement):
         state.run = None if data.get("facts") is None else from_wire(RunFacts, data["facts"])

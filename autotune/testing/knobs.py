@@ -327,21 +327,6 @@ class KnobContract:
             # A part that was made for this knob alone is none of the state's.
             assert self.knob.seen(patches) == self.knob.seen(FakePatches()), "what it patched is not undone"
 
-    def test_a_switch_shows_what_a_fresh_process_would_and_is_taken_back_without_a_trace(self) -> None:
-        for given, value in self.values():
-            change = None if self.knob.virtual else way(self.knob, value, given)
-            is_own = value == self.knob.own(given)
-            if is_own or not isinstance(change, Change) or not self.knob.is_live(value, change.spelling):
-                continue
-            fresh, running = FakePatches(), FakePatches()
-            self.knob.patch(value, fresh)
-            before = running.state()
-            back = self.knob.switch(value, running)
-            assert self.knob.seen(running) == self.knob.seen(fresh) == value
-            back()
-            assert running.state() == before
-            assert not running.done, "a switch leaves nothing to be undone"
-
     def values(self) -> Iterator[tuple[Facts, Value]]:
         """Every value of the domain under all example facts."""
         for given in self.facts:
@@ -461,9 +446,6 @@ class _Precision(_Word):
     def set(self, dtype: str) -> None:
         self.patches.assign(self, "value", dtype)
 
-    def switch(self, dtype: str) -> Callable[[], None]:
-        return _switched(self, dtype)
-
     def end_precision(self) -> None:
         self.value = "fp32"
 
@@ -481,9 +463,6 @@ class _Collector(_Word):
     def set(self, mode: str) -> None:
         self.patches.assign(self, "value", mode)
 
-    def switch(self, mode: str) -> Callable[[], None]:
-        return _switched(self, mode)
-
 
 class _Copies:
     def __init__(self, patches: FakePatches) -> None:
@@ -492,9 +471,6 @@ class _Copies:
 
     def non_blocking(self, on: bool) -> None:
         self.patches.assign(self, "value", on)
-
-    def switch(self, on: bool) -> Callable[[], None]:
-        return _switched(self, on)
 
     def observed(self) -> bool | None:
         return self.value

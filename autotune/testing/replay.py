@@ -169,7 +169,6 @@ def replay(
     folder: Path | None = None,
     each: Callable[[Study, Trial], None] | None = None,
     earlier: Sequence[Earlier] = (),
-    live: bool = False,
     start: StartPolicy = StartPolicy.COLD,
 ) -> Replayed:
     """Search a recorded table.
@@ -187,7 +186,6 @@ def replay(
             where the system has a place for that: nothing here waits for a disk.
         each: Called after every trial that was told, with the study as of then.
         earlier: What earlier studies tell this one at its start, newest first.
-        live: One process may measure several configs, as under ``autotune search --live on``.
         start: How screening trials may be started, as under ``autotune search --start``.
 
     Raises:
@@ -208,12 +206,11 @@ def replay(
                 folder=Path(made),
                 each=each,
                 earlier=earlier,
-                live=live,
                 start=start,
             )
     clock = SimulatedClock()
     timed = _Timed(strategy or strategy_for(sampler))
-    study = _study(table, budget_s=budget_s, sampler=sampler, seed=seed, live=live, start=start)
+    study = _study(table, budget_s=budget_s, sampler=sampler, seed=seed, start=start)
     if earlier:
         told = Transfer(present=fingerprint(study), earlier=tuple(earlier))
         study = replace(study, transfer=told)
@@ -248,9 +245,7 @@ def _memory() -> str | None:
     return SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
 
 
-def _study(
-    table: Table, *, budget_s: float, sampler: str, seed: int, live: bool, start: StartPolicy
-) -> Study:
+def _study(table: Table, *, budget_s: float, sampler: str, seed: int, start: StartPolicy) -> Study:
     header = table.header
     name = header.workload.name
     spec = StudySpec(
@@ -265,7 +260,6 @@ def _study(
         effective_batch="keep",
         seed=seed,
         sampler=sampler,
-        live=live,
         start=start,
         driver="inline",
     )

@@ -69,32 +69,6 @@ class Attention:
             setter = getattr(self._backends, f"enable_{_SWITCHES[name]}_sdp")
             self._undo.call(setter, name == kernel, undo=name in self._before)
 
-    def switch(self, kernel: str) -> Callable[[], None]:
-        """`force` between two steps of a running process; the answer takes it back.
-
-        Raises:
-            ValueError: There is no such switch.
-        """
-        names = self._switches()
-        if kernel not in names and kernel != "auto":
-            message = f"This PyTorch has no switch for the {kernel} kernel."
-            raise ValueError(message)
-        own = (self._wanted, self._allowed, self._kernels)
-        switches = self._now()
-        self._put(self._before if kernel == "auto" else frozenset({kernel}))
-        # Calls are not watched any more: what the switches leave is what is called.
-        self._wanted, self._allowed, self._kernels = kernel, {self._now()}, set[str]()
-
-        def back() -> None:
-            self._put(switches)
-            self._wanted, self._allowed, self._kernels = own
-
-        return back
-
-    def _put(self, allowed: frozenset[str]) -> None:
-        for name in self._switches():
-            getattr(self._backends, f"enable_{_SWITCHES[name]}_sdp")(name in allowed)
-
     def observed(self) -> str | None:
         """The kernel left when attention was called, ``auto`` for torch's choice; None: no call yet."""
         if "attention" in self._state.faults.off:

@@ -7,8 +7,6 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from autotune.trial.state import State
     from autotune.trial.undo import Undo
 
@@ -47,18 +45,6 @@ class Collector:
             self._state.at_step.append(self._step)
             self._undo.then(self.release)
         self._mode = mode
-
-    def switch(self, mode: str) -> Callable[[], None]:
-        """`set` between two steps of a running process; the answer takes it back."""
-        own = self._mode
-        self.release()
-        self.set(mode)
-
-        def back() -> None:
-            self.release()
-            self.set(own)
-
-        return back
 
     def observed(self) -> str | None:
         """One of these as the interpreter has it, ``own`` for anything else."""

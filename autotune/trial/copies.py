@@ -51,18 +51,6 @@ class Copies:
         """Copy without waiting where the script does not say whether to wait."""
         self._on = on
 
-    def switch(self, on: bool) -> Callable[[], None]:
-        """`non_blocking` between two steps of a running process; the answer takes it back."""
-        own = self._on
-        self._on = on
-        self._recent.clear()
-
-        def back() -> None:
-            self._on = own
-            self._recent.clear()
-
-        return back
-
     def observed(self) -> bool | None:
         """Whether all of the last copies were made without waiting; None before there was one."""
         if not self._recent or "copies" in self._state.faults.off:

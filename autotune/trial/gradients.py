@@ -7,8 +7,6 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from autotune.trial.accumulation import Accumulation
     from autotune.trial.root import Root
     from autotune.trial.state import State
@@ -27,7 +25,6 @@ class Gradients:
         self._plain: dict[Any, Any] = {}
         self._watching = False
         self._drop = False
-        self._looks_once = False
         self._kept: bool | None = None
         self._zeroed: list[tuple[weakref.ref[Any], weakref.ref[Any], int]] = []
         self.zeroes = False
@@ -49,20 +46,6 @@ class Gradients:
         """Let gradients go where the script wants them filled with zeros."""
         self._drop = True
         self._put()
-
-    def switch(self) -> Callable[[], None]:
-        """`drop` between two steps of a running process; the answer takes it back."""
-        own = (self._drop, self._watching, self._kept)
-        self._drop = self._watching = self._looks_once = True
-        self._kept = None
-        self._put()
-
-        def back() -> None:
-            self._drop, self._watching, self._kept = own
-            self._looks_once = False
-            self._put()
-
-        return back
 
     def _settle(self) -> None:
         if not self._watching:
@@ -128,11 +111,6 @@ class Gradients:
             return  # between the parts of one batch nothing is taken away
         left = [p for p in _parameters(this) if p.grad is not None]
         self._kept = bool(left)
-        if self._looks_once:
-            # One look tells what a switch has done; the window that follows is to be free of looks.
-            self._looks_once = False
-            self._settle()
-            return
         self._zeroed = [(weakref.ref(p), weakref.ref(p.grad), p.grad._version) for p in left]
 
 

@@ -355,11 +355,6 @@ class Session:
         self.patches = self.readings.patches = self.withdrawal.patches = Patches(
             torch, undo, loader, root, compiling, optimizer, self.process, self.collector, copies, model
         )
-        if self.channel is not None and self.plan.visit is not None and self.plan.segments:
-            from autotune.trial.visit import Visiting
-
-            own = self.plan.segments[0].config
-            self.recorder.visit = Visiting(self.plan.visit, own, self.knobs, self.patches, state)
         for change in self.plan.changes:
             spelling = change.spelling
             if isinstance(spelling, Patch) or (
@@ -425,7 +420,7 @@ class Session:
     def _prepare_probe(self, torch: Any, loader: Loader, optimizer: Optimizer, root: Root) -> None:
         """What goes on after the window; imported where it is asked for alone."""
         if self.plan.segments[0].fidelity.probe == CEILINGS:
-            if self.plan.ranks == 1 and self.plan.visit is None:
+            if self.plan.ranks == 1:
                 from autotune.trial.ceiling_probe import CeilingProbe
 
                 self.recorder.ceilings = CeilingProbe(self.state, torch, root, self.memory)

@@ -14,7 +14,6 @@ import statistics
 import sys
 import time
 from collections import deque
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from autotune.core import stats
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from autotune.trial.memory import DeviceClock, Memory
     from autotune.trial.probe import Probe
     from autotune.trial.state import State
-    from autotune.trial.visit import Visiting
     from autotune.trial.withdrawal import Withdrawal
 
 SETTLE_STEPS = 3
@@ -76,7 +74,7 @@ _CALM_NS = 500_000_000
 
 
 class Recorder:
-    """Records one segment of one process, and what it visits after that.
+    """Records the window of one process.
 
     Args:
         state: Shared counters.
@@ -129,9 +127,6 @@ class Recorder:
         """Goes on once the segment is sent, where that was asked for."""
         self._sent_ns = 0
         """When it was sent, in that case."""
-        self.visit: Visiting | None = None
-        """Goes on once the segment is told, where that was asked for."""
-        self._evaluates = False
         self._clock: DeviceClock | None = None
         self.on_host = True
         """Steps are timed by the host alone, as far as is known."""
@@ -184,11 +179,6 @@ class Recorder:
         """Ends of steps in the window that compiled, and the compiling of the process up to them (ns)."""
 
     @property
-    def _part(self) -> int:
-        """Of a visit, from 1; 0 while the segment itself is measured."""
-        return 0 if self.visit is None else self.visit.part
-
-    @property
     def measures(self) -> bool:
         """False under `apply`: nothing is recorded."""
         return self._channel is not None
@@ -230,7 +220,7 @@ class Recorder:
         if self._begin_ns and row[0] < min(self._next_check_ns, self._next_level_ns) and self._is_usual(row):
             assert self._channel is not None
             self._channel.step(row)
-            if loss is not None and not self._part:
+            if loss is not None:
                 self._losses.append((self._state.samples_total, loss, row[0]))
             self._rows.append((row[0], row[1], row[2], row[5], row[6]))
             return
@@ -243,10 +233,8 @@ class Recorder:
             self._event_ns = row[0]
             self._import_ns = self.stop_timing_imports()
         self._emit(self._channel, row)
-        if self._part and not self._begin_ns and self._past_deadline(row[0]):
-            self.done("measured")
         self._rounds += bool(row[5] & ROLLOUT)
-        if loss is not None and not self._part:
+        if loss is not None:
             self._losses.append((self._state.samples_total, loss, row[0]))
         if self._decided is not None:
             self._wait_for_loss(row[0], row[5])
@@ -277,11 +265,10 @@ class Recorder:
         assert self._channel is not None
         self._channel.steps(rows)
         self._rows += [(row[0], row[1], row[2], row[5], row[6]) for row in rows]
-        if not self._part:
-            seen = samples_total - sum(row[2] for row in rows)
-            totals = itertools.accumulate((row[2] for row in rows), initial=seen)
-            next(totals)
-            self._losses += [(s, loss, row[0]) for s, loss, row in zip(totals, losses, rows, strict=True)]
+        seen = samples_total - sum(row[2] for row in rows)
+        totals = itertools.accumulate((row[2] for row in rows), initial=seen)
+        next(totals)
+        self._losses += [(s, loss, row[0]) for s, loss, row in zip(totals, losses, rows, strict=True)]
 
     def _is_usual(self, row: Row) -> bool:
         """A step inside of an open window, before it is looked at again, on the host's clock."""
@@ -495,7 +482,7 @@ class Recorder:
 
     def _ends_early(self, row: Row) -> bool:
         """Whether the steps so far are all that is timed; ends the process unless its loss is waited for."""
-        if self._part or not self._accepted:
+        if not self._accepted:
             return False
         if self._past_deadline(row[0]):
             return self._decide_short("limit", fewest=_FEWEST_BLOCKS)
@@ -593,7 +580,7 @@ class Recorder:
             self._settle_steps()
         if row[0] >= self._next_level_ns:
             self._note_level(row[0])
-        if not self._part and self._accepted and self._ends_hopeless():
+        if self._accepted and self._ends_hopeless():
             return
         if row[0] < self._next_check_ns or self._inside_round(row, self._begin_ns):
             return
@@ -764,8 +751,6 @@ class Recorder:
         end = self._device_end(now, meanwhile=False)
         if self._can_tell():
             self._decide("limit", end)
-        elif self._part:
-            self.done("measured")
         elif not self._decide_short("limit", fewest=_FEWEST_BLOCKS):
             self._tell_no_window()
             self.done("deadline")
@@ -899,30 +884,13 @@ class Recorder:
 
     def _past_deadline(self, now: int) -> bool:
         assert self._segment is not None
-        if self.visit is not None and self._part:
-            return self.visit.is_late(now)
         return (now - self._began_ns) / 1e9 > self._segment.fidelity.deadline_s * _DEADLINE_FRAC
 
     # Ends
 
     def _close(self, why: str) -> None:
         self._send_closed()
-        if self.visit is None or not self.visit.forward(time.perf_counter_ns()):
-            self.done(why)
-        self._begin_part(self.visit)
-
-    def _begin_part(self, visit: Visiting) -> None:
-        """Measure again from the warm-up on, what was switched by now."""
-        assert self._segment is not None
-        fidelity = visit.fidelity(self._segment.fidelity, evaluation_counts=self._evaluates)
-        self._segment = replace(self._segment, fidelity=fidelity)
-        self._decided = None
-        self._is_short = False
-        self._past.clear()
-        self._clock_used = ""
-        self._restarts = self._growths = self._shape_events = 0
-        self._losses = []
-        self.restart()
+        self.done(why)
 
     def _send_closed(self) -> None:
         assert self._channel is not None
@@ -930,17 +898,14 @@ class Recorder:
         assert self._decided is not None
         ended, end_ns, ready_end = self._decided
         self._drain()
-        visit = self.visit if self._part else None
-        trace = self._trace() if visit is None else ()
-        readings = self._readings() if visit is None else visit.readings()
-        if visit is None and any(r.wanted is not None and r.status != "applied" for r in readings):
+        trace, readings = self._trace(), self._readings()
+        if any(r.wanted is not None and r.status != "applied" for r in readings):
             self.reject(readings)
         firsts, blocks = self._blocks()
         cut, steady = self._steady(blocks)
         begin_ns = firsts[cut] if cut < len(firsts) else self._begin_ns
-        self._evaluates = self._evaluation_counts(self._timed()[0])
-        if visit is None:
-            self._channel.send(Seen(facts=self._facts()))
+        evaluates = self._evaluation_counts(self._timed()[0])
+        self._channel.send(Seen(facts=self._facts()))
         self._channel.send(
             Closed(
                 trial=self._segment.trial,
@@ -957,10 +922,9 @@ class Recorder:
                 ready_begin=self._ready_at(begin_ns),
                 ready_end=ready_end,
                 clock=self._clock_used,
-                evaluation_counts=self._evaluates,
+                evaluation_counts=evaluates,
                 skipped_scaler_steps=self.skipped_steps(),
                 graph_breaks=self.graph_breaks(),
-                part=self._part,
                 short=self._is_short,
                 unsettled=self._is_unsettled,
                 sent_ns=time.perf_counter_ns(),
@@ -1058,7 +1022,7 @@ class Recorder:
         if self._channel is None:
             return
         self._state.calm.leave()
-        if self._part or self._sent_ns:
+        if self._sent_ns:
             self.done(why, code)
         if code == 0 and not self._state.steps and (reason := self.unseen()):
             self.broke(kind="no_metric", message=reason)

@@ -167,18 +167,6 @@ class Root:
         self.dtype_name = dtype
         self._dtype = {"bf16": self._torch.bfloat16, "fp16": self._torch.float16}.get(dtype)
 
-    def switch(self, dtype: str) -> Callable[[], None]:
-        """`set` between two steps of a running process; the answer takes it back."""
-        own = (self.dtype_name, self._dtype)
-        self.set(dtype)
-        self.look_again()
-
-        def back() -> None:
-            self.dtype_name, self._dtype = own
-            self.look_again()
-
-        return back
-
     def observed(self) -> str | None:
         """Of most of the products in the training calls that were looked into, else of the raw output."""
         off = self._state.faults.off

@@ -11,7 +11,7 @@
     python run.py freeze                          # write down code, rivals and tables, before the run
     python run.py held-out                        # once per frozen version
     python run.py open                            # after that run: its tables may be looked at
-    python run.py synthetic --samplers "staged,staged without pair_terms+free_draws,staged without all"
+    python run.py synthetic --samplers "staged,staged without free_draws+focuses,staged without all"
 
 One line of JSON per search goes to `results/<set>.jsonl`, of held-out tables to
 `results/held-out-<code>.jsonl`; a line that is there is not run again. What they show is written beside, as
@@ -90,12 +90,8 @@ AFTER = {
 TRANSFER = (PLANNER, *(f"{PLANNER} after {name}" for name in AFTER))
 EARLIER_SEEDS = 1000
 """Between the seed of a search and that of the earlier ones: no draw is shared."""
-LIVE = "live"
-"""After the planner's name: one process measures several configurations (``autotune search --live on``)."""
 FORKED = analyse.FORKED
 """Last word of any sampler in our frame: its screening trials are forked (``--start fork``)."""
-SEGMENT_SD = 0.03
-"""In ln ratio: what a segment may miss fresh processes by, beside its window (`autotune.core.agreement`)."""
 
 
 def sha256(path):
@@ -230,20 +226,16 @@ def held_out(options):
 
 
 def means_of(label):
-    """(the label without them, whether it has segments, whether it forks)."""
+    """(the label without the last word, whether it forks)."""
     words = label.split()
     forked = len(words) > 1 and words[-1] == FORKED
-    words = words[:-1] if forked else words
-    live = len(words) > 1 and words[-1] == LIVE
-    return " ".join(words[:-1] if live else words), live, forked
+    return " ".join(words[:-1] if forked else words), forked
 
 
 def meant_by(label):
     """(sampler, parts of the planner) behind a label: ``staged without PART+PART`` leaves parts out."""
-    label, live, forked = means_of(label)
+    label, forked = means_of(label)
     name = label.split()[0] if label else ""
-    if live and name != PLANNER:
-        raise UsageError(f"only {PLANNER} has segments")
     if forked and name not in SAMPLERS:
         raise UsageError(f"only what runs in our frame forks: {', '.join(SAMPLERS)}")
     name, is_after, when = label.partition(" after ")
@@ -265,10 +257,10 @@ def meant_by(label):
 def one(world, key, earlier=()):
     """A search as a line; everything in it is a pure function of the key, but for `planning_s`."""
     sampler, parts = meant_by(key["sampler"])
-    _, live, forked = means_of(key["sampler"])
+    _, forked = means_of(key["sampler"])
     rival, truth = RIVALS.get(sampler), world.truth
     course = score.Course(truth, parts, is_bare=rival is not None and rival.is_bare)
-    means = {"forked_start": world.forked_start, "segment_sd": SEGMENT_SD} if live or forked else {}
+    means = {"forked_start": world.forked_start} if forked else {}
     plain = ReplayRunner if rival is None else rival.runner
     runner = functools.partial(plain, machine=world.machine(key["seed"]), **means)
     ended = replay(
@@ -281,7 +273,6 @@ def one(world, key, earlier=()):
         runner=runner,
         each=course,
         earlier=earlier,
-        live=live,
         start=StartPolicy.FORK if forked else StartPolicy.COLD,
     )
     found = course.close(ended.study)
@@ -305,7 +296,6 @@ def one(world, key, earlier=()):
         "trial_s": round(ended.trial_s, 1),
         "planning_s": round(ended.planning_s, 2),
         **({"forked_start": world.forked_start} if forked else {}),
-        **({"segment_sd": SEGMENT_SD} if live else {}),
         **({"told": list(beliefs(ended.study).told)} if earlier else {}),
         "answer": score.judged(truth, found),
     }

@@ -9,10 +9,9 @@ from session_fakes import facts, measurement, spec
 
 from autotune.core.config import Config
 from autotune.core.facts import ScriptFlag
-from autotune.core.live import GRACE_S, Visit
 from autotune.core.study import Study
 from autotune.core.trial import Assignment, Fidelity, Stage, Trial, TrialState
-from autotune.driver.planner import Planner, clipped
+from autotune.driver.planner import Planner
 from autotune.knobs.registry import builtin
 
 FIDELITY = Fidelity(
@@ -53,30 +52,3 @@ def test_a_process_is_told_what_the_scripts_own_batch_option_says(args: tuple[st
     planned = planner.assign(study, Trial(number=0, config=Config(), stage=Stage.BASELINE, fidelity=FIDELITY))
     assert isinstance(planned, Assignment)
     assert planned.launch.batch == said
-
-
-VISIT = Visit(configs=(Config({"threads": 1}), Config({"threads": 2})), window_s=1.5, limit_s=20.0)
-
-
-def test_a_process_is_told_what_it_goes_on_with() -> None:
-    study = Study(spec=spec(), facts=facts())
-    planner = Planner(knobs=builtin(), environ={}, memory_limit_bytes=0)
-    trial = Trial(number=1, config=Config(), stage=Stage.BASELINE, fidelity=FIDELITY, visit=VISIT)
-    planned = planner.assign(study, trial)
-    assert isinstance(planned, Assignment)
-    assert planned.visit == VISIT
-    assert [s.config for s in planned.segments] == [Config()]
-
-
-@pytest.mark.parametrize(
-    ("left_s", "deadline_s", "limit_s"),
-    [(200.0, 90.0, 20.0), (110.0, 90.0, 110.0 - 90.0 - GRACE_S), (97.0, 90.0, None), (60.0, 60.0, None)],
-)
-def test_a_visit_gets_what_its_process_leaves_of_the_time(
-    left_s: float, deadline_s: float, limit_s: float | None
-) -> None:
-    trial = Trial(number=1, config=Config(), stage=Stage.BASELINE, fidelity=FIDELITY, visit=VISIT)
-    found = clipped(trial, left_s)
-    assert found.fidelity.deadline_s == deadline_s
-    assert (None if found.visit is None else found.visit.limit_s) == limit_s
-    assert replace(found, visit=None) == clipped(replace(trial, visit=None), left_s)

@@ -265,17 +265,16 @@ def test_what_a_fork_starts_in_is_what_was_measured_of_that_workload(tmp_path: P
     assert worlds.forked_start("w", [refused]) == 1.0
 
 
-def test_forks_and_segments_make_a_search_cheaper_and_its_line_says_by_what(
+def test_forks_make_a_search_cheaper_and_its_line_says_by_what(
     run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(tmp_path, "seen")
     monkeypatch.setattr(worlds, "forked_start", lambda _workload: 0.1)
-    run.run("develop", options(samplers=["tpe", "tpe forked", "staged live forked"], budget=300.0))
+    run.run("develop", options(samplers=["tpe", "tpe forked"], budget=300.0))
     found = [json.loads(text) for text in (tmp_path / "develop.jsonl").read_text().splitlines()]
     by_name = {x["sampler"]: x for x in found}
     assert by_name["tpe forked"]["forked_start"] == 0.1
     assert "forked_start" not in by_name["tpe"]
-    assert by_name["staged live forked"]["segment_sd"] == run.SEGMENT_SD
     seconds = {name: x["trial_s"] / x["trials"] for name, x in by_name.items()}
     assert seconds["tpe forked"] < seconds["tpe"]
 
@@ -611,14 +610,21 @@ def test_two_searches_at_once_are_the_same_searches(
 def test_a_label_says_which_parts_of_the_planner_are_left_out() -> None:
     module = loaded()
     assert module.meant_by("staged") == ("staged", DEFAULT)
-    less = module.meant_by("staged without pair_terms+free_draws")
-    assert less == ("staged", DEFAULT.put("pair_terms", "free_draws", present=False))
+    less = module.meant_by("staged without focuses+free_draws")
+    assert less == ("staged", DEFAULT.put("focuses", "free_draws", present=False))
     assert module.meant_by("staged with all") == ("staged", DEFAULT.put("all", present=True))
-    for label in ("staged live", "staged forked", "staged live forked"):
-        assert module.meant_by(label) == ("staged", DEFAULT)
+    assert module.meant_by("staged forked") == ("staged", DEFAULT)
     assert module.meant_by("tpe forked") == ("tpe", DEFAULT)
-    assert module.means_of("staged without all live forked") == ("staged without all", True, True)
-    wrong = ("stage", "tpe without all", "staged without luck", "tpe live", "asha forked", "forked", "live")
+    assert module.means_of("staged without all forked") == ("staged without all", True)
+    wrong = (
+        "stage",
+        "tpe without all",
+        "staged without luck",
+        "staged live",
+        "asha forked",
+        "forked",
+        "live",
+    )
     for label in wrong:
         with pytest.raises(UsageError):
             module.meant_by(label)

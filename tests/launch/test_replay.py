@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from statistics import fmean, stdev
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ import recorded_world
 from autotune.clock import SimulatedClock
 from autotune.core.change import Change, Patch
 from autotune.core.config import Config
-from autotune.core.live import Visit
 from autotune.core.measurement import Measurement
 from autotune.core.trial import Assignment, Failure, FailureKind, Fidelity, Launch, Segment, Start
 from autotune.launch.fake import COMPUTE_BOUND
@@ -231,34 +229,6 @@ def test_the_first_compile_of_an_environment_is_forked_from_the_plain_server() -
     assert [start_s(COMPILED) for _ in range(3)] == [tenth, whole, tenth]
 
 
-def visited(runner: ReplayRunner, config: Config, parts: int = 40) -> Any:
-    visit = Visit(configs=(config,) * parts, window_s=2.0, limit_s=1e6)
-    (ended,) = runner.run(replace(assign(Config()), visit=visit))
-    return ended.visited
-
-
-def test_a_visit_runs_in_one_process_and_its_segments_have_no_process_of_their_own_to_differ_by() -> None:
-    fast = [recorded_world.row(BF16, r, 7) for r in range(3)]
-    logs = [math.log(r.throughput("samples/s").value) for r in fast]
-    apart = [replace(r, produced_frac=x) for r, x in zip(fast, (1.0, 0.8, 0.6), strict=True)]
-    others = [r for r in TABLE.rows if r.config != BF16]
-    runner = ReplayRunner(replace(TABLE, rows=(*others, *apart)))
-    ratios = [math.log(o.ratio.value) for o in visited(runner, BF16).observations]
-    own = [math.log(r.throughput("samples/s").value) for r in TABLE.rows if r.config.is_baseline]
-    expected = fmean(logs) + fmean(map(math.log, (1.0, 0.8, 0.6))) - fmean(own)
-    assert fmean(ratios) == pytest.approx(expected, abs=0.02)
-    assert stdev(ratios) < 0.03
-
-
-def test_what_segments_miss_by_is_drawn_for_each() -> None:
-    quiet, loud = (
-        [math.log(o.ratio.value) for o in visited(ReplayRunner(TABLE, segment_sd=sd), BF16).observations]
-        for sd in (0.0, 0.1)
-    )
-    assert stdev(loud) == pytest.approx(math.hypot(0.1, stdev(quiet)), rel=0.3)
-    assert fmean(loud) == pytest.approx(fmean(quiet), abs=0.05)
-
-
 def test_stopping_ends_the_run_as_the_users_wish() -> None:
     runner = ReplayRunner(TABLE)
     runs = runner.run(assign())
@@ -286,16 +256,3 @@ def test_a_machine_that_is_faster_trains_faster_and_starts_as_it_did() -> None:
     broken = [recorded_world.failed(COMPILED, r, 99, "crash_exit") for r in range(3)]
     failing = ReplayRunner(replace(TABLE, rows=(*TABLE.rows, *broken)), machine=machine)
     assert run(failing, COMPILED).seconds == 3.0
-
-
-def test_parts_of_a_visit_are_on_the_machine_of_their_time() -> None:
-    plain = visited(ReplayRunner(TABLE), BF16, parts=6)
-    fast = visited(ReplayRunner(TABLE, machine=lambda _: 0.3), BF16, parts=6)
-    for mine, own in zip(fast.observations, plain.observations, strict=True):
-        assert mine.ratio.value == pytest.approx(own.ratio.value, rel=0.05)
-    faster = [math.log(a / b) for a, b in zip(fast.anchors, plain.anchors, strict=True)]
-    assert faster == pytest.approx([0.3] * len(faster), abs=0.05)
-    after_s = run(ReplayRunner(TABLE), Config()).seconds + 1.0
-    slower = visited(ReplayRunner(TABLE, machine=lambda at_s: -0.3 * (at_s > after_s)), BF16, parts=6)
-    assert math.log(slower.anchors[-1] / plain.anchors[-1]) == pytest.approx(-0.3, abs=0.05)
-    assert slower.anchors[0] == plain.anchors[0]

@@ -77,7 +77,6 @@ def test_what_the_user_limited_stays_limited():
         sampler="tpe",
         transfer="off",
         start=StartPolicy.COLD,
-        live=True,
         price_per_hour=2.5,
         keep_loggers=True,
         profile=True,
@@ -92,7 +91,6 @@ def test_what_the_user_limited_stays_limited():
         ("--sampler", "tpe"),
         ("--transfer", "off"),
         ("--start", "cold"),
-        ("--live", "on"),
         ("--price-per-hour", "2.5"),
         ("--trials", "30"),
     ):

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-import random
-import statistics
 
 import pytest
 from search_world import GIB, dimension, measurement, spec, tell, usual_space
@@ -41,21 +38,6 @@ def test_a_process_returns_to_its_observations_and_doubts_far_from_them() -> Non
     assert process.predict(0.0)[0] == pytest.approx(1.0, abs=1e-2)
     assert process.predict(2.0)[1] < 0.01
     assert process.predict(9.0)[1] > 1.9
-
-
-def test_what_a_prior_made_likelier_has_more_evidence() -> None:
-    def wide(a: object, b: object) -> float:
-        return 4.0 if a == b else 0.0
-
-    def narrow(a: object, b: object) -> float:
-        return 0.25 if a == b else 0.0
-
-    single = Process.of([0.0], [2.0], [0.0], wide)
-    assert single.evidence == pytest.approx(-0.5 - math.log(2.0) - 0.5 * math.log(2.0 * math.pi))
-    far, near = [2.0, -3.0, 1.5], [0.2, -0.4, 0.3]
-    for values, likelier, other in ((far, wide, narrow), (near, narrow, wide)):
-        found = [Process.of([0.0, 1.0, 2.0], values, [0.1] * 3, k).evidence for k in (likelier, other)]
-        assert found[0] > found[1]
 
 
 def test_a_ridge_adds_up_what_its_columns_do() -> None:
@@ -211,28 +193,3 @@ def test_gains_of_single_knobs_add_up_in_the_prediction() -> None:
     model = ThroughputModel.of(built, space)
     assert model is not None
     assert math.exp(model.predict(Config({"a": 1, "b": 1}))[0]) == pytest.approx(1.68, rel=0.06)
-
-
-def test_a_model_that_follows_the_machine_tells_configs_apart_better_where_it_changes() -> None:
-    values = {"precision": (None, "bf16"), "threads": (None, 1, 4), "channels_last": (None, True)}
-    picked = [zip(values, chosen, strict=True) for chosen in itertools.product(*values.values())]
-    configs = [Config({k: v for k, v in pairs if v is not None}) for pairs in picked]
-    gains = {"precision": 0.25, "threads": 0.1, "channels_last": 0.05}
-    truth = {c: sum(gains[k] for k in c) for c in configs}
-    every_s, sd, noise = 7.0, 0.12, 0.02
-    alike, misses = math.exp(-every_s / 90.0), {True: [], False: []}
-    for seed in range(5):
-        draw, machine = random.Random(seed), 0.0
-        order = [Config(), *draw.sample(configs, len(configs)), *draw.sample(configs, len(configs))]
-        seen = Study(spec=spec(), space=SPACE)
-        for config in order:
-            machine = alike * machine + draw.gauss(0.0, sd * math.sqrt(1.0 - alike**2))
-            rate = 100.0 * math.exp(truth[config] + machine + draw.gauss(0.0, noise))
-            stage = Stage.REFINE if config else Stage.BASELINE
-            asked = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="x")
-            seen = tell(seen, asked, measurement(rate), every_s)
-        for follows, found in misses.items():
-            model = ThroughputModel.of(seen, SPACE, follows=follows)
-            assert model is not None
-            found.append(statistics.pstdev(model.predict(c)[0] - truth[c] for c in configs))
-    assert statistics.fmean(misses[True]) < 0.8 * statistics.fmean(misses[False])

@@ -25,7 +25,6 @@ from autotune.search.parts import DEFAULT, NAMES, Parts
 from autotune.search.refining import bold
 from autotune.search.stages import Staged
 from autotune.search.state import SearchState
-from autotune.search.throughput_model import ThroughputModel
 
 FIDELITY = Fidelity(min_window_s=1, max_window_s=2, min_steps=5, target_width=0.05, setup_s=10, deadline_s=30)
 EVERY = Parts().put("all", present=True)
@@ -57,12 +56,12 @@ def screened(
 
 
 def test_parts_are_put_in_and_left_out_by_name() -> None:
-    assert EVERY.put("pair_terms", "follows", present=False) == DEFAULT
-    assert NONE.put("pair_terms", "gives_up", present=True) == replace(NONE, pair_terms=True, gives_up=True)
+    assert EVERY.put("ceilings", present=False) == replace(DEFAULT, ceilings=False)
+    assert NONE.put("focuses", "gives_up", present=True) == replace(NONE, focuses=True, gives_up=True)
     assert all(getattr(EVERY, name) and not getattr(NONE, name) for name in NAMES)
     with pytest.raises(UsageError) as told:
-        DEFAULT.put("pair_term", present=False)
-    assert told.value.hint == 'Did you mean "pair_terms"?'
+        DEFAULT.put("free_draw", present=False)
+    assert told.value.hint == 'Did you mean "free_draws"?'
 
 
 # Ties --------------------------------------------------------------------------------------------
@@ -337,33 +336,6 @@ def test_draws_at_random_come_early_and_ever_less_often_and_a_seed_repeats_them(
     assert reasons(EVERY) == reasons(EVERY)
     without = reasons(replace(EVERY, free_draws=False))
     assert not any(reason.startswith("Drawn at random") for reason in without)
-
-
-def model(rates: dict[Config, float], *, pairs: bool = True) -> ThroughputModel:
-    space = switches("a", "b", "c")
-    found = ThroughputModel.of(screened(space, rates, baselines=(100.0,)), space, pairs=pairs)
-    assert found is not None
-    return found
-
-
-def test_what_two_changes_do_together_is_carried_over_to_configs_with_both() -> None:
-    rates = {A: 95.0, B: 96.0, Config({"c": 1}): 105.0, AB: 150.0}
-    every = Config({"a": 1, "b": 1, "c": 1})
-    learned, adding = model(rates), model(rates, pairs=False)
-    assert learned.pair_sd > 0.1
-    assert adding.pair_sd == 0.0
-    assert math.exp(learned.predict(every)[0]) == pytest.approx(157.5 / 100, rel=0.05)
-    single = Config({"a": 1, "c": 1})
-    assert learned.predict(single)[0] < 0.05
-    # What only adds up shares the gain of both out among them.
-    assert adding.predict(single)[0] > 0.15
-
-
-def test_pairs_stay_out_where_gains_add_up_and_where_nothing_tells_of_them() -> None:
-    c = Config({"c": 1})
-    assert model({A: 140.0, B: 120.0, c: 110.0}).pair_sd == 0.0
-    both = {A: 140.0, B: 120.0, c: 110.0, AB: 168.0, Config({"a": 1, "c": 1}): 154.0}
-    assert model(both).pair_sd == 0.0
 
 
 # Costs -----------------------------------------------------------------------------------------------

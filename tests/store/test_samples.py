@@ -91,3 +91,15 @@ def test_once_in_todays_form_a_missing_end_is_noticed(old: Path) -> None:
         raw.execute("DELETE FROM events WHERE seq = ?", (last,))
     with pytest.raises(JournalDamaged, match="missing at the end"):
         read(old)
+
+
+def test_records_of_a_feature_that_was_removed_are_passed_over(tmp_path: Path) -> None:
+    sample = Path(__file__).with_name("samples") / "removed" / "in_process_segments.db.gz"
+    (tmp_path / "journal.db").write_bytes(gzip.decompress(sample.read_bytes()))
+    with contextlib.closing(sqlite3.connect(tmp_path / "journal.db")) as raw:
+        texts = [text for (text,) in raw.execute("SELECT json FROM events")]
+    assert any('"visited":{' in text for text in texts)
+    assert '"live":true' in texts[0]
+    study = read(tmp_path)
+    assert len(study.told()) == len(study.trials) == 17
+    assert study.stopped == "finished"

@@ -15,7 +15,6 @@ from typing import Any
 from autotune.core import wire
 from autotune.core.change import Change
 from autotune.core.config import Config
-from autotune.core.live import Visit
 from autotune.core.trial import Fidelity, Segment
 from autotune.protocol.events import Broke, Closed, Done, Event, Seen, StepRow, Steps
 from autotune.protocol.lines import Reader
@@ -110,7 +109,6 @@ def runner(tmp_path: Path) -> Callable[..., Ran]:
         measure: bool = True,
         env: dict[str, str] | None = None,
         batch: int = 0,
-        visit: Visit | None = None,
         timeout_s: float = 60,
         at: str = "train.py",
         module: str = "",
@@ -137,7 +135,6 @@ def runner(tmp_path: Path) -> Callable[..., Ran]:
             sites=tuple(sites),
             status_path="" if measure else str(folder / "status.json"),
             batch=batch,
-            visit=visit,
             module=module,
             strict=strict,
             own=own or {},

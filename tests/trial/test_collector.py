@@ -123,30 +123,6 @@ def test_what_python_3_12_itself_has_frozen_is_not_read_as_ours(world, monkeypat
         assert world.collector.observed() == mode
 
 
-@pytest.mark.parametrize("mode", ["freeze", "boundary"])
-def test_a_switch_in_a_running_process_is_taken_back_and_made_again(world, mode) -> None:
-    world.steps(5)
-    before = gc.get_threshold()
-    for _ in range(2):
-        back = world.collector.switch(mode)
-        world.steps(1)
-        assert (world.collector.observed(), is_frozen()) == (mode, True)
-        back()
-        assert (world.collector.observed(), gc.get_threshold(), is_frozen()) == ("auto", before, False)
-        assert world.state.at_step == []
-
-
-def test_a_switch_goes_back_to_what_the_process_had(world) -> None:
-    world.collector.set("freeze")
-    world.steps(3)
-    back = world.collector.switch("boundary")
-    world.steps(1)
-    assert world.collector.observed() == "boundary"
-    back()
-    world.steps(1)
-    assert world.collector.observed() == "freeze"
-
-
 GARBAGE = """
 class Node: pass
 kept = [Node() for _ in range(300_000)]

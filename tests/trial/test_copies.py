@@ -232,21 +232,6 @@ def test_dropped_batches_are_forgotten(world) -> None:
     assert world.copies._pinned == {}
 
 
-def test_a_switch_in_a_running_process_holds_for_the_copies_after_it_and_is_taken_back(world) -> None:
-    seen = []
-    world.copies.non_blocking(False)
-    for switch in (None, world.copies.switch, None):
-        back = None if switch is None else switch(True)
-        tensor = Tensor()
-        world.batch(tensor)
-        tensor.to("cuda")
-        seen.append((waits(tensor), world.copies.observed()))
-        if back is not None:
-            back()
-            assert world.copies.observed() is None
-    assert seen == [(True, False), (False, True), (True, False)]
-
-
 def test_once_let_go_of_copies_are_the_scripts_own_again(world) -> None:
     one = Tensor()
     world.batch(one)
