@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from autotune.core.facts import RunFacts
-from autotune.core.measurement import LossPoint, Reading
+from autotune.model.facts import RunFacts
+from autotune.model.measurement import LossPoint, Reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

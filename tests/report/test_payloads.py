@@ -12,13 +12,15 @@ import pages
 import pytest
 import report_study
 
-from autotune.core.pick import answer
+from autotune.answer.pick import answer
 from autotune.driver import result
 from autotune.export.best_config import write_best
-from autotune.report import mlflow_files, mlflow_record, notes, summary, why
-from autotune.report.data import report_data
-from autotune.report.page import report_html
-from autotune.report.study_view import View
+from autotune.report.html.page import report_html
+from autotune.report.mlflow import artifacts, run_content
+from autotune.report.text import study_notes
+from autotune.report.view import bottleneck_text, summary
+from autotune.report.view.report_data import report_data
+from autotune.report.view.study_view import View
 
 STUDY = report_study.made(12, ablations=2)
 ANSWER = answer(STUDY)
@@ -54,8 +56,8 @@ def test_the_text_of_a_report_is_as_frozen() -> None:
 def test_what_mlflow_receives_is_as_frozen() -> None:
     sent = {
         "name": summary.run_name(STUDY, ANSWER),
-        "figures": mlflow_record.study_figures(STUDY, ANSWER),
-        "front": mlflow_files.front_csv(STUDY, ANSWER),
-        "note": notes.note(STUDY, ANSWER, held_back=why.why_lines(STUDY, ANSWER)),
+        "figures": run_content.study_figures(STUDY, ANSWER),
+        "front": artifacts.front_csv(STUDY, ANSWER),
+        "note": study_notes.note(STUDY, ANSWER, held_back=bottleneck_text.why_lines(STUDY, ANSWER)),
     }
     golden.check("mlflow.json", as_json(sent))
