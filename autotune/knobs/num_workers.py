@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from autotune.core.change import Constant, Keyword, Spelling
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 _LADDER: Final = (0, 1, 2, 4, 8, 16, 32)
 _WORKER_BYTES: Final = 128 << 20
 """What one more worker may add: 17 to 82 MB of proportional set size were seen; rounded up."""
+_MORE_STEPS_FRAC: Final = 0.01
+"""Steps that a pass may have more or fewer: about what the last batch of a pass is of a hundred."""
 _WAITS_BELOW_FRAC: Final = 0.5
 _NEEDS_WORKERS: Final = ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
 
@@ -70,7 +73,7 @@ class NumWorkers(Knob):
 
     def domain(self, facts: Facts) -> Sequence[Value]:
         limit = worker_limit(facts)
-        return joined((count for count in _LADDER if count <= limit), self.own(facts))
+        return joined((n for n in _LADDER if n <= limit and _keeps_steps(n, facts)), self.own(facts))
 
     def resolve(self, wanted: Value, facts: Facts) -> Value | None:
         per_device = facts.host.cpus // max(1, len(facts.host.devices))
@@ -78,7 +81,8 @@ class NumWorkers(Knob):
             return self.own(facts)
         if wanted in ("cores_per_gpu", "cores_per_gpu_max16"):
             return max(1, per_device if wanted == "cores_per_gpu" else min(16, per_device))
-        return as_count(wanted, self.own(facts), least=0)
+        count = as_count(wanted, self.own(facts), least=0)
+        return count if count is None or count == self.own(facts) or _keeps_steps(count, facts) else None
 
     def refuse(self, facts: Facts) -> str | None:
         loader = loader_of(facts)
@@ -87,6 +91,11 @@ class NumWorkers(Knob):
         if loader.kind == "iterable" and not loader.shards:
             return (
                 "The iterable dataset does not share itself out among workers: each would repeat all of it."
+            )
+        if loader.shares and not loader.num_workers and loader.shares[0] != sum(loader.shares[1:]):
+            return (
+                f"The dataset gives {loader.shares[0]} samples in a pass, and {sum(loader.shares[1:])} where two "
+                "workers share it out."
             )
         if loader.cuda_tensors:
             return "The dataset holds tensors on an accelerator, which workers cannot share."
@@ -150,6 +159,26 @@ class NumWorkers(Knob):
 
     def seen(self, patches: Patches) -> Value | None:
         return patches.loader.observed("num_workers")
+
+
+def _keeps_steps(count: int, facts: Facts) -> bool:
+    """Whether a pass over a stream has about as many batches where so many workers share it out.
+
+    Each worker ends its share with a batch of what is left of it.
+    """
+    loader = loader_of(facts)
+    if loader is None or loader.kind != "iterable" or not loader.batch_size or count < 2:
+        return True
+    total = loader.shares[0] if loader.shares else loader.dataset_length
+    if not total:
+        return True
+    batch = loader.batch_size
+    shares = loader.shares[1:] if len(loader.shares) == count + 1 else [len(range(n, total, count)) for n in range(count)]
+    own, shared = (
+        sum(n // batch if loader.drop_last else math.ceil(n / batch) for n in parts)
+        for parts in ((total,), shares)
+    )
+    return abs(shared - own) <= _MORE_STEPS_FRAC * own
 
 
 def _asked_twice(held: FetchState) -> str:

@@ -23,10 +23,13 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from autotune.core.facts import FetchState
+from autotune.trial.data_sets import shares_out, source_of
 from autotune.trial.forked import answer_of, descriptors, is_read_from
-from autotune.trial.held_state import GENERATOR, OBJECT, Piece, Snapshot, described
+from autotune.trial.held_state import GENERATOR, OBJECT, VALUE, Piece, Snapshot, described
 from autotune.trial.objects import length_of
+from autotune.trial.reachable import Node
 from autotune.trial.samples import digest, seed_all
+from autotune.trial.stream_state import StreamState, carried
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -80,6 +83,10 @@ class FetchWatch:
         """Descriptors that were open then: one that a fetch opens, each worker opens for itself."""
         self.found: dict[int, FetchState] = {}
         self.handles: dict[int, str] = {}
+        self.shares: dict[int, tuple[int, ...]] = {}
+        """Samples of a pass over a stream and of each of two workers; empty where that is not known."""
+        self.alike: set[int] = set()
+        """Streams whose passes do not depend on the passes before them."""
         self.draws: set[int] = set()
         """Datasets of which a worker's fetch drew from a generator that the loader seeds."""
         self.spent_ns = 0
@@ -149,10 +156,12 @@ class FetchWatch:
             self.opened,
             self.found,
             self.handles,
+            self.shares,
             self._reports,
         ):
             known.pop(dataset, None)
         self.draws.discard(dataset)
+        self.alike.discard(dataset)
 
     def take_spent_ns(self) -> int:
         """Time that watching took since the last call."""
@@ -264,6 +273,10 @@ class FetchWatch:
         """File that was open before the fetches and whose position they moved; empty without one."""
         return self.handles.get(id(dataset), "")
 
+    def shares_of(self, dataset: Any) -> tuple[int, ...]:
+        """Samples of a pass over a stream and of each of two workers; empty where that is not known."""
+        return self.shares.get(id(dataset), ())
+
     def _read_reports(self) -> None:
         text = b""
         while self._pipe is not None:
@@ -333,6 +346,12 @@ class _Watched:
         kinds = {path: piece.kind for path, piece in self._first.pieces.items()}
         self._at_first = watch.at_first.setdefault(id(dataset), kinds)
         self._opened = watch.opened.setdefault(id(dataset), frozenset(descriptors()))
+        begin = watch.begins.get(id(dataset))
+        self._stream = StreamState(
+            dataset, self._snapshot, lambda number: begin_worker(watch.torch, dataset, number, begin), watch.torch
+        )
+        if not indexed and id(dataset) not in watch.looks and self._is_carried():
+            self._compare_passes(self._first)
 
     def _snapshot(self) -> Snapshot:
         return Snapshot(self._roots, self._watch.torch)
@@ -362,12 +381,44 @@ class _Watched:
             after = self._snapshot()
             moved = self._of_stream(after.moved_since(self._first))
             if moved:
-                what = described(moved[0], after.codes, self._watch.state.place)
-                held = FetchState(what=what, by=moved[0].node.root)
-                tokens = self._first.tokens([piece.node.path for piece in moved])
-                self._watch.report(id(self._dataset), held, tokens)
+                self._compare_passes(after, moved)
+            self._compare_shares()
         except Exception as error:
             self._watch.state.faults.note("fetch_watch", error)
+
+    def _is_carried(self) -> bool:
+        """Code of a pass reads and sets a number that there was before the first one."""
+        names = carried(self._first.codes)
+        return any(p.node.name in names for p in self._first.pieces.values() if p.kind == VALUE)
+
+    def _compare_passes(self, seen: Snapshot, moved: Sequence[Piece] = ()) -> None:
+        """Report a stream whose passes depend on those before them, or may do so.
+
+        Args:
+            seen: A snapshot with the code of a pass.
+            moved: What the first pass has changed; empty before it, when nothing is reported that is not sure.
+        """
+        watch, dataset = self._watch, id(self._dataset)
+        # No pass that a child reads comes by the collate function.
+        by_pass = all(piece.node.root == "dataset" for piece in moved)
+        if by_pass and moved and dataset in watch.alike:
+            return
+        depends = self._stream.depends(None) if by_pass else None
+        if depends is False:
+            watch.alike.add(dataset)
+        elif moved or depends:
+            pieces = self._of_stream([seen.pieces[p] for p in self._stream.moved if p in seen.pieces])
+            found = [*moved, *pieces, Piece(VALUE, None, Node("dataset", self._dataset, root="dataset"))][0]
+            held = FetchState(
+                what=described(found, seen.codes, watch.state.place), by=found.node.root, sure=depends is True
+            )
+            watch.report(dataset, held, self._first.tokens([piece.node.path for piece in moved]))
+
+    def _compare_shares(self) -> None:
+        watch, dataset = self._watch, self._dataset
+        if watch.state.active and id(dataset) not in watch.shares:
+            shared = shares_out(dataset, source_of(type(dataset)))
+            watch.shares[id(dataset)] = self._stream.shares() if shared else ()
 
     def _of_stream(self, moved: Sequence[Piece]) -> list[Piece]:
         """Without what a pass makes for itself: each worker makes that as well."""
@@ -425,8 +476,11 @@ class _Watched:
         if not moved:
             return
         lazily = not self._is_old(moved[0])
-        depends = True
-        if moved[0].kind != GENERATOR:
+        depends: bool | None = True
+        if moved[0].kind != GENERATOR and not self._indexed:
+            by_pass = all(piece.node.root == "dataset" for piece in moved)
+            depends = (dataset not in watch.alike and self._stream.depends(_HISTORY)) if by_pass else None
+        elif moved[0].kind != GENERATOR:
             depends = self._depends(index, took_s, moved, made_once=all(_is_made(p, before) for p in moved))
         if depends is False:
             watch.pure |= {piece.node.path for piece in moved}

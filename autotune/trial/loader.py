@@ -494,6 +494,7 @@ class Loader(Fetches):
                 record.settings, record.settings_at = held, record.fetches
                 self._note_fetch_state(record, self._watch.state_of(iterator._dataset))
                 record.random = record.random or self._watch.has_drawn(iterator._dataset)
+                record.shares = record.shares or self._watch.shares_of(iterator._dataset)
                 record.shared_handle = record.shared_handle or self._watch.handle_of(iterator._dataset)
             elif record.settings_at == record.fetches and record.changed != INSIDE:
                 key = state.changed(record.settings, held)
@@ -553,6 +554,7 @@ class Loader(Fetches):
             eager_order=record.eager_order,
             rebuilt=1 < loaders == passes,
             fetch_state=self._states.get(record.chain),
+            shares=record.shares,
         )
 
     def _passed(self, record: Record, *, another: bool) -> None:
