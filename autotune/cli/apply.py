@@ -15,10 +15,11 @@ from autotune.cli.options import Allow, Pick, Python
 from autotune.errors import NotApplied, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from autotune.cli.best_file import BestFile
     from autotune.core.change import Change
+    from autotune.core.config import Value
     from autotune.core.facts import HostFacts
     from autotune.core.trial import Launch
     from autotune.export.best_config import BestConfig, PickPart
@@ -71,12 +72,15 @@ def apply(
     for note in run.notes:
         print(f"autotune: {note}", file=sys.stderr)
     verify(run)
-    _check(best, chosen, run, force=force or print_env)
+    is_other = _check(best, chosen, run, force=force or print_env)
     changes = given.changes(chosen, run, allow=allow or ())
     if print_env:
         sys.stdout.write(plain_command(changes, run))
         return 0
-    return _run(given, name, chosen, _launch(changes, run), run, strict=strict)
+    own = best.baseline.knobs
+    if changes and (given.is_edited or is_other):
+        changes, own = _fitting(given, chosen, changes, run, strict=strict)
+    return _run(given, name, chosen, _launch(changes, run), run, own=own, strict=strict)
 
 
 def _check_is_result(file: str) -> None:
@@ -163,7 +167,7 @@ def _under_torchrun(run: Command, *, typed: bool) -> Command:
     """
     from dataclasses import replace
 
-    if not run.launcher or not {"TORCHELASTIC_RUN_ID", "RANK"} <= os.environ.keys():
+    if not run.launcher or not _is_rank():
         return run
     if typed:
         raise UsageError(
@@ -173,8 +177,40 @@ def _under_torchrun(run: Command, *, typed: bool) -> Command:
     return replace(run, launcher="")
 
 
-def _check(best: BestConfig, pick: PickPart, run: Command, *, force: bool) -> None:
-    """Say what differs from the search's machine; a changed script under a patch ends it."""
+def _is_rank() -> bool:
+    """Whether torchrun has started this process as one of several."""
+    return {"TORCHELASTIC_RUN_ID", "RANK"} <= os.environ.keys()
+
+
+def _fitting(
+    given: BestFile, pick: PickPart, changes: Sequence[Change], run: Command, *, strict: bool
+) -> tuple[Sequence[Change], Mapping[str, Value]]:
+    """The changes of a file that no search has written for this script, without those that do not fit it.
+
+    Returns:
+        The changes, and values of the script's own.
+
+    Raises:
+        NotApplied: One does not fit, and `strict` asks for all of them.
+    """
+    if _is_rank():
+        # Each process would run the script, and they have to agree.
+        print("autotune: warning: changes are not checked under a launcher of your own", file=sys.stderr)
+        return changes, given.best.baseline.knobs
+    found = given.fitting(pick, changes, run)
+    if found.notes and strict:
+        raise NotApplied("; ".join(found.notes), hint="without --strict the training starts all the same")
+    for note in found.notes:
+        print(f"autotune: warning: {note}", file=sys.stderr)
+    return found.changes, {**given.best.baseline.knobs, **found.own}
+
+
+def _check(best: BestConfig, pick: PickPart, run: Command, *, force: bool) -> bool:
+    """Report what differs from the search's machine; a changed script under a patch ends it.
+
+    Returns:
+        Whether the script is another one than the search has run.
+    """
     import hashlib
 
     from autotune.export.best_config import differences
@@ -191,6 +227,7 @@ def _check(best: BestConfig, pick: PickPart, run: Command, *, force: bool) -> No
         )
     for sentence in found.values() if pick.changes else ():
         print(f"warning: {sentence}; the gain may not hold", file=sys.stderr)
+    return "script" in found
 
 
 def _torch_version(run: Command) -> str:
@@ -227,17 +264,26 @@ def _launch(changes: Sequence[Change], run: Command) -> Launch:
     )
 
 
-def _run(given: BestFile, name: str, pick: PickPart, launch: Launch, run: Command, *, strict: bool) -> int:
+def _run(
+    given: BestFile,
+    name: str,
+    pick: PickPart,
+    launch: Launch,
+    run: Command,
+    *,
+    own: Mapping[str, Value],
+    strict: bool,
+) -> int:
     from dataclasses import replace
 
     from autotune.core.config import config_text
     from autotune.launch.plain import run_plain
 
     best = given.best
-    if not pick.changes:
+    if not launch.changes:
         print(f"autotune: {name} is your unchanged script", file=sys.stderr)
     else:
-        said = config_text({change.knob: change.value for change in pick.changes})
+        said = config_text({change.knob: change.value for change in launch.changes})
         print(f"autotune: {name}: {said}", file=sys.stderr)
     if pick.runs:
         go_on = f"; confirm it: {given.resume()}" if given.resume() else ""
@@ -248,7 +294,7 @@ def _run(given: BestFile, name: str, pick: PickPart, launch: Launch, run: Comman
     if variables := _set_text(launch):
         print(f"autotune: sets {variables}", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="autotune-apply-", ignore_cleanup_errors=True) as folder:
-        return run_plain(launch, Path(folder), own=best.baseline.knobs, strict=strict)
+        return run_plain(launch, Path(folder), own=own, strict=strict)
 
 
 def _set_text(launch: Launch) -> str:

@@ -232,7 +232,7 @@ class LoaderFacts:
         rebuilt: Several loaders were built there and each was read once: one for every pass.
         fetch_state: State that its fetches change; None where none was seen, or only a cache of what each
             sample is.
-        shares: Of a stream: samples of a pass, and of each of two workers; empty where no pass was seen to end.
+        shares: Of a stream: samples of a pass, and of each of two workers; empty where that is not known.
     """
 
     site: str

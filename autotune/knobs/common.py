@@ -135,8 +135,11 @@ def fetch_state_of(facts: Facts) -> FetchState | None:
 def dealt_otherwise(facts: Facts) -> str:
     """Why other samples may be trained on where workers are dealt otherwise; empty where none may."""
     held = fetch_state_of(facts)
-    if held is None or held.apart:
-        return ""
+    return "" if held is None or held.apart else dealt(held)
+
+
+def dealt(held: FetchState) -> str:
+    """Why fetches that change a state are others where workers are dealt otherwise."""
     if held.by == "indices":
         return f"{sentence(held.what)} as indices are drawn, and workers draw ahead of the loop."
     return f"{sentence(held.what)}, and each worker changes a copy of its own."

@@ -11,6 +11,7 @@ from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import (
     LOADER,
     as_count,
+    dealt,
     dealt_otherwise,
     flag_variants,
     joined,
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autotune.core.config import Value
-    from autotune.core.facts import Facts, FetchState
+    from autotune.core.facts import Facts, FetchState, LoaderFacts
 
 _LADDER: Final = (0, 1, 2, 4, 8, 16, 32)
 _WORKER_BYTES: Final = 128 << 20
@@ -88,29 +89,7 @@ class NumWorkers(Knob):
         loader = loader_of(facts)
         if loader is None:
             return no_loader(facts)
-        if loader.kind == "iterable" and not loader.shards:
-            return (
-                "The iterable dataset does not share itself out among workers: each would repeat all of it."
-            )
-        if loader.shares and not loader.num_workers and loader.shares[0] != sum(loader.shares[1:]):
-            return (
-                f"The dataset gives {loader.shares[0]} samples in a pass, and {sum(loader.shares[1:])} where two "
-                "workers share it out."
-            )
-        if loader.cuda_tensors:
-            return "The dataset holds tensors on an accelerator, which workers cannot share."
-        if loader.shared_handle and not loader.num_workers:
-            return (
-                f"The dataset holds an open {loader.shared_handle}: workers would share its position and"
-                " read each other's data."
-            )
-        if loader.changed == "inside" and not loader.num_workers:
-            what = loader.changed_at or "the data set"
-            return f"The script changes {what} inside a pass, and workers have copies of their own."
-        held = loader.fetch_state
-        if held is not None and held.sure and not held.apart and not loader.num_workers:
-            return _asked_twice(held) if held.by == "sampler" else dealt_otherwise(facts)
-        return None
+        return refuse_workers(loader)
 
     def effect_for(self, facts: Facts) -> Effect:
         if dealt_otherwise(facts):
@@ -119,8 +98,8 @@ class NumWorkers(Knob):
 
     def raised(self, facts: Facts) -> str:
         loader = loader_of(facts)
-        if dealt := dealt_otherwise(facts):
-            return dealt
+        if other := dealt_otherwise(facts):
+            return other
         if loader is None or not self.redeals(facts):
             return ""
         if loader.random:
@@ -161,6 +140,33 @@ class NumWorkers(Knob):
         return patches.loader.observed("num_workers")
 
 
+def refuse_workers(loader: LoaderFacts) -> str | None:
+    """Why a loader with workers would train something else, a sentence; None where it would not."""
+    if loader.kind == "iterable" and not loader.shards:
+        return "The iterable dataset does not share itself out among workers: each would repeat all of it."
+    if loader.cuda_tensors:
+        return "The dataset holds tensors on an accelerator, which workers cannot share."
+    if loader.num_workers:
+        return None
+    if loader.shares and loader.shares[0] != sum(loader.shares[1:]):
+        return (
+            f"The dataset gives {loader.shares[0]} samples in a pass, and {sum(loader.shares[1:])} where two "
+            "workers share it out."
+        )
+    if loader.shared_handle:
+        return (
+            f"The dataset holds an open {loader.shared_handle}: workers would share its position and"
+            " read each other's data."
+        )
+    if loader.changed == "inside":
+        what = loader.changed_at or "the data set"
+        return f"The script changes {what} inside a pass, and workers have copies of their own."
+    held = loader.fetch_state
+    if held is not None and held.sure and not held.apart:
+        return _asked_twice(held) if held.by == "sampler" else dealt(held)
+    return None
+
+
 def _keeps_steps(count: int, facts: Facts) -> bool:
     """Whether a pass over a stream has about as many batches where so many workers share it out.
 
@@ -173,7 +179,11 @@ def _keeps_steps(count: int, facts: Facts) -> bool:
     if not total:
         return True
     batch = loader.batch_size
-    shares = loader.shares[1:] if len(loader.shares) == count + 1 else [len(range(n, total, count)) for n in range(count)]
+    shares = (
+        loader.shares[1:]
+        if len(loader.shares) == count + 1
+        else [len(range(n, total, count)) for n in range(count)]
+    )
     own, shared = (
         sum(n // batch if loader.drop_last else math.ceil(n / batch) for n in parts)
         for parts in ((total,), shares)

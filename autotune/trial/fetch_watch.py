@@ -25,14 +25,15 @@ from typing import TYPE_CHECKING, Any, Final
 from autotune.core.facts import FetchState
 from autotune.trial.data_sets import shares_out, source_of
 from autotune.trial.forked import answer_of, descriptors, is_read_from
-from autotune.trial.held_state import GENERATOR, OBJECT, VALUE, Piece, Snapshot, described
+from autotune.trial.held_state import GENERATOR, OBJECT, SEQUENTIAL, VALUE, Piece, Snapshot, described
+from autotune.trial.loader_facts import is_settled
 from autotune.trial.objects import length_of
 from autotune.trial.reachable import Node
 from autotune.trial.samples import digest, seed_all
 from autotune.trial.stream_state import StreamState, carried
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from autotune.trial.state import State
     from autotune.trial.undo import Undo
@@ -46,6 +47,8 @@ _ALL_LOOKS: Final = 96
 """The same of all datasets: some scripts build another one for each pass."""
 _LIMIT_S: Final = 5.0
 """For a child that is stuck: one takes `_HISTORY_S`, a few fetches and the fork of the process."""
+_TRY_S: Final = 20.0
+"""For a child that makes the first fetches: it ends by itself after some seconds, on a busy machine later."""
 _SLOWEST_S: Final = 0.25
 """A sample that takes longer is not fetched again to find out more."""
 _CANDIDATES: Final = 6
@@ -92,6 +95,8 @@ class FetchWatch:
         self.spent_ns = 0
         """Time spent on watching since `take_spent_ns`, in a fetch of the training process."""
         self._all_looks = 0
+        self.orders: dict[int, FetchState] = {}
+        """State of samplers, by the dataset, as children have reported it."""
         self._alive: dict[int, weakref.ref[Any]] = {}
         self._pipe: tuple[int, int] | None = None
         self._made: list[dict[str, Any]] | None = None
@@ -157,6 +162,7 @@ class FetchWatch:
             self.found,
             self.handles,
             self.shares,
+            self.orders,
             self._reports,
         ):
             known.pop(dataset, None)
@@ -190,18 +196,33 @@ class FetchWatch:
                 os.set_blocking(self._pipe[1], False)
 
     def _fetch_in_child(self, loader: Any) -> None:
-        """Workers that are not forked have none of ours: a child makes the first fetches in their place."""
+        """Workers that are not forked have none of ours: children make the first fetches in their place."""
         dataset = id(loader.dataset)
         if self._is_watching() and dataset not in self.looks:
             self.note_looks(dataset, _FIRST)
-            for report in answer_of(lambda: self._first_fetches(loader), limit_s=_LIMIT_S) or ():
+            self.try_fetches(loader, _FIRST)
+
+    def try_fetches(self, loader: Any, most: int) -> None:
+        """Find out what fetches of workers would change: children make the first ones, as two of them.
+
+        Args:
+            loader: About to be iterated over.
+            most: Fetches of each child.
+        """
+        self._meet(loader.dataset)
+        # Only what workers begin with can set them apart.
+        for number in (0, 1) if loader.worker_init_fn is not None else (0,):
+            found = answer_of(lambda n=number: self._first_fetches(loader, n, most), limit_s=_TRY_S)
+            for report in found or ():
                 self._note_report(report)
 
-    def _first_fetches(self, loader: Any) -> list[dict[str, Any]]:
+    def _first_fetches(self, loader: Any, number: int, most: int) -> list[dict[str, Any]]:
         """In the child: what the reports of a worker would say."""
-        self._made = []
-        self.looks.clear()
-        begin_worker(self.torch, loader.dataset, 0, loader.worker_init_fn)
+        self._made, self.is_on, until_s = [], True, time.monotonic() + _HISTORY_S
+        for known in (self.looks, self.found, self.at_first, self.opened, self.handles):
+            known.clear()
+        begin_worker(self.torch, loader.dataset, number, loader.worker_init_fn)
+        order = self._order_of(loader)
         made = self.torch.utils.data.dataloader._DatasetKind.create_fetcher(
             loader._dataset_kind,
             loader.dataset,
@@ -209,9 +230,32 @@ class FetchWatch:
             loader.collate_fn,
             loader.drop_last,
         )
-        for index in itertools.islice(loader._index_sampler, _FIRST):
-            made.fetch(index)
+        with contextlib.suppress(StopIteration):
+            for index in itertools.islice(order, most):
+                made.fetch(index)
+                if time.monotonic() > until_s:
+                    break
+        for handle in self.handles.values():
+            self._send(id(loader.dataset), handle=handle)
         return self._made
+
+    def _order_of(self, loader: Any) -> Iterator[Any]:
+        """In the child: the indices of a pass; whether its sampler keeps a state is reported."""
+        sampler, dataset = loader._index_sampler, loader.dataset
+        before = self.order_begins(sampler)
+        order = iter(sampler)
+        if before is not None and is_settled(sampler, order):
+            self._report_order(dataset, self.order_made(sampler, before))
+        first = next(order, None)
+        before = self.order_begins(sampler, dataset)
+        second = next(order, None)
+        if before is not None:
+            self._report_order(dataset, self.order_made(sampler, before, dataset, by="indices"))
+        return itertools.chain((i for i in (first, second) if i is not None), order)
+
+    def _report_order(self, dataset: Any, held: FetchState | None) -> None:
+        if held is not None:
+            self._send(id(dataset), order=held.what, by=held.by)
 
     def note_looks(self, dataset: int, count: int) -> None:
         """So many fetches of a dataset are watched."""
@@ -247,6 +291,8 @@ class FetchWatch:
     def state_of(self, dataset: Any) -> FetchState | None:
         """What its fetches were seen to change; None where nothing was."""
         self._read_reports()
+        if id(dataset) in self.orders:
+            return self.orders[id(dataset)]
         reports = list(self._reports.get(id(dataset), {}).values())
         if not reports:
             return self.found.get(id(dataset))
@@ -290,10 +336,15 @@ class FetchWatch:
                 self._note_report(json.loads(line))
 
     def _note_report(self, report: dict[str, Any]) -> None:
-        if report.get("draws"):
-            self.draws.add(report["dataset"])
+        dataset = report["dataset"]
+        if "draws" in report:
+            self.draws.add(dataset)
+        elif "handle" in report:
+            self.handles.setdefault(dataset, report["handle"])
+        elif "order" in report:
+            self.orders.setdefault(dataset, FetchState(what=report["order"], by=report["by"], sure=True))
         else:
-            self._reports.setdefault(report["dataset"], {}).setdefault(report["worker"], report)
+            self._reports.setdefault(dataset, {}).setdefault(report["worker"], report)
 
     # Samplers
 
@@ -348,10 +399,15 @@ class _Watched:
         self._opened = watch.opened.setdefault(id(dataset), frozenset(descriptors()))
         begin = watch.begins.get(id(dataset))
         self._stream = StreamState(
-            dataset, self._snapshot, lambda number: begin_worker(watch.torch, dataset, number, begin), watch.torch
+            dataset,
+            self._snapshot,
+            lambda number: begin_worker(watch.torch, dataset, number, begin),
+            watch.torch,
         )
-        if not indexed and id(dataset) not in watch.looks and self._is_carried():
-            self._compare_passes(self._first)
+        if not indexed and id(dataset) not in watch.looks:
+            self._compare_shares()
+            if self._is_carried():
+                self._compare_passes(self._first)
 
     def _snapshot(self) -> Snapshot:
         return Snapshot(self._roots, self._watch.torch)
@@ -387,16 +443,20 @@ class _Watched:
             self._watch.state.faults.note("fetch_watch", error)
 
     def _is_carried(self) -> bool:
-        """Code of a pass reads and sets a number that there was before the first one."""
+        """A pass may leave something for the next one: what has a position, or a number that its code sets."""
         names = carried(self._first.codes)
-        return any(p.node.name in names for p in self._first.pieces.values() if p.kind == VALUE)
+        return any(
+            piece.kind in SEQUENTIAL or (piece.kind == VALUE and piece.node.name in names)
+            for piece in self._first.pieces.values()
+            if piece.node.root == "dataset"
+        )
 
     def _compare_passes(self, seen: Snapshot, moved: Sequence[Piece] = ()) -> None:
         """Report a stream whose passes depend on those before them, or may do so.
 
         Args:
             seen: A snapshot with the code of a pass.
-            moved: What the first pass has changed; empty before it, when nothing is reported that is not sure.
+            moved: What the first pass has changed; empty before it, when only what is sure is reported.
         """
         watch, dataset = self._watch, id(self._dataset)
         # No pass that a child reads comes by the collate function.
@@ -416,7 +476,7 @@ class _Watched:
 
     def _compare_shares(self) -> None:
         watch, dataset = self._watch, self._dataset
-        if watch.state.active and id(dataset) not in watch.shares:
+        if watch.state.active and not watch.shares.get(id(dataset)):
             shared = shares_out(dataset, source_of(type(dataset)))
             watch.shares[id(dataset)] = self._stream.shares() if shared else ()
 

@@ -282,7 +282,7 @@ class Session:
         compiling.on_own_function.append(root.drop_swapped)
         compiling.graphs.watch(losses.compiled)
         if not self.plan.measure:
-            self._guarded("worker_watch", lambda: self._watch_workers(torch))
+            self._guarded("worker_watch", lambda: self._watch_workers(torch, loader))
         loader.install(torch)
         compiling.install(torch)
         root.install(torch)
@@ -380,7 +380,7 @@ class Session:
 
     # What contradicts the search, under `apply`
 
-    def _watch_workers(self, torch: Any) -> None:
+    def _watch_workers(self, torch: Any, seam: Loader) -> None:
         """Workers that the script has none of by itself get copies of what it goes on to change."""
         wanted = {change.knob: change for change in self.plan.changes}
         by_option = "num_workers" in wanted and isinstance(wanted["num_workers"].spelling, Flag)
@@ -396,7 +396,7 @@ class Session:
             def withdraw(knob: str, reason: str) -> None:
                 self.withdrawal.withdraw(knob if knob in wanted else "num_workers", reason)
 
-            WorkerWatch(self.state, withdraw, has_own).install(torch, self.undo)
+            WorkerWatch(self.state, withdraw, has_own, seam.workers_refused).install(torch, self.undo)
 
     def _watch_loaders(self, loader: Loader) -> None:
         """Loaders of another size than those that the search has seen keep it."""

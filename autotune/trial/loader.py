@@ -15,6 +15,7 @@ import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from autotune.knobs.num_workers import refuse_workers
 from autotune.trial.calm import CALL, FETCH, FETCHING, OFF
 from autotune.trial.data_sets import shared_handle
 from autotune.trial.fetch_watch import FetchWatch
@@ -127,6 +128,24 @@ class Loader(Fetches):
         finally:
             for loader, size in changed:
                 hand_back(loader, "batch_size", size, self._torch)
+
+    def workers_refused(self, loader: Any) -> str | None:
+        """Why workers would train something else, by fetches in children; None where they would not.
+
+        Args:
+            loader: About to start workers that the script has none of by itself.
+        """
+        handle = shared_handle(loader.dataset, loader.collate_fn)
+        if not handle:
+            self._watch.try_fetches(loader, LOOKED_AT)
+        return refuse_workers(
+            replace(
+                described(loader, self._torch),
+                num_workers=0,
+                shared_handle=handle or self._watch.handle_of(loader.dataset),
+                fetch_state=self._watch.state_of(loader.dataset),
+            )
+        )
 
     def other_size(self) -> str:
         """Why the batch that was fetched last is no part of what the search has seen; empty where it is."""

@@ -26,6 +26,8 @@ _OPENING: Final = 16
 """Samples by which the beginnings of two passes are compared."""
 _LIMIT_S: Final = 3.0
 """For a child that reads a whole pass, while the training waits: a share of the shortest budget, 60 s."""
+_SHARE_S: Final = 1.0
+"""The same where each stream is asked: rests of workers matter in short passes."""
 
 
 class StreamState:
@@ -57,9 +59,7 @@ class StreamState:
         Returns:
             None if that cannot be found out, or if the samples are alike and what is held is not.
         """
-        now, again, later = (
-            answer_of(lambda n=n: self._opening(n), limit_s=_LIMIT_S) for n in (0, 0, count)
-        )
+        now, again, later = (answer_of(lambda n=n: self._opening(n), limit_s=_LIMIT_S) for n in (0, 0, count))
         self.moved = [] if later is None else [path for path, _ in later[1]]
         if now is None or later is None or now != again:
             return None
@@ -67,8 +67,13 @@ class StreamState:
 
     def shares(self) -> tuple[int, ...]:
         """Samples of a pass, and of each of two workers; empty if a pass takes too long."""
-        found = [answer_of(lambda w=w: self._length(w), limit_s=_LIMIT_S) for w in (None, 0, 1)]
-        return () if None in found else tuple(found)
+        found: list[int] = []
+        for worker in (None, 0, 1):
+            length = answer_of(lambda w=worker: self._length(w), limit_s=_SHARE_S)
+            if length is None:
+                return ()
+            found.append(length)
+        return tuple(found)
 
     def _opening(self, count: int | None) -> tuple[list[str], list[tuple[str, str]]]:
         """In a child: the first samples of a pass, and what has changed by then."""
@@ -94,8 +99,8 @@ def carried(codes: Iterable[CodeType]) -> set[str]:
     """Names of attributes and globals that code of a pass both reads and sets: ``self.at += 1``."""
     read: set[str] = set()
     stored: set[str] = set()
-    for code in (inner for code in codes for inner in _nested(code)):
-        for instruction in dis.get_instructions(code):
+    for code in codes:
+        for instruction in (i for inner in _nested(code) for i in dis.get_instructions(inner)):
             if instruction.opname in ("STORE_ATTR", "STORE_GLOBAL"):
                 stored.add(str(instruction.argval))
             elif instruction.opname in ("LOAD_ATTR", "LOAD_GLOBAL"):
