@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.apply.choose import choose
-from autotune.core.change import Change, Refusal
-from autotune.core.config import Config
-from autotune.core.effect import Effect
+from autotune.model.change import Change, Refusal
+from autotune.model.config import Config
+from autotune.model.effect import Effect
+from autotune.space.choose_delivery import choose
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autotune.core.facts import Facts
     from autotune.knobs.base import Knob
+    from autotune.model.facts import Facts
 
 
 def fitting(

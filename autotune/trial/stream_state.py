@@ -13,14 +13,14 @@ import dis
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from autotune.trial.forked import answer_of
-from autotune.trial.samples import digest, seed_all
+from autotune.trial.records.forked_probe import answer_of
+from autotune.trial.records.sample_digests import digest, seed_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import CodeType
 
-    from autotune.trial.held_state import Snapshot
+    from autotune.trial.hooks.data.held_state import Snapshot
 
 _OPENING: Final = 16
 """Samples by which the beginnings of two passes are compared."""
