@@ -38,7 +38,7 @@ from autotune.trial.hooks.data.object_walk import Node
 from autotune.trial.records.forked_probe import answer_of, descriptors, is_read_from
 from autotune.trial.records.objects import length_of
 from autotune.trial.records.sample_digests import digest, seed_all
-from autotune.trial.stream_state import StreamState, carried
+from autotune.trial.hooks.data.stream_state import StreamState, carried
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
