@@ -115,10 +115,10 @@ class BestFile:
             changes: Of the pick, as `changes` gives them.
             run: The script that is about to run.
         """
-        from autotune.apply.recheck import fitting
         from autotune.driver.inspect_run import look
         from autotune.knobs.registry import builtin, knobs_for
         from autotune.model.effect import Effect
+        from autotune.space.recheck import fitting
 
         print("autotune: runs the script's first steps once, to check these changes", file=sys.stderr)
         found = look(run, limit_s=_CHECK_S)

@@ -35,10 +35,10 @@ from autotune.trial.hooks.data.held_state import (
 )
 from autotune.trial.hooks.data.loader_facts import is_settled
 from autotune.trial.hooks.data.object_walk import Node
+from autotune.trial.hooks.data.stream_state import StreamState, carried
 from autotune.trial.records.forked_probe import answer_of, descriptors, is_read_from
 from autotune.trial.records.objects import length_of
 from autotune.trial.records.sample_digests import digest, seed_all
-from autotune.trial.hooks.data.stream_state import StreamState, carried
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -452,7 +452,8 @@ class _Watched:
 
     def _is_carried(self) -> bool:
         """A pass may leave something for the next one: what has a position, or a number that its code
-        sets."""
+        sets.
+        """
         names = carried(self._first.codes)
         return any(
             piece.kind in SEQUENTIAL or (piece.kind == VALUE and piece.node.name in names)
