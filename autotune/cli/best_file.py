@@ -118,7 +118,7 @@ class BestFile:
         from autotune.driver.inspect_run import look
         from autotune.knobs.registry import builtin, knobs_for
         from autotune.model.effect import Effect
-        from autotune.space.recheck import fitting
+        from autotune.space.fit_changes import fitting
 
         print("autotune: runs the script's first steps once, to check these changes", file=sys.stderr)
         found = look(run, limit_s=_CHECK_S)
