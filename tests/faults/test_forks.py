@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from faultbed import forks
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-BUSY_S = 10.0
-"""Two seconds are promised; here other tests may run beside."""
+BUSY_S = 30.0
+"""Two seconds are promised, and the fault suite holds it to them; here other tests may run beside."""
 
 
 @pytest.mark.parametrize("case", forks.sample(), ids=lambda case: case["key"])

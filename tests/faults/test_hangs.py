@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from faultbed import hangs
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 @pytest.mark.parametrize("case", hangs.sample(), ids=lambda case: case["key"])

@@ -16,10 +16,10 @@ def can_group() -> bool:
     return bool(folder)
 
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-BUSY_S = 10.0
-"""Two seconds are promised; here other tests may run beside."""
+BUSY_S = 30.0
+"""Two seconds are promised, and the fault suite holds it to them; here other tests may run beside."""
 
 NO_GROUP = ("folder = sweep.make_group(self.uid)", 'folder = ""')
 """Where a control group can be made, it ends what the layers before it have left."""
@@ -113,11 +113,16 @@ def test_by_its_namespace_or_record_alone_an_unmarked_daemon_is_ended(injected, 
 
 
 @pytest.mark.usefixtures("unfindable")
-def test_without_any_kill_it_would_live_on(injected, crippled_guard) -> None:
+def test_without_any_kill_it_would_live_on(
+    injected, crippled_guard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The keeper and the launcher kill as well, and sometimes catch the one that is alive.
+    monkeypatch.setattr("autotune.launch.sweep.end_marked", lambda *_, **__: [])
     crippled_guard(
         ("self._signal_until_gone(signal.SIGTERM, grace_s, repeat=False)", "pass"),
         ("self._signal_until_gone(signal.SIGKILL, reap_s, repeat=True)", "pass"),
         ("sweep.end_marked(self.uid, bound_s=max(least_s, until_s - time.monotonic()))", "[]"),
         NO_GROUP,
+        NO_KEEPER,
     )
     assert injected(kills, case("rabbits", "script"), promise_s=1.5).survivors

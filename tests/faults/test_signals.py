@@ -10,7 +10,7 @@ from faultbed import signals
 
 from autotune.driver import tune
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 @pytest.mark.parametrize("case", signals.sample(), ids=lambda case: case["key"])

@@ -18,7 +18,7 @@ from autotune.driver.session import Session
 from autotune.driver.sync import Syncer
 from autotune.report.mlflow import MlflowSink
 
-pytestmark = [pytest.mark.slow, pytest.mark.mlflow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.mlflow, pytest.mark.timeout(1800)]
 
 CASES = {case["mode"]: case for case in trackers.sample()}
 
