@@ -113,9 +113,7 @@ def test_by_its_namespace_or_record_alone_an_unmarked_daemon_is_ended(injected, 
 
 
 @pytest.mark.usefixtures("unfindable")
-def test_without_any_kill_it_would_live_on(
-    injected, crippled_guard, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_any_kill_it_would_live_on(injected, crippled_guard, monkeypatch: pytest.MonkeyPatch) -> None:
     # The keeper and the launcher kill as well, and sometimes catch the one that is alive.
     monkeypatch.setattr("autotune.launch.sweep.end_marked", lambda *_, **__: [])
     crippled_guard(
