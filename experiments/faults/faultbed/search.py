@@ -169,11 +169,11 @@ def lived(
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(tune, "LocalRunner", make_runner))
         # What else runs on this machine must not change the course of a search.
-        stack.enter_context(mock.patch.object(tune.LoadCheck, "of_machine", lambda _: None))
+        stack.enter_context(mock.patch.object(tune.LoadCheck, "of_machine", return_value=None))
         if runner is None:
             stack.enter_context(mock.patch.object(tune, "SystemClock", return_value=clock))
             # It counts real seconds, of which a busy machine needs more than the simulated budget has.
-            stack.enter_context(mock.patch.object(HardWall, "start", lambda _: None))
+            stack.enter_context(mock.patch.object(HardWall, "start", return_value=None))
         if sink is not None:
             stack.enter_context(mock.patch.object(sync, "mlflow_sink", return_value=sink()))
         acknowledged = notes(home) / "acknowledged"
