@@ -210,7 +210,16 @@ def test_a_value_that_looks_like_an_option_is_a_value(value: str) -> None:
 @pytest.mark.parametrize(
     "option",
     [
-        *("--auth", "--authorization", "--bearer", "--jwt", "--cookie", "--db-pwd", "--wandb_key", "--openai-key"),
+        *(
+            "--auth",
+            "--authorization",
+            "--bearer",
+            "--jwt",
+            "--cookie",
+            "--db-pwd",
+            "--wandb_key",
+            "--openai-key",
+        ),
         *("--connection-string", "--conn_str", "--slack-webhook", "--webhook-url", "--storage.account_key"),
     ],
 )
@@ -222,7 +231,8 @@ def test_services_have_further_names_for_secrets(option: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["JWT", "SESSION_COOKIE", "SLACK_WEBHOOK_URL", "AZURE_CONNECTION_STRING", "HTTP_AUTH", "MYSQL_PWD"]
+    "name",
+    ["JWT", "SESSION_COOKIE", "SLACK_WEBHOOK_URL", "AZURE_CONNECTION_STRING", "HTTP_AUTH", "MYSQL_PWD"],
 )
 def test_services_have_further_variables_for_secrets(name: str) -> None:
     assert redact("it printed canary-4711", {name: "canary-4711"}) == f"it printed <redacted:{name}>"

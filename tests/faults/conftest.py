@@ -46,6 +46,13 @@ def crippled_guard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[
     return crippling(tmp_path, monkeypatch)
 
 
+@pytest.fixture
+def unfindable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of a trial is found by its mount namespace or by its guard's record."""
+    monkeypatch.setattr("autotune.launch.sweep.enclosed", lambda _: [])
+    monkeypatch.setattr("autotune.launch.leftovers.owned.RECORD", "no-record.json")
+
+
 def clean(count: Count) -> None:
     """Nothing promised was broken."""
     assert count.is_clean, count

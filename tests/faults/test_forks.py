@@ -16,6 +16,7 @@ def test_nothing_survives_a_kill(injected, is_clean, case) -> None:
     is_clean(injected(forks, case, promise_s=BUSY_S))
 
 
+@pytest.mark.usefixtures("unfindable")
 def test_without_the_keeper_an_unmarked_daemon_of_a_forked_trial_survives_the_guard(
     injected, crippled_guard
 ) -> None:

@@ -27,13 +27,6 @@ NO_GROUP = ("folder = sweep.make_group(self.uid)", 'folder = ""')
 NO_KEEPER = ("sweep.send(sweep.descendants(os.getpid()), signal.SIGKILL)", "return 1")
 
 
-@pytest.fixture
-def unfindable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of a trial is found by its mount namespace or by its guard's record."""
-    monkeypatch.setattr("autotune.launch.sweep.enclosed", lambda _: [])
-    monkeypatch.setattr("autotune.launch.leftovers.owned.RECORD", "no-record.json")
-
-
 @pytest.mark.parametrize("case", kills.sample(), ids=lambda case: case["key"])
 def test_nothing_survives_a_kill(injected, is_clean, case) -> None:
     is_clean(injected(kills, case, promise_s=BUSY_S))
