@@ -49,8 +49,8 @@ def crippled_guard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[
 @pytest.fixture
 def unfindable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of a trial is found by its mount namespace or by its guard's record."""
-    monkeypatch.setattr("autotune.launch.sweep.enclosed", lambda _: [])
-    monkeypatch.setattr("autotune.launch.leftovers.owned.RECORD", "no-record.json")
+    monkeypatch.setattr("autotune.launch.guard.process_tree.enclosed", lambda _: [])
+    monkeypatch.setattr("autotune.launch.workspace.orphans.owned.RECORD", "no-record.json")
 
 
 def clean(count: Count) -> None:

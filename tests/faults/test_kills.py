@@ -7,12 +7,12 @@ import os
 import pytest
 from faultbed import kills
 
-from autotune.launch import sweep
+from autotune.launch.guard import process_tree
 
 
 def can_group() -> bool:
-    folder = sweep.make_group(f"probe-{os.getpid()}")
-    sweep.end_group(folder)
+    folder = process_tree.make_group(f"probe-{os.getpid()}")
+    process_tree.end_group(folder)
     return bool(folder)
 
 
@@ -84,7 +84,7 @@ def test_without_keeper_and_marks_a_daemon_survives_the_guard(
     injected, crippled_guard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     crippled_guard(NO_KEEPER, NO_GROUP)
-    monkeypatch.setattr("autotune.launch.sweep.end_marked", lambda *_, **__: [])
+    monkeypatch.setattr("autotune.launch.guard.process_tree.end_marked", lambda *_, **__: [])
     assert injected(kills, case("daemon", "guard by KILL"), promise_s=1.5).survivors
 
 
@@ -108,7 +108,7 @@ def test_by_its_namespace_or_record_alone_an_unmarked_daemon_is_ended(injected, 
 @pytest.mark.usefixtures("unfindable")
 def test_without_any_kill_it_would_live_on(injected, crippled_guard, monkeypatch: pytest.MonkeyPatch) -> None:
     # The keeper and the launcher kill as well, and sometimes catch the one that is alive.
-    monkeypatch.setattr("autotune.launch.sweep.end_marked", lambda *_, **__: [])
+    monkeypatch.setattr("autotune.launch.guard.process_tree.end_marked", lambda *_, **__: [])
     crippled_guard(
         ("self._signal_until_gone(signal.SIGTERM, grace_s, repeat=False)", "pass"),
         ("self._signal_until_gone(signal.SIGKILL, reap_s, repeat=True)", "pass"),

@@ -10,10 +10,11 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from autotune.core.trial import Failure, Start
-from autotune.launch import enclosure, sweep
+from autotune.launch.guard import process_tree
 from autotune.launch.process import LocalRunner
-from autotune.launch.running import Running
+from autotune.launch.running_trial import Running
+from autotune.launch.workspace import isolation as enclosure
+from autotune.model.trial import Failure, Start
 from faultbed.common import (
     TRIALS,
     Case,
@@ -135,20 +136,20 @@ def run(case: Case, folder: Path, *, promise_s: float = PROMISE_S) -> Count:
         Child(trial, folder / "runner.log") as runner,
     ):
         guards = _guards(runner.pid, uid)
-        server = int(sweep.stat_fields(guards[0])[1]) if forked and guards else 0
+        server = int(process_tree.stat_fields(guards[0])[1]) if forked and guards else 0
         if not case["starting"] and not until((place / "ready").exists, WAIT_S):
             count.notes.append("the trial did not start")
             return count
         time.sleep(draw.random() * 0.3)
         if late:
             os.write(orders, b"s")
-            script = sweep.descendants(guards[1])[0]
-            if not until(lambda: (place / "asked").exists() or not sweep.start_ticks(script), WAIT_S):
+            script = process_tree.descendants(guards[1])[0]
+            if not until(lambda: (place / "asked").exists() or not process_tree.start_ticks(script), WAIT_S):
                 count.notes.append("the trial was not asked to end")
                 return count
         victims = _victims(str(case["victim"]), runner.pid, guards, uid, server)
         for pid, number in victims:
-            sweep.send([pid], number)
+            process_tree.send([pid], number)
         runner_lives = "runner" not in case["victim"]
         count.seconds, left = gone_after(uid, promise_s)
         # What changes its number all the time may be missed by a look; it holds a lock.
@@ -161,10 +162,10 @@ def run(case: Case, folder: Path, *, promise_s: float = PROMISE_S) -> Count:
             count.notes.append("the runner did not come back")
         elif runner_lives and (not runner.answer or "measured" in runner.answer or len(runner.answer) > 1):
             count.notes.append(f"the runner said {runner.answer!r}")
-        if server and not until(lambda: sweep.is_zombie(server), promise_s):
+        if server and not until(lambda: process_tree.is_zombie(server), promise_s):
             count.survivors += 1
             count.notes.append("the fork server is left")
-            sweep.send([server], signal.SIGKILL)
+            process_tree.send([server], signal.SIGKILL)
         alive.unlink(missing_ok=True)
         if left:
             count.notes.append(f"{len(left)} left after {promise_s:.0f} s: {_names(left)}")
@@ -219,8 +220,8 @@ def _guards(runner: int, uid: str) -> list[int]:
     found: list[int] = []
 
     def both() -> bool:
-        marked = set(sweep.marked(uid, sweep.GUARD_VARIABLE))
-        found[:] = [p for p in sweep.descendants(runner) if p in marked]
+        marked = set(process_tree.marked(uid, process_tree.GUARD_VARIABLE))
+        found[:] = [p for p in process_tree.descendants(runner) if p in marked]
         return len(found) >= 2
 
     until(both, WAIT_S)
@@ -229,7 +230,7 @@ def _guards(runner: int, uid: str) -> list[int]:
 
 def _victims(victim: str, runner: int, guards: list[int], uid: str, server: int = 0) -> list[tuple[int, int]]:
     keeper, guard = (*guards, 0, 0)[:2]
-    below = sweep.descendants(guard) if guard else []
+    below = process_tree.descendants(guard) if guard else []
     chosen = {
         "runner": [(runner, signal.SIGKILL)],
         "guard by TERM": [(guard, signal.SIGTERM)],
@@ -252,7 +253,9 @@ def _worker(below: list[int], uid: str) -> int:
     mine = set(carrying(uid))
     parent = below[0] if below else 0
     # One that has gone meanwhile has no parent to tell.
-    return next((p for p in below[1:] if p in mine and sweep.stat_fields(p)[1:2] == [b"%d" % parent]), 0)
+    return next(
+        (p for p in below[1:] if p in mine and process_tree.stat_fields(p)[1:2] == [b"%d" % parent]), 0
+    )
 
 
 def _command(pid: int) -> bytes:
