@@ -21,9 +21,9 @@ def test_without_the_keeper_an_unmarked_daemon_of_a_forked_trial_survives_the_gu
     injected, crippled_guard
 ) -> None:
     crippled_guard(
-        ("sweep.send(sweep.descendants(os.getpid()), signal.SIGKILL)", "return 1"),
+        ("process_tree.send(process_tree.descendants(os.getpid()), signal.SIGKILL)", "return 1"),
         # Where a control group can be made, it ends what the layers before it have left.
-        ("folder = sweep.make_group(self.uid)", 'folder = ""'),
+        ("folder = process_tree.make_group(self.uid)", 'folder = ""'),
     )
     bare = {"key": "bare/guard by KILL", "shape": "bare", "victim": "guard by KILL", "starting": False}
     assert injected(forks, bare, promise_s=1.5).survivors

@@ -141,8 +141,7 @@ def _same_host(host: str) -> str:
 
 
 def _save_nothing(controller: Any) -> None:
-    """Write no trials in place of the state of Tune's loop. Tune reads the file back if it ran none
-    itself."""
+    """Write an experiment without trials: if Tune has run none, it reads the file back."""
     place = Path(controller.experiment_state_path)
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(NO_TRIALS, encoding="utf-8")
