@@ -72,6 +72,9 @@ OBJECT_STORE_BYTES = 100 * 1024 * 1024
 """Only assignments and outcomes travel, some kilobytes each; Ray's floor is 75 MB."""
 
 
+NO_TRIALS = '{"trial_data": []}'
+"""An experiment's state without trials, as Tune reads it."""
+
 STAGED = "staged"
 """Folder in that of the snapshots in which Tune prepares them."""
 
@@ -138,10 +141,10 @@ def _same_host(host: str) -> str:
 
 
 def _save_nothing(controller: Any) -> None:
-    """In place of what writes the state of Tune's loop, results of trials in it. Tune needs the file."""
+    """Write an experiment without trials: if Tune has run none, it reads the file back."""
     place = Path(controller.experiment_state_path)
     place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text("{}", encoding="utf-8")
+    place.write_text(NO_TRIALS, encoding="utf-8")
 
 
 def hand_over(assignment: Assignment) -> str:
