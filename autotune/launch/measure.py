@@ -11,6 +11,7 @@ from autotune.core.trial import Failure, FailureKind
 from autotune.launch.contamination import contamination_of, lost_to_others
 from autotune.launch.estimates import estimates_of
 from autotune.launch.extra import extra_of
+from autotune.launch.ranks import rank_figures
 from autotune.launch.window import Window
 from autotune.protocol.losses import broken_at
 
@@ -129,6 +130,7 @@ def _measurement(window: Window) -> Measurement:
     later_compiled_s = window.told.compile_s_before(closed.begin_ns) - compiled_s
     kept = window.clean_rows()
     wait_s = sum(r.wait_ns for r, _ in kept) / 1e9
+    ranks, slow = rank_figures(window)
     return Measurement(
         throughput=throughput,
         step_time_s=step_time,
@@ -155,6 +157,8 @@ def _measurement(window: Window) -> Measurement:
         readings=closed.readings,
         ended=closed.ended,
         extra=extra_of(window, throughput.value),
+        ranks=ranks,
+        straggler=slow,
     )
 
 

@@ -61,6 +61,8 @@ def main() -> None:
         channel.send(Hello(pid=os.getpid(), t_ns=time.perf_counter_ns(), python=sys.version.split()[0]))
     _register_stacks(plan, rank)
     session = Session(plan, channel)
+    if plan.measure and plan.ranks > 1:
+        session.watch_rank(rank)
     if plan.measure and rank:
         session.recorder.on_untuned = lambda knob, why: ranks.tell_untuned(plan, rank, knob, why)
     if plan.shadow_dir and plan.measure:

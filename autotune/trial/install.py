@@ -25,9 +25,11 @@ from autotune.core.trial import CEILINGS
 from autotune.errors import BackendError
 from autotune.knobs.registry import builtin
 from autotune.protocol.disturbed import Listener
+from autotune.protocol.rank_log import RankWriter, file_name
 from autotune.trial import assignments
 from autotune.trial.children import Children
 from autotune.trial.collector import Collector
+from autotune.trial.communication import Communication
 from autotune.trial.compiling import Compile
 from autotune.trial.constants import Constants
 from autotune.trial.copies import Copies
@@ -45,6 +47,7 @@ from autotune.trial.objects import attribute_of
 from autotune.trial.optimizer import Optimizer
 from autotune.trial.patches import Patches
 from autotune.trial.process import Process
+from autotune.trial.rank_recorder import RankRecorder
 from autotune.trial.readings import Readings
 from autotune.trial.recorder import Recorder
 from autotune.trial.root import Root
@@ -218,6 +221,12 @@ class Session:
         # Before everything else that waits for torch: what it would touch may not be there.
         self.hooks.on("torch", self._check_torch)
 
+    def watch_rank(self, rank: int) -> None:
+        """Log every step of this rank; called before `begin` where several processes train together."""
+        writer = RankWriter(Path(self.plan.trial_dir, file_name(rank)))
+        self.recorder.rank = RankRecorder(writer, self.memory, self.faults, ranks=self.state.ranks)
+        self.state.keeps_losses = True
+
     def begin(self) -> None:
         """Register what waits for the script's own imports; imports nothing itself."""
         self.constants.install(self.undo)
@@ -299,6 +308,9 @@ class Session:
         average = "The script averages weights, which takes the digits that bf16 does not have."
         optimizer.on_average = functools.partial(model.weights.end, average)
         self.memory.attach(torch)
+        if (rank := self.recorder.rank) is not None:
+            communication = Communication(state, undo, lambda: self.memory.on_cuda)
+            self._guarded("communication", lambda: rank.watch(torch, communication))
         state.capturing = lambda: self.memory.capturing
         self.process.torch_imported()
         self.process.watch_threads(torch, state, undo)
@@ -572,10 +584,11 @@ class Session:
         root = self._root
         if root is not None and not final:
             root.look_again()
-        if root is not None and final and self.channel is None and not root.stays:
+        is_free = final and self.channel is None and self.recorder.rank is None
+        if root is not None and is_free and not root.stays:
             # A training that is not measured has no more use for us in its model.
             root.release()
-        if final and self.channel is None:
+        if is_free:
             self._guarded("release", self._let_go)
         if final and self.plan.status_path:
             self._guarded("status", lambda: self._write_status(readings))
