@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.core.change import Change, Env, Flag
-from autotune.core.launched import launch_variables, ranks_of
+from autotune.core.launched import launch_variables, rank_words, ranks_of
 from autotune.core.trial import Launch
 from autotune.core.variables import with_setting
 
@@ -64,7 +64,7 @@ def build_launch(
         source: The file that constants are relative to, where it is not the script.
         stdin: As in `Launch`.
     """
-    argv = with_flags(args, changes)
+    argv = (*rank_words(launcher), *with_flags(args, changes))
     env = {**env, **launch_variables(launcher, env)}
     variables: dict[str, str] = {}
     for change in changes:

@@ -52,7 +52,8 @@ def main() -> None:
             ranks.lead(plan)
         rank = number
         # What is read back is told by one of them.
-        plan = replace(plan, status_path="" if rank else plan.status_path)
+        argv = ranks.own_argv(plan.argv, rank)
+        plan = replace(plan, argv=argv, status_path="" if rank else plan.status_path)
     # Not before the ranks are started: they read it as well. Nothing that the script starts does.
     os.environ.pop(HIDDEN_VARIABLE, None)
     channel = None

@@ -183,10 +183,10 @@ def _bucket_bytes(texts: Any) -> int:
 
 
 def _size(args: Any, kwargs: Any, place: int) -> int:
-    """Bytes of the tensors that are reduced; scalars are figures for a log and no gradients."""
+    """Bytes of the tensors that are reduced; scalars (no dimension) are figures for a log and no gradients."""
     given = args[place] if len(args) > place else next((kwargs[n] for n in _NAMES if n in kwargs), None)
     tensors = given if isinstance(given, (list, tuple)) else (given,)
-    return sum(t.numel() * t.element_size() for t in tensors if hasattr(t, "element_size") and t.numel() > 1)
+    return sum(t.numel() * t.element_size() for t in tensors if hasattr(t, "element_size") and t.dim())
 
 
 _NAMES: Final = ("input", "input_list", "tensor", "tensors")

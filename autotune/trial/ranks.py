@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_BY_OPTION = ("--local_rank", "--local-rank")
+"""Of `autotune.core.launched.rank_words`."""
 _GRACE_S = 30.0
 """From the request to end to the kill, under `apply`; torchrun's own."""
 _TOLD_CODES = (1, 130)
@@ -54,6 +56,12 @@ def own_rank() -> int | None:
     """Of this process; None in one that has to start them. Nobody below learns of it."""
     text = os.environ.pop(RANK_VARIABLE, "")
     return int(text) if text.isdecimal() else None
+
+
+def own_argv(argv: tuple[str, ...], rank: int) -> tuple[str, ...]:
+    """Return the arguments of a rank where its launcher gives the local rank as the first of them."""
+    name = argv[0].partition("=")[0] if argv else ""
+    return (f"{name}={rank}", *argv[1:]) if name in _BY_OPTION else argv
 
 
 def tell_exit(plan: Plan, rank: int, code: int) -> None:
