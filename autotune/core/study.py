@@ -11,6 +11,7 @@ from autotune.core.config import Config, Value
 from autotune.core.earlier import SAME_SCRIPT, Transfer
 from autotune.core.effect import Effect
 from autotune.core.facts import Facts, HostFacts, RunFacts, training_memory_bytes
+from autotune.core.launched import ranks_of
 from autotune.core.machine_load import MachineLoad
 from autotune.core.objective import DEFAULT_OBJECTIVES, Constraint, Objective
 from autotune.core.space import SearchSpace
@@ -264,6 +265,12 @@ class Study:
         """Memory that training may fill there, as far as that is known."""
         facts = self.facts
         return None if facts is None else training_memory_bytes(facts.host, facts.run) or None
+
+    @property
+    def ranks(self) -> int:
+        """Processes that train together: as the launcher starts them, or as the script showed it does."""
+        run = None if self.facts is None else self.facts.run
+        return max(ranks_of(self.spec.launcher), 1 if run is None else run.ranks)
 
     def told(self, *stages: Stage) -> Sequence[Trial]:
         """Trials that have an outcome, of these stages; without any, of all whose figures count.

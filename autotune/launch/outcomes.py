@@ -51,8 +51,7 @@ def outcomes_of(
 ) -> dict[int, Outcome]:
     """Closed segments keep what they measured; the one that was open is charged with the ending."""
     told, assignment = running.told, running.prepared.assignment
-    if assignment.launch.ranks > 1:
-        fold_ranks(told, running.prepared.folder, assignment.launch.ranks)
+    fold_ranks(told, running.prepared.folder, assignment.launch.ranks)
     outcomes: dict[int, Outcome] = {}
     for segment in assignment.segments:
         closed = told.closed.get(segment.trial)

@@ -17,7 +17,7 @@ from autotune.core.measurement import LossPoint
 from autotune.core.rank_figures import RankFigures, Straggler
 from autotune.core.stats import mean_interval
 from autotune.core.trial import Failure, FailureKind
-from autotune.protocol.rank_log import UNKNOWN, RankLog, read_rank_log
+from autotune.protocol.rank_log import UNKNOWN, RankLog, file_name, read_rank_log
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +36,16 @@ _BLOCKS = 8
 
 
 def fold_ranks(told: Told, folder: Path, ranks: int) -> None:
-    """Add the logs of all ranks to what rank 0 reported; nothing where a rank left none."""
+    """Add the logs of all ranks to what rank 0 reported; nothing where a rank left none.
+
+    Args:
+        told: Of the trial.
+        folder: Of the trial.
+        ranks: That were started; a script may have started others by itself.
+    """
+    ranks = max(ranks, 1 if told.facts is None else told.facts.ranks)
+    if ranks == 1:
+        ranks = sum(1 for _ in folder.glob(file_name("*")))
     logs = [log for rank in range(ranks) if (log := read_rank_log(folder, rank)) is not None]
     told.ranks = tuple(logs)
     if len(logs) < ranks or ranks < 2:

@@ -27,8 +27,8 @@ UNKNOWN: Final = -1
 _CHUNK_RECORDS = 4096
 
 
-def file_name(rank: int) -> str:
-    """Return the name of a rank's file in the trial's folder."""
+def file_name(rank: int | str) -> str:
+    """Return the name of a rank's file in the trial's folder; with ``*`` the pattern of all."""
     return f"rank{rank}.steps"
 
 

@@ -13,7 +13,7 @@ import time
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from autotune import sdk
 from autotune.core import wire
@@ -26,7 +26,7 @@ from autotune.errors import BackendError
 from autotune.knobs.registry import builtin
 from autotune.protocol.disturbed import Listener
 from autotune.protocol.rank_log import RankWriter, file_name
-from autotune.trial import assignments
+from autotune.trial import assignments, ranks
 from autotune.trial.children import Children
 from autotune.trial.collector import Collector
 from autotune.trial.communication import Communication
@@ -54,6 +54,7 @@ from autotune.trial.root import Root
 from autotune.trial.schedules import Schedules
 from autotune.trial.seams import ModelSeams
 from autotune.trial.seeds import Seeds
+from autotune.trial.spawned import Spawning
 from autotune.trial.state import State
 from autotune.trial.steps import Boundary
 from autotune.trial.told import stands_still
@@ -222,10 +223,33 @@ class Session:
         self.hooks.on("torch", self._check_torch)
 
     def watch_rank(self, rank: int) -> None:
-        """Log every step of this rank; called before `begin` where several processes train together."""
+        """Log every step of this rank, where several processes train together."""
         writer = RankWriter(Path(self.plan.trial_dir, file_name(rank)))
         self.recorder.rank = RankRecorder(writer, self.memory, self.faults, ranks=self.state.ranks)
         self.state.keeps_losses = True
+        self.hooks.on("torch", self._watch_communication)
+
+    def _watch_communication(self, torch: Any) -> None:
+        rank = self.recorder.rank
+        if rank is not None:
+            communication = Communication(self.state, self.undo, lambda: self.memory.on_cuda)
+            self._guarded("communication", lambda: rank.watch(torch, communication))
+
+    def joins(self, rank: int, count: int) -> None:
+        """Become one of several ranks, which the script starts by itself."""
+        if self.plan.ranks == count:
+            return
+        self.plan = replace(self.plan, ranks=count)
+        self.state.ranks = count
+        self.recorder.probe = self.recorder.ceilings = None
+        if self.plan.measure:
+            self.watch_rank(rank)
+
+    def waits_for(self, processes: Sequence[Any]) -> NoReturn:
+        """Leave measuring to rank 0 of these, and end with them."""
+        if self.channel is not None:
+            self.channel.close()
+        ranks.wait_for(replace(self.plan, ranks=len(processes)), processes)
 
     def begin(self) -> None:
         """Register what waits for the script's own imports; imports nothing itself."""
@@ -239,6 +263,8 @@ class Session:
             self.hooks.on("torch", lambda torch: self._guarded("seeds", lambda: seeds.torch(torch)))
         self.hooks.on("torch", lambda torch: self._guarded("torch", lambda: self._torch(torch)))
         self.frameworks.watch(self.hooks)
+        if self.plan.ranks == 1:
+            Spawning(self).watch()
         for change in self.plan.changes:
             spelling = change.spelling
             if not isinstance(spelling, Keyword) or spelling.target.startswith("autotune.sdk"):
@@ -308,9 +334,6 @@ class Session:
         average = "The script averages weights, which takes the digits that bf16 does not have."
         optimizer.on_average = functools.partial(model.weights.end, average)
         self.memory.attach(torch)
-        if (rank := self.recorder.rank) is not None:
-            communication = Communication(state, undo, lambda: self.memory.on_cuda)
-            self._guarded("communication", lambda: rank.watch(torch, communication))
         state.capturing = lambda: self.memory.capturing
         self.process.torch_imported()
         self.process.watch_threads(torch, state, undo)
@@ -436,8 +459,11 @@ class Session:
 
     def _prepare_probe(self, torch: Any, loader: Loader, optimizer: Optimizer, root: Root) -> None:
         """What goes on after the window; imported where it is asked for alone."""
+        if self.plan.ranks > 1:
+            # One rank alone is no faster on cached batches: the others wait for theirs.
+            return
         if self.plan.segments[0].fidelity.probe == CEILINGS:
-            if self.plan.ranks == 1 and self.plan.visit is None:
+            if self.plan.visit is None:
                 from autotune.trial.ceiling_probe import CeilingProbe
 
                 self.recorder.ceilings = CeilingProbe(self.state, torch, root, self.memory)
