@@ -61,7 +61,8 @@ def communication_frac(ranks: Sequence[RankFigures]) -> float | None:
 
 
 def transfer_frac(ranks: Sequence[RankFigures]) -> float | None:
-    """Return the share that is left without waiting for a late rank: the least of any rank; None if unknown."""
+    """Return the share that is left without waiting for a late rank: the least of any rank; None if
+    unknown."""
     known = [r.communication_frac for r in ranks if r.communication_frac is not None]
     return min(known) if known and len(known) == len(ranks) else None
 

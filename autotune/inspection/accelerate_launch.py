@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from autotune.core.launched import is_launcher_variable
 from autotune.errors import UsageError
+from autotune.model.distributed_launch import is_launcher_variable
 
 _ANSWER: Final = "autotune-launch:"
 _WAIT_S: Final = 120.0

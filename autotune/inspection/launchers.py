@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from autotune.core.launched import ACCELERATE, DEEPSPEED, TORCH_LAUNCH, launcher_text, several
 from autotune.errors import UsageError
 from autotune.inspection import accelerate_launch
 from autotune.inspection.host import host_facts
 from autotune.inspection.shebang import written_interpreter
+from autotune.model.distributed_launch import ACCELERATE, DEEPSPEED, TORCH_LAUNCH, launcher_text, several
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -76,7 +76,7 @@ class Within:
     Args:
         words: As if it had been typed without the launcher.
         python: The interpreter that the launcher would take; empty where it does not choose.
-        launcher: Word of `autotune.core.launched` for one that sets variables; empty for others.
+        launcher: Word of `autotune.model.distributed_launch` for one that sets variables; empty for others.
         notes: What is not carried over, as sentences.
     """
 
@@ -389,7 +389,9 @@ def _deepspeed(words: Sequence[str], python: str, program: str) -> Within:
     if not rest:
         raise UsageError("no script follows deepspeed", hint="-- deepspeed --num_gpus 2 train.py ...")
     _check_count(count, "deepspeed --num_gpus", str(count))
-    note = f"deepspeed with {count} processes: they are started by themselves, with the variables that it sets"
+    note = (
+        f"deepspeed with {count} processes: they are started by themselves, with the variables that it sets"
+    )
     return Within(
         words=("python", *(["-m"] if is_module else []), *rest),
         python=python or (_python_of(program) if os.sep in program or shutil.which(program) else ""),

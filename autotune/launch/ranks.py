@@ -13,23 +13,23 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autotune.core.measurement import LossPoint
 from autotune.core.rank_figures import RankFigures, Straggler
-from autotune.core.stats import mean_interval
-from autotune.core.trial import Failure, FailureKind
+from autotune.model.measurement import LossPoint
+from autotune.model.trial import Failure, FailureKind
 from autotune.protocol.rank_log import UNKNOWN, RankLog, file_name, read_rank_log
+from autotune.statistics.intervals import mean_interval
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from autotune.launch.told import Told
-    from autotune.launch.window import Window
+    from autotune.launch.result.process_reports import Told
+    from autotune.launch.result.window import Window
     from autotune.protocol.events import Closed, StepRow
 
 NAMED_FROM = 0.03
-"""Share of a step that the other ranks have to wait before a rank is named as a straggler. Below it the family
-of communication knobs is dropped as well (docs/decisions/0135)."""
+"""Share of a step that the other ranks have to wait before a rank is named as a straggler. Below it the
+family of communication knobs is dropped as well (docs/decisions/0135)."""
 _FEWEST_BLOCKS = 3
 _BLOCKS = 8
 """Parts of a window over which the interval of a straggler's share is formed."""

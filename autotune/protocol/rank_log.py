@@ -53,7 +53,9 @@ class RankWriter:
         loss: float | None,
     ) -> None:
         """Write one optimizer step; samples, loss and bytes are this rank's alone."""
-        kind = _STEP | (_HAS_LOSS if loss is not None else 0) | (_HAS_BYTES if gradient_bytes is not None else 0)
+        kind = (
+            _STEP | (_HAS_LOSS if loss is not None else 0) | (_HAS_BYTES if gradient_bytes is not None else 0)
+        )
         self._write(kind, t_ns, wait_ns, samples, communication_ns, gradient_bytes or 0, loss or 0.0)
 
     def loss(self, step: int, loss: float) -> None:

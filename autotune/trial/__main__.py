@@ -23,15 +23,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from autotune.protocol.events import Hello
 from autotune.protocol.plan import FORKS_VARIABLE, HIDDEN_VARIABLE, PLAN_VARIABLE, Plan, load_plan
-from autotune.trial import constants, ranks
-from autotune.trial.channel import Channel
-from autotune.trial.install import Session
-from autotune.trial.kinds import kind_of
+from autotune.trial.entry import ranks
+from autotune.trial.entry.trial_runtime import Session
+from autotune.trial.loop import constants
+from autotune.trial.runtime.channel import Channel
+from autotune.trial.runtime.exception_kind import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.trial.constants import Constants
+    from autotune.trial.loop.constants import Constants
 
 _TAIL_LINES = 40
 _MESSAGE_CHARS = 500
@@ -42,7 +43,7 @@ def main() -> None:
     """Run the plan that the environment names."""
     forks = os.environ.pop(FORKS_VARIABLE, "")
     if forks:
-        importlib.import_module("autotune.trial.zygote").serve(int(forks))
+        importlib.import_module("autotune.trial.entry.fork_server").serve(int(forks))
     if not os.environ.get(PLAN_VARIABLE):
         sys.stderr.write(f"autotune: {PLAN_VARIABLE} names no plan; this module is started by the launcher\n")
         raise SystemExit(2)
@@ -62,7 +63,8 @@ def main() -> None:
 
 
 def run_spawned(rank: int, count: int, function: Callable[[], Any]) -> Any:
-    """Run a function that the script has started as one of several ranks; under `apply` return what it does."""
+    """Run a function that the script has started as one of several ranks; under `apply` return what it
+    does."""
     plan = replace(load_plan(os.environ), ranks=count)
     if plan.measure:
         _run_rank(plan, rank, lambda _session: function())
@@ -89,7 +91,7 @@ def _run_rank(plan: Plan, rank: int, body: Callable[[Session], Any]) -> None:
         session.recorder.on_untuned = lambda knob, why: ranks.tell_untuned(plan, rank, knob, why)
     if plan.shadow_dir and plan.measure:
         try:
-            shadow = importlib.import_module("autotune.trial.shadow")
+            shadow = importlib.import_module("autotune.trial.entry.file_redirect")
             shadow.install(plan.protected, plan.shadow_dir)
             session.hooks.on("torch", shadow.wrap_torch)
             session.hooks.on("safetensors.torch", shadow.wrap_safetensors)

@@ -22,8 +22,8 @@ from autotune.protocol.rank_log import UNKNOWN
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.trial.state import State
-    from autotune.trial.undo import Undo
+    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.undo import Undo
 
 _REDUCTIONS: Final = {
     **dict.fromkeys(("all_reduce", "all_reduce_coalesced", "reduce"), 0),
@@ -80,7 +80,8 @@ class Communication:
         self._watch_ddp(torch)
 
     def take(self, now_ns: int) -> tuple[int, int | None]:
-        """Return what happened since the last step: nanoseconds blocked (or `UNKNOWN`), bytes reduced or None.
+        """Return what happened since the last step: nanoseconds blocked (or `UNKNOWN`), bytes reduced or
+        None.
 
         Bytes are None where nothing that reduces gradients was seen so far.
         """
@@ -183,7 +184,8 @@ def _bucket_bytes(texts: Any) -> int:
 
 
 def _size(args: Any, kwargs: Any, place: int) -> int:
-    """Bytes of the tensors that are reduced; scalars (no dimension) are figures for a log and no gradients."""
+    """Bytes of the tensors that are reduced; scalars (no dimension) are figures for a log and no
+    gradients."""
     given = args[place] if len(args) > place else next((kwargs[n] for n in _NAMES if n in kwargs), None)
     tensors = given if isinstance(given, (list, tuple)) else (given,)
     return sum(t.numel() * t.element_size() for t in tensors if hasattr(t, "element_size") and t.dim())

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.protocol.rank_log import UNKNOWN
-from autotune.trial.losses import read_loss
+from autotune.trial.hooks.step.losses import read_loss
 
 if TYPE_CHECKING:
     from autotune.protocol.lines import Row
     from autotune.protocol.rank_log import RankWriter
     from autotune.trial.communication import Communication
-    from autotune.trial.faults import Faults
-    from autotune.trial.memory import Memory
+    from autotune.trial.runtime.faults import Faults
+    from autotune.trial.runtime.memory import Memory
 
 _LATER_NS = 250_000_000
 """Period of what is read from a device: its memory, and losses, which lie there."""
@@ -61,7 +61,9 @@ class RankRecorder:
 
     def _step(self, row: Row, loss: Any) -> None:
         now = row[0]
-        communication_ns, size = (UNKNOWN, None) if self._communication is None else self._communication.take(now)
+        communication_ns, size = (
+            (UNKNOWN, None) if self._communication is None else self._communication.take(now)
+        )
         samples = row[2] // self._ranks
         self._writer.step(now, row[1], samples, communication_ns, size, self._value(loss))
         self._steps += 1

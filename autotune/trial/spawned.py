@@ -21,10 +21,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from autotune.protocol.plan import PLAN_VARIABLE, RANK_VARIABLE, RANKS_VARIABLE
-from autotune.trial import ranks
+from autotune.trial.entry import ranks
 
 if TYPE_CHECKING:
-    from autotune.trial.install import Session
+    from autotune.trial.entry.trial_runtime import Session
 
 _START_PROCESSES: Final = ("fn", "args", "nprocs", "join", "daemon", "start_method")
 """Parameters of `torch.multiprocessing.start_processes`, torch 2.4 to 2.13."""

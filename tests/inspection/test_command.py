@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from environments import environment, pretend_torch, program
 
-from autotune.core.launched import launch_variables, launch_words, rank_words, ranks_of, with_ranks
 from autotune.errors import BackendError, UsageError
 from autotune.inspection.command import read_command, verify
 from autotune.inspection.interpreter import interpreter
+from autotune.model.distributed_launch import launch_variables, launch_words, rank_words, ranks_of, with_ranks
 
 
 @pytest.fixture(autouse=True)
@@ -457,7 +457,9 @@ def test_accelerate_with_a_file_for_one_process_keeps_what_the_file_sets(project
 
 
 def test_a_file_of_others_sets_no_other_variable_by_a_launcher() -> None:
-    launcher = "accelerate --num_processes 2 -- LD_PRELOAD=/tmp/x.so PATH=/tmp ACCELERATE_MIXED_PRECISION=fp16"
+    launcher = (
+        "accelerate --num_processes 2 -- LD_PRELOAD=/tmp/x.so PATH=/tmp ACCELERATE_MIXED_PRECISION=fp16"
+    )
     variables = launch_variables(launcher, {})
     assert variables["ACCELERATE_MIXED_PRECISION"] == "fp16"
     assert not {"LD_PRELOAD", "PATH"} & variables.keys()
@@ -541,7 +543,7 @@ def test_where_accelerate_is_missing_it_is_named_with_another_launcher(
 def bare_python(project: Path) -> str:
     """An interpreter without any package."""
     path = project / "bare-python"
-    path.write_text(f"#!/bin/sh\nexec {sys.executable} -S \"$@\"\n")
+    path.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     path.chmod(0o755)
     return str(path)
 

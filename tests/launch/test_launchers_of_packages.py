@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autotune.apply.command import build_launch
-from autotune.core.measurement import Measurement
 from autotune.inspection.command import read_command
+from autotune.model.measurement import Measurement
+from autotune.space.command import build_launch
 from tests.launch.test_ranks import outcome
 
 if TYPE_CHECKING:
@@ -137,8 +137,11 @@ def test_the_trainer_of_transformers_under_torchrun(project: Path, tmp_path: Pat
     measured(tmp_path, ["python", "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"])
 
 
-@pytest.mark.parametrize("words", [["deepspeed", "--num_gpus", "2"], ["python", "-m", "torch.distributed.launch",
-                                   "--nproc_per_node=2"]], ids=["deepspeed", "torch.distributed.launch"])
+@pytest.mark.parametrize(
+    "words",
+    [["deepspeed", "--num_gpus", "2"], ["python", "-m", "torch.distributed.launch", "--nproc_per_node=2"]],
+    ids=["deepspeed", "torch.distributed.launch"],
+)
 def test_a_launcher_that_gives_the_local_rank_as_an_option(
     project: Path, tmp_path: Path, words: list[str]
 ) -> None:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autotune.core.bottleneck import evidence_of, judge
-from autotune.core.measurement import Measurement
-from autotune.core.trial import Failure, FailureKind
+from autotune.answer.bottleneck import evidence_of, judge
+from autotune.model.measurement import Measurement
+from autotune.model.trial import Failure, FailureKind
 from tests.launch.test_ranks import TRAIN, launch, outcome
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autotune.core.measurement import LossPoint
 from autotune.core.rank_figures import RankFigures, sentences, unlike_batches
-from autotune.core.trial import Failure, FailureKind
 from autotune.launch.ranks import fold_ranks, straggler, with_rank
-from autotune.launch.told import Told
+from autotune.launch.result.process_reports import Told
+from autotune.model.measurement import LossPoint
+from autotune.model.trial import Failure, FailureKind
 from autotune.protocol.events import Closed, StepRow
 from autotune.protocol.rank_log import RankLog, RankWriter, file_name, read_rank_log
 
@@ -31,7 +31,9 @@ def told_by_rank_0(steps: int, samples: int, losses: list[float]) -> Told:
     """Rank 0 multiplies its own samples by the number of ranks."""
     told = Told()
     told.rows = [StepRow(t_ns=(k + 1) * STEP_NS, wait_ns=0, samples=2 * samples) for k in range(steps)]
-    trace = tuple(LossPoint(samples=2 * samples * (k + 1), loss=x, t_s=0.01 * k) for k, x in enumerate(losses))
+    trace = tuple(
+        LossPoint(samples=2 * samples * (k + 1), loss=x, t_s=0.01 * k) for k, x in enumerate(losses)
+    )
     told.closed[0] = Closed(
         trial=0,
         begin_ns=0,

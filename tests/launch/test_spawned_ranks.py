@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autotune.core.measurement import Measurement
-from autotune.core.trial import Failure, FailureKind
-from autotune.launch.plain import run_plain
+from autotune.launch.direct_run import run_plain
+from autotune.model.measurement import Measurement
+from autotune.model.trial import Failure, FailureKind
 from tests.launch.test_ranks import launch, outcome
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autotune.core.trial import Launch
+    from autotune.model.trial import Launch
 
 pytestmark = [pytest.mark.torch, pytest.mark.thorough, pytest.mark.timeout(300)]
 
@@ -109,7 +109,11 @@ def test_samples_are_those_of_all_ranks(script: Path, tmp_path: Path, way: str) 
     ("code", "kind", "message"),
     [
         ("raise ValueError('no such thing')", FailureKind.CRASH_EXIT, "no such thing (rank 1"),
-        ("os.kill(os.getpid(), signal.SIGSEGV)", FailureKind.CRASH_SIGNAL, "rank 1 of 2 was ended by SIGSEGV"),
+        (
+            "os.kill(os.getpid(), signal.SIGSEGV)",
+            FailureKind.CRASH_SIGNAL,
+            "rank 1 of 2 was ended by SIGSEGV",
+        ),
     ],
 )
 def test_the_rank_that_fails_is_named(
