@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from autotune.core.rank_figures import RankFigures, Straggler, communication_frac, sentences
+from autotune.model.rank_figures import RankFigures, Straggler, communication_frac, sentences
 from autotune.model.roofline import Work
 from autotune.model.trial import Stage
 
@@ -132,8 +132,7 @@ class Evidence:
 
     @property
     def communication_frac(self) -> float | None:
-        """Share of a step in which a rank is blocked in communication, averaged over ranks; None if
-        unknown."""
+        """Share of a step in which a rank is blocked in communication, averaged; None if unknown."""
         return communication_frac(self.ranks)
 
     @property

@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from autotune.errors import UsageError
 from autotune.model.distributed_launch import is_launcher_variable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 _ANSWER: Final = "autotune-launch:"
 _WAIT_S: Final = 120.0
@@ -104,5 +106,6 @@ def resolve(python: str, words: Sequence[str]) -> Launched:
 def _refused(why: str) -> UsageError:
     return UsageError(
         f"accelerate launch cannot be carried over: {why}",
-        hint="a script with an Accelerator runs under torchrun, too: -- torchrun --nproc-per-node 2 train.py ...",
+        hint="a script with an Accelerator runs under torchrun, too: "
+        "-- torchrun --nproc-per-node 2 train.py ...",
     )

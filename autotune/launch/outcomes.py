@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.launch.guard.guard import AWAY_S
-from autotune.launch.ranks import fold_ranks, with_rank
 from autotune.launch.result.classify import classify
 from autotune.launch.result.host_samples import Outside, read_samples
 from autotune.launch.result.measure import measure, visit_part
+from autotune.launch.result.rank_logs import fold_ranks, with_rank
 from autotune.launch.result.trial_output import last_text, log_tail
 from autotune.model.live import Part, visited
 from autotune.model.trial import CEILINGS, Failure, FailureKind, Family

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import overload
 
-from autotune.core.rank_figures import RankFigures, Straggler
 from autotune.model.config import Value
+from autotune.model.rank_figures import RankFigures, Straggler
 
 _LARGEST_RATIO = 100.0
 """A ratio above it is an artefact of too few pairs (intervals of two pairs in short searches end there)."""

@@ -63,8 +63,7 @@ def main() -> None:
 
 
 def run_spawned(rank: int, count: int, function: Callable[[], Any]) -> Any:
-    """Run a function that the script has started as one of several ranks; under `apply` return what it
-    does."""
+    """Run a function that the script started as one of several ranks; its value counts under `apply`."""
     plan = replace(load_plan(os.environ), ranks=count)
     if plan.measure:
         _run_rank(plan, rank, lambda _session: function())

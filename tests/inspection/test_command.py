@@ -535,7 +535,7 @@ def test_where_accelerate_is_missing_it_is_named_with_another_launcher(
     program(project / "huggingface" / "accelerate" / "default_config.yaml", "mixed_precision: bf16\n")
     monkeypatch.setenv("PYTHONNOUSERSITE", "1")
     for words in (["--num_processes", "1"], ["--num_processes", "2"]):
-        with pytest.raises(UsageError, match="cannot be carried over: .*accelerate") as found:
+        with pytest.raises(UsageError, match=r"cannot be carried over: .*accelerate") as found:
             read_command(["accelerate", "launch", *words, "train.py"], python=bare_python(project))
         assert "torchrun" in found.value.hint
 

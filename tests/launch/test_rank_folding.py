@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autotune.core.rank_figures import RankFigures, sentences, unlike_batches
-from autotune.launch.ranks import fold_ranks, straggler, with_rank
 from autotune.launch.result.process_reports import Told
+from autotune.launch.result.rank_logs import fold_ranks, straggler, with_rank
 from autotune.model.measurement import LossPoint
+from autotune.model.rank_figures import RankFigures, sentences, unlike_batches
 from autotune.model.trial import Failure, FailureKind
 from autotune.protocol.events import Closed, StepRow
 from autotune.protocol.rank_log import RankLog, RankWriter, file_name, read_rank_log

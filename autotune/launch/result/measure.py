@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autotune.launch.ranks import rank_figures
 from autotune.launch.result.contamination import contamination_of, lost_to_others
 from autotune.launch.result.estimates import estimates_of
 from autotune.launch.result.extra_metrics import extra_of
+from autotune.launch.result.rank_logs import rank_figures
 from autotune.launch.result.window import Window
 from autotune.model.live import Part
 from autotune.model.measurement import Measurement, Memory

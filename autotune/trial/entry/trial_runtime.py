@@ -33,8 +33,8 @@ from autotune.trial.actuators.model_exports import Exports
 from autotune.trial.actuators.patches import Patches
 from autotune.trial.actuators.readings import Readings
 from autotune.trial.actuators.withdrawal import Withdrawal
-from autotune.trial.communication import Communication
 from autotune.trial.entry import ranks
+from autotune.trial.entry.spawned_ranks import Spawning
 from autotune.trial.hooks.data.h2d_copies import Copies
 from autotune.trial.hooks.data.loader import Loader
 from autotune.trial.hooks.data.worker_watch import WorkerWatch
@@ -47,9 +47,10 @@ from autotune.trial.hooks.step.optimizer import Optimizer
 from autotune.trial.loop import assignments
 from autotune.trial.loop.constants import Constants
 from autotune.trial.loop.schedules import Schedules
+from autotune.trial.measure.communication import Communication
+from autotune.trial.measure.rank_recorder import RankRecorder
 from autotune.trial.measure.recorder import Recorder
 from autotune.trial.measure.step_counter import Boundary
-from autotune.trial.rank_recorder import RankRecorder
 from autotune.trial.records.objects import attribute_of
 from autotune.trial.runtime.child_processes import Children
 from autotune.trial.runtime.faults import Faults
@@ -62,7 +63,6 @@ from autotune.trial.runtime.seeds import Seeds
 from autotune.trial.runtime.state import State
 from autotune.trial.runtime.undo import Undo
 from autotune.trial.runtime.user_modules import Modules
-from autotune.trial.spawned import Spawning
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

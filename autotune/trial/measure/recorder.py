@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from autotune.trial.actuators.visit import Visiting
     from autotune.trial.actuators.withdrawal import Withdrawal
     from autotune.trial.hooks.data.loader import Loader
+    from autotune.trial.measure.rank_recorder import RankRecorder
     from autotune.trial.probe.bottleneck_probe import Probe
     from autotune.trial.probe.ceiling_probe import CeilingProbe
     from autotune.trial.probe.nsight_capture import Capture
-    from autotune.trial.rank_recorder import RankRecorder
     from autotune.trial.runtime.channel import Channel, Row
     from autotune.trial.runtime.memory import DeviceClock, Memory
     from autotune.trial.runtime.state import State

@@ -13,8 +13,8 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autotune.core.rank_figures import RankFigures, Straggler
 from autotune.model.measurement import LossPoint
+from autotune.model.rank_figures import RankFigures, Straggler
 from autotune.model.trial import Failure, FailureKind
 from autotune.protocol.rank_log import UNKNOWN, RankLog, file_name, read_rank_log
 from autotune.statistics.intervals import mean_interval

@@ -18,16 +18,35 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from autotune.protocol.plan import PLAN_VARIABLE, RANK_VARIABLE, RANKS_VARIABLE
 from autotune.trial.entry import ranks
 
 if TYPE_CHECKING:
-    from autotune.trial.entry.trial_runtime import Session
+    from autotune.protocol.plan import Plan
+    from autotune.trial.runtime.imports import AfterImport
+    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.undo import Undo
 
 _START_PROCESSES: Final = ("fn", "args", "nprocs", "join", "daemon", "start_method")
 """Parameters of `torch.multiprocessing.start_processes`, torch 2.4 to 2.13."""
+
+
+class Process(Protocol):
+    """What is needed of the training process under observation."""
+
+    plan: Plan
+    state: State
+    hooks: AfterImport
+    undo: Undo
+
+    def joins(self, rank: int, count: int) -> None:
+        """Become one of several ranks."""
+
+    def waits_for(self, processes: Sequence[Any]) -> NoReturn:
+        """Leave measuring to rank 0 of these, and end with them."""
+        ...
 
 
 class Entry:
@@ -55,7 +74,7 @@ class Spawning:
         session: Of this process, which started as the only one.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Process) -> None:
         self._session = session
 
     def watch(self) -> None:

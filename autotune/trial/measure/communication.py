@@ -80,8 +80,7 @@ class Communication:
         self._watch_ddp(torch)
 
     def take(self, now_ns: int) -> tuple[int, int | None]:
-        """Return what happened since the last step: nanoseconds blocked (or `UNKNOWN`), bytes reduced or
-        None.
+        """Return nanoseconds blocked (or `UNKNOWN`) and bytes reduced (or None) since the last step.
 
         Bytes are None where nothing that reduces gradients was seen so far.
         """
@@ -184,8 +183,7 @@ def _bucket_bytes(texts: Any) -> int:
 
 
 def _size(args: Any, kwargs: Any, place: int) -> int:
-    """Bytes of the tensors that are reduced; scalars (no dimension) are figures for a log and no
-    gradients."""
+    """Bytes of the tensors that are reduced; a scalar (no dimension) is a figure for a log."""
     given = args[place] if len(args) > place else next((kwargs[n] for n in _NAMES if n in kwargs), None)
     tensors = given if isinstance(given, (list, tuple)) else (given,)
     return sum(t.numel() * t.element_size() for t in tensors if hasattr(t, "element_size") and t.dim())

@@ -21,7 +21,7 @@ class RankFigures:
         samples_per_step: Samples that this rank consumed per step.
         input_wait_frac: Share of the window spent waiting for the next batch.
         communication_frac: Share of the window in which the rank was blocked in communication; None where
-            that cannot be timed (`autotune.trial.communication`).
+            that cannot be timed (`autotune.trial.measure.communication`).
         peak_bytes: Peak of the device allocator; None on a CPU.
         gradient_bytes: Bytes handed to reductions per step; None where they cannot be counted.
     """
@@ -61,8 +61,7 @@ def communication_frac(ranks: Sequence[RankFigures]) -> float | None:
 
 
 def transfer_frac(ranks: Sequence[RankFigures]) -> float | None:
-    """Return the share that is left without waiting for a late rank: the least of any rank; None if
-    unknown."""
+    """Return the share without waiting for a late rank: the least of any rank; None if unknown."""
     known = [r.communication_frac for r in ranks if r.communication_frac is not None]
     return min(known) if known and len(known) == len(ranks) else None
 

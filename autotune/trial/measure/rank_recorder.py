@@ -10,7 +10,7 @@ from autotune.trial.hooks.step.losses import read_loss
 if TYPE_CHECKING:
     from autotune.protocol.lines import Row
     from autotune.protocol.rank_log import RankWriter
-    from autotune.trial.communication import Communication
+    from autotune.trial.measure.communication import Communication
     from autotune.trial.runtime.faults import Faults
     from autotune.trial.runtime.memory import Memory
 
