@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from autotune.model.rank_figures import RankFigures, Straggler, communication_frac, sentences
 from autotune.model.roofline import Work
 from autotune.model.trial import Stage
 
@@ -99,6 +100,8 @@ class Evidence:
         tensor_frac: Share of the time of its tensor units.
         dram_frac: Share of the bandwidth of its memory.
         start_s: Of one operation.
+        ranks: Figures of each, where several processes train together.
+        straggler: The rank that the others wait for.
     """
 
     step_s: float
@@ -124,6 +127,13 @@ class Evidence:
     tensor_frac: float | None = None
     dram_frac: float | None = None
     start_s: float | None = None
+    ranks: tuple[RankFigures, ...] = ()
+    straggler: Straggler | None = None
+
+    @property
+    def communication_frac(self) -> float | None:
+        """Share of a step in which a rank is blocked in communication, averaged; None if unknown."""
+        return communication_frac(self.ranks)
 
     @property
     def probed(self) -> bool:
@@ -219,6 +229,8 @@ def evidence_of(measurement: Measurement) -> Evidence:
         tensor_frac=measurement.extra.get("device_tensor_frac"),
         dram_frac=measurement.extra.get("device_dram_frac"),
         start_s=extra.get("start_s"),
+        ranks=measurement.ranks,
+        straggler=measurement.straggler,
     )
 
 
@@ -242,7 +254,12 @@ def _unprobed(seen: Evidence) -> Bottleneck:
     """What a run says that was not probed: how long it waits for data, and how long its device computes."""
     waits = seen.wait_frac
     shares, kind = {"input": waits}, "unclear"
-    if waits >= WAITS_ALONE:
+    exchanges = seen.communication_frac
+    if exchanges is not None:
+        shares["communication"] = exchanges
+    if exchanges is not None and exchanges >= LEAST_SHARE and exchanges - waits >= LEAD:
+        kind = "communication"
+    elif waits >= WAITS_ALONE:
         kind = "input"
     elif seen.on_device and seen.busy_frac is not None:
         busy = min(seen.busy_frac, 1.0 - waits)
@@ -255,7 +272,10 @@ def _unprobed(seen: Evidence) -> Bottleneck:
             kind = "host"
             shares[kind] = 1.0 - waits - busy
     return Bottleneck(
-        kind=kind, shares=shares, reasons=(_wait_text(seen), *_device_told(seen)), evidence=seen
+        kind=kind,
+        shares=shares,
+        reasons=(_wait_text(seen), *sentences(seen.ranks, seen.straggler), *_device_told(seen)),
+        evidence=seen,
     )
 
 

@@ -95,7 +95,7 @@ def read_command(words: Sequence[str], *, script: str = "", python: str = "") ->
             "no script is given",
             hint="autotune search --script train.py --budget 30m [-- the script's arguments]",
         )
-    within = launchers.unwrapped(words)
+    within = launchers.unwrapped(words, python)
     if within is not None:
         command = read_command(within.words, python=python or within.python)
         launcher = within.launcher or command.launcher

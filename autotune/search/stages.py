@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from autotune.compare.disturbances import only_disturbed
 from autotune.model.config import Config
-from autotune.model.distributed_launch import ranks_of
 from autotune.model.effect import Effect
 from autotune.model.trial import CEILINGS, Proposal, Stage
 from autotune.search.confirmation.next_run import has_winner, is_confirming, next_confirmation
@@ -184,7 +183,7 @@ class Staged(Strategy):
         if asked and costs.plain_s * (1 + 2 * CYCLES) > remaining_s:
             return None
         fidelity = costs.fidelity(Stage.BASELINE, _BASE, remaining_s=remaining_s, reserve_s=0.0)
-        if not asked and limit is None and study.spec.why and ranks_of(study.spec.launcher) == 1:
+        if not asked and limit is None and study.spec.why and study.ranks == 1:
             fidelity = replace(fidelity, probe=CEILINGS)
         reason = "Your unchanged script" + (", once more with another seed." if asked else ".")
         going_on = self._visit(study, remaining_s) if asked else None
@@ -203,7 +202,7 @@ class Staged(Strategy):
         """What the second process of the script goes on with: single changes that it can be switched to."""
         if not study.spec.live or self._pure_sampler or study.space is None:
             return None
-        if ranks_of(study.spec.launcher) > 1:
+        if study.ranks > 1:
             # All of them would have to switch before the same step.
             return None
         search = SearchState.of(study, study.space, remaining_s, self._parts)
