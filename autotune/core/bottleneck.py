@@ -345,7 +345,7 @@ def _reasons(seen: Evidence, shares: Mapping[str, float]) -> list[str]:
         if abs(saved - seen.wait_frac) > _APART:
             waits, saves = _percent(seen.wait_frac), _percent(saved)
             said[-1] += (
-                f" By waiting data takes {waits} of a step, by that batch {saves}: their mean is told."
+                f" By waiting data takes {waits} of a step, by that batch {saves}: their mean is used."
             )
     if seen.drain_step_s is not None:
         said.append(f"The loader alone has the data of a step ready in {_ms(seen.drain_step_s)}.")
@@ -378,7 +378,7 @@ def _reasons(seen: Evidence, shares: Mapping[str, float]) -> list[str]:
     if seen.work is not None and seen.ops:
         said.append(_work_text(seen, seen.work))
     elif seen.compiled:
-        said.append("Compiled code is not taken apart into operations.")
+        said.append("Operations inside compiled code are not counted one by one.")
     elif seen.work is None:
         said.append("Its operations were not counted.")
     if seen.reads:
@@ -386,8 +386,7 @@ def _reasons(seen: Evidence, shares: Mapping[str, float]) -> list[str]:
         said.append(f"A step reads values out of tensors {times}.")
     if seen.contended and seen.threads > 1:
         said.append(
-            "Others used the CPUs meanwhile, and threads that wait for each other cannot be cleared of that: "
-            "these shares are rough."
+            "Other processes used the CPUs meanwhile, which also delays threads that wait for each other: these shares are approximate."
         )
     if seen.cpu_frac is not None:
         said.append(f"It keeps {100 * seen.cpu_frac:.0f} % of the CPUs busy meanwhile.")
@@ -483,7 +482,7 @@ def why_not_probed(study: Study, config: Config) -> str:
     """A sentence: why no probe says more about this config."""
     tried = [t.failure for t in _probed(study) if t.config == config and t.failure is not None]
     if tried:
-        return f"The probe that tells more ended early: {tried[-1].message.rstrip('.')}."
+        return f"The detailed probe ended early: {tried[-1].message.rstrip('.')}."
     if not study.spec.why:
         return "What else holds it back was not probed."
     if study.facts is not None and study.facts.run is not None and study.facts.run.without_torch:

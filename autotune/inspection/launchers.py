@@ -96,13 +96,13 @@ def unwrapped(words: Sequence[str]) -> Within | None:
         return _accelerate(words[2:] if first == "accelerate" else words[1:], words)
     if first in _SEVERAL:
         raise UsageError(
-            f"{first} starts processes in a way of its own, which a trial cannot",
+            f"{first} starts processes itself, which a trial cannot",
             hint="with one process: name the script, -- python train.py ...; with several of one machine: "
             "-- torchrun --nproc-per-node 2 train.py ...",
         )
     if first in _RUNNERS:
         raise UsageError(
-            f"{first} chooses an environment, and which one is not known here",
+            f"{first} chooses an environment that autotune cannot determine",
             hint="name its interpreter: --python /path/to/env/bin/python -- python train.py ...",
         )
     if first in _BEFORE:
@@ -122,7 +122,7 @@ def unwrapped(words: Sequence[str]) -> Within | None:
 
 def _uv(words: Sequence[str]) -> Within:
     if words[:1] != ["run"]:
-        raise UsageError("uv is no training script", hint="-- uv run python train.py ...")
+        raise UsageError("uv is not a training script", hint="-- uv run python train.py ...")
     rest = list(words[1:])
     while rest and rest[0] in _UV_PLAIN:
         rest.pop(0)
@@ -148,8 +148,8 @@ def _refuse_own_requirements(script: str) -> None:
         return
     if re.search(r"^# /// script\s*$", text, re.MULTILINE):
         raise UsageError(
-            f"{script} lists its own requirements, for which uv makes an environment that goes again",
-            hint="make one that stays, and name its interpreter: --python PATH",
+            f"{script} lists its own requirements, for which uv makes a temporary environment",
+            hint="make a permanent one, and name its interpreter: --python PATH",
         )
 
 
@@ -166,7 +166,7 @@ def _uv_environment(cwd: Path) -> Path:
 def _poetry(words: Sequence[str]) -> Within:
     rest = list(words[2:])
     if words[1:2] != ["run"] or not rest or rest[0].startswith("-"):
-        raise UsageError("poetry is no training script", hint="-- poetry run python train.py ...")
+        raise UsageError("poetry is not a training script", hint="-- poetry run python train.py ...")
     try:
         asked = subprocess.run(
             [words[0], "env", "info", "--executable"],
@@ -177,7 +177,7 @@ def _poetry(words: Sequence[str]) -> Within:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise UsageError(f"poetry cannot be asked for its environment: {error}") from error
+        raise UsageError(f"poetry did not report its environment: {error}") from error
     told = asked.stdout.strip().splitlines()
     hint = "make it: poetry install; or name an interpreter: --python PATH"
     if asked.returncode != 0 or not told:
@@ -224,8 +224,7 @@ def _torchrun(words: Sequence[str], *, legacy: bool = False) -> Within:
         if name in _ONE and value not in _ONE[name]:
             raise UsageError(
                 f"torchrun {said} starts processes on several machines, and a trial runs on one",
-                hint="search on one: -- torchrun --nnodes 1 --nproc-per-node 2 train.py ...; what was found "
-                "so goes under all: torchrun --nnodes ... -m autotune apply best.yaml -- python train.py ...",
+                hint="search on one: -- torchrun --nnodes 1 --nproc-per-node 2 train.py ...; apply the result on all: torchrun --nnodes ... -m autotune apply best.yaml -- python train.py ...",
             )
     count = _processes(given["nproc-per-node"][1]) if "nproc-per-node" in given else 1
     if not rest:
@@ -276,7 +275,7 @@ def _processes(text: str) -> int:
         return devices or os.cpu_count() or 1
     if not text.isdecimal() or not 1 <= int(text) <= _MOST_RANKS:
         raise UsageError(
-            f"torchrun --nproc-per-node {text!r} is no number of processes up to {_MOST_RANKS}",
+            f"torchrun --nproc-per-node {text!r} is not a number of processes up to {_MOST_RANKS}",
             hint="-- torchrun --nproc-per-node 2 train.py ...",
         )
     return int(text)
@@ -284,7 +283,7 @@ def _processes(text: str) -> int:
 
 def _accelerate(words: Sequence[str], whole: Sequence[str]) -> Within:
     if whole[0].endswith("accelerate") and whole[1:2] != ["launch"]:
-        raise UsageError("accelerate is no training script", hint="-- accelerate launch train.py ...")
+        raise UsageError("accelerate is not a training script", hint="-- accelerate launch train.py ...")
     rest, is_module, is_one = list(words), False, False
     while rest and rest[0].startswith("-"):
         word = rest.pop(0)
@@ -298,24 +297,24 @@ def _accelerate(words: Sequence[str], whole: Sequence[str]) -> Within:
             if value != "1":
                 raise UsageError(
                     f"accelerate launch {word}{'' if equals else f' {value}'} starts several processes, "
-                    "and what it sets for them is not known here",
+                    "which is not supported",
                     hint="a script with an Accelerator runs under torchrun, too: -- torchrun "
                     "--nproc-per-node 2 train.py ...; with one process: --num_processes 1",
                 )
         else:
             raise UsageError(
-                f"accelerate launch {word} sets something up that a plain start does not",
-                hint="give it to the Accelerator in the script, then: -- python train.py ...",
+                f"accelerate launch {word} sets options that a plain start does not",
+                hint="set them on the Accelerator in the script, then: -- python train.py ...",
             )
     config = _accelerate_config()
     if config is not None:
         raise UsageError(
             f"accelerate launch is set up by {config}, which a plain start does not read",
-            hint="give the settings to the Accelerator in the script, then: -- python train.py ...",
+            hint="set them on the Accelerator in the script, then: -- python train.py ...",
         )
     if not is_one:
         raise UsageError(
-            "accelerate launch starts a process per device, and what it sets for them is not known here",
+            "accelerate launch starts a process per device, which is not supported",
             hint="with one process: accelerate launch --num_processes 1 train.py, or -- python train.py ...; "
             "with several: -- torchrun --nproc-per-node 2 train.py ...",
         )

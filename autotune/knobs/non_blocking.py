@@ -49,7 +49,7 @@ class NonBlocking(Knob):
     def refuse(self, facts: Facts) -> str | None:
         if not trains_on_cuda(facts):
             return (
-                "Only copies to an NVIDIA device can go on in the background, and training runs on the CPU."
+                "Only copies to an NVIDIA device are asynchronous, and training runs on the CPU."
             )
         return no_loader(facts)
 

@@ -86,7 +86,7 @@ class NumWorkers(Knob):
             return no_loader(facts)
         if loader.kind == "iterable" and not loader.shards:
             return (
-                "The iterable dataset does not share itself out among workers: each would repeat all of it."
+                "The iterable dataset is not split among workers: each worker would repeat all of it."
             )
         if loader.cuda_tensors:
             return "The dataset holds tensors on an accelerator, which workers cannot share."
@@ -115,10 +115,10 @@ class NumWorkers(Knob):
         if loader is None or not self.redeals(facts):
             return ""
         if loader.random:
-            return "Fetching a sample draws random numbers, and which worker draws them for it changes."
+            return "Fetching a sample draws random numbers, and another worker would draw them."
         if loader.kind == "iterable":
-            return "Workers share out the stream, so the order of the samples changes."
-        return "The order of the samples is drawn once more where workers load them."
+            return "Workers split the stream, so the order of the samples changes."
+        return "The order of the samples is drawn again when workers load them."
 
     def redeals(self, facts: Facts) -> bool:
         loader = loader_of(facts)

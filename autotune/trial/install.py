@@ -296,7 +296,7 @@ class Session:
             exports.on_aside = self._aside
             self._watch_loaders(loader)
         root.on_precision_ended = optimizer.end_scaling
-        average = "The script averages weights, which takes the digits that bf16 does not have."
+        average = "The script averages weights, which needs more digits than bf16 has."
         optimizer.on_average = functools.partial(model.weights.end, average)
         self.memory.attach(torch)
         state.capturing = lambda: self.memory.capturing

@@ -92,7 +92,7 @@ def test_waiting_and_cached_batches_both_count_for_input() -> None:
 def test_a_share_that_is_neither_of_two_figures_far_apart_is_explained() -> None:
     apart = judge(evidence(step_s=0.040, wait_frac=0.05, replay_step_s=0.0145))
     assert apart.reasons[1].endswith(
-        "waiting data takes 5 % of a step, by that batch 64 %: their mean is told."
+        "waiting data takes 5 % of a step, by that batch 64 %: their mean is used."
     )
     alike = judge(evidence(step_s=0.060, wait_frac=0.75, replay_step_s=0.0145))
     assert alike.reasons[1] == "On one cached batch a step takes 14.5 ms in place of 60 ms."

@@ -138,7 +138,7 @@ def test_the_user_takes_it_by_name() -> None:
     allowed = allowing(study(), "precision")
     assert barred(allowed, FP16, 240) is None
     (said,) = unshown(allowed, FP16, 240)
-    assert said.sentence.endswith("overflows late; you took it by name.")
+    assert said.sentence.endswith("overflows late; you requested it by name.")
     pinned = study(space=SpaceRequest(name="test", fixed={"precision": "fp16"}))
     assert barred(pinned, FP16, 240) is None
 
@@ -150,7 +150,7 @@ def test_what_follows_from_a_pinned_micro_batch_is_taken_with_it() -> None:
     held = replace(pinned, space=replace(SPACE, fixed=smaller))
     assert barred(held, smaller, 240) is None
     (said,) = unshown(replace(pinned, space=replace(SPACE, fixed=Config({"batch_size": 8}))), PARTS, 240)
-    assert said.sentence.endswith("; you took it by name.")
+    assert said.sentence.endswith("; you requested it by name.")
     # Where the effective batch is varied beside the pin, it is nobody's wish.
     varied = replace(pinned, space=replace(SPACE, fixed=Config({"batch_size": 16})))
     assert barred(varied, smaller, 240) is not None

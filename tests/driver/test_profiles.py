@@ -53,7 +53,7 @@ def test_a_trace_that_was_asked_for_and_is_not_there_is_told_with_the_reason(
     lost = told(6, BASE, Failure(kind=FailureKind.NO_METRIC, message="no step was seen"), Stage.WHY)
     ended = replace(asked, trials=(*asked.trials, lost, measured(7, BEST, 200.0, Stage.WHY)))
     lines = profile_lines(ended, tmp_path)
-    assert lines[0] == "baseline: none. The probe that tells more ended early: no step was seen."
+    assert lines[0] == "baseline: none. The detailed probe ended early: no step was seen."
     assert lines[1] == "winner: none. The process that was to keep it ended without one."
     stopped = replace(asked, stopped="interrupted")
     assert "stopped before" in profile_lines(stopped, tmp_path)[0]
