@@ -69,7 +69,7 @@ def _declared(knob: Knob, change: Change, facts: Facts, *, has_script: bool) -> 
         return f"{knob.name} has no value {change.value!r}."
     way = next((w for w in knob.spellings if _matches(w, change.spelling, facts, has_script)), None)
     if way is None:
-        return f"{_named(change.spelling)} is not a way that {knob.name} has to this script."
+        return f"{_named(change.spelling)} is not a delivery that {knob.name} has for this script."
     match way:
         case Flag():
             option = facts.script.flag(*way.names) if has_script else None

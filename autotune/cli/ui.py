@@ -46,7 +46,7 @@ def ui(
     check_address(study, found, tracking_uri)
     uri, paths = study_paths(found, tracking_uri=tracking_uri)
     if not paths:
-        message = "MLflow holds nothing of this study"
+        message = "MLflow has no records of this study"
         raise BackendError(message, hint=f"send it: {_sending(study, tracking_uri)}")
     opened = _opened(paths, page)
     if uri.startswith(("http://", "https://")):
@@ -83,7 +83,7 @@ def _serve(uri: str, port: int, paths: dict[str, str], opened: str) -> int:
     links = {name: keys.link(number) + path[1:] for number, (name, path) in enumerate(paths.items())}
     try:
         with serving(uri, port, keys) as server:
-            print("starting MLflow's server; that takes some ten seconds ...", file=sys.stderr)
+            print("starting MLflow's server; this takes about ten seconds ...", file=sys.stderr)
             server.wait_until_it_answers()
             _show(server.address, links, keys.link(len(paths)) + opened[1:] if opened else "")
             print("each link lets in one browser; Ctrl-C ends the server", file=sys.stderr, flush=True)

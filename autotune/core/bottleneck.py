@@ -386,7 +386,8 @@ def _reasons(seen: Evidence, shares: Mapping[str, float]) -> list[str]:
         said.append(f"A step reads values out of tensors {times}.")
     if seen.contended and seen.threads > 1:
         said.append(
-            "Other processes used the CPUs meanwhile, which also delays threads that wait for each other: these shares are approximate."
+            "Other processes used the CPUs meanwhile, which also delays threads that wait for each "
+            "other: these shares are approximate."
         )
     if seen.cpu_frac is not None:
         said.append(f"It keeps {100 * seen.cpu_frac:.0f} % of the CPUs busy meanwhile.")
@@ -484,12 +485,12 @@ def why_not_probed(study: Study, config: Config) -> str:
     if tried:
         return f"The detailed probe ended early: {tried[-1].message.rstrip('.')}."
     if not study.spec.why:
-        return "What else holds it back was not probed."
+        return "Other limits were not probed."
     if study.facts is not None and study.facts.run is not None and study.facts.run.without_torch:
-        return "What else holds it back is not known: the script does not use PyTorch."
+        return "Other limits are not known: the script does not use PyTorch."
     if study.spec.budget.trials is not None:
-        return "What else holds it back was not probed, as the number of trials is limited."
-    return "What else holds it back was not probed: the budget was too short for it."
+        return "Other limits were not probed, as the number of trials is limited."
+    return "Other limits were not probed: the budget was too short for it."
 
 
 def shown(verdict: Bottleneck, *, most: int = 3) -> Sequence[str]:

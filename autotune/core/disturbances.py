@@ -233,7 +233,8 @@ def clocks_apart(study: Study, configs: Sequence[Config]) -> list[str]:
             most = max(apart, key=lambda r: abs(math.log(r)))
             told.append(
                 f"In {len(apart)} of {len(ratios)} pairs the accelerator's clock was more than 5 % apart "
-                f"between your script and {config.text()} (furthest: {most:.2f} times your script's): a part of the difference may come from the clock."
+                f"between your script and {config.text()} (furthest: {most:.2f} times your script's): a "
+                "part of the difference may come from the clock."
             )
     return told
 

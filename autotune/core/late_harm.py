@@ -153,7 +153,10 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         knob="precision",
         applies=lambda case: case.value == "fp16" and not _is_scaled(case),
-        harm="fp16 without a gradient scaler rounds gradients below 6e-8 to zero, and gradients shrink during training",
+        harm=(
+            "fp16 without a gradient scaler rounds gradients below 6e-8 to zero, and gradients shrink "
+            "during training"
+        ),
         source="arXiv 1710.03740, 3.2",
     ),
     Rule(
@@ -167,14 +170,20 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         knob="accumulation",
         applies=_is_ragged,
-        harm="batches differ in length, and where the loss is a mean over tokens, each micro-batch has the same weight regardless of its tokens: a slightly different objective",
+        harm=(
+            "batches differ in length, and where the loss is a mean over tokens, each micro-batch has "
+            "the same weight regardless of its tokens: a slightly different objective"
+        ),
         bars=False,
         source="the gradient of a mean of means is not that of the mean",
     ),
     Rule(
         knob="batch_size",
         applies=_starves_statistics,
-        harm="BatchNorm evaluates by averages over micro-batches, which are poor below 16 samples; the training loss does not show that",
+        harm=(
+            "BatchNorm evaluates by averages over micro-batches, which are poor below 16 samples; the "
+            "training loss does not show that"
+        ),
         in_training=False,
         source="arXiv 1803.08494, figure 1",
     ),
@@ -187,7 +196,10 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         knob="effective_batch",
         applies=_is_larger,
-        harm="the cost of a larger effective batch at the same learning rate appears late in training and on held-out data",
+        harm=(
+            "the cost of a larger effective batch at the same learning rate appears late in training and "
+            "on held-out data"
+        ),
         in_training=False,
         bars=False,
         source="arXiv 1609.04836",
@@ -195,13 +207,18 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         knob="pure_bf16",
         applies=lambda case: case.value is True,
-        harm="weights and optimizer state in bf16 lose updates below 1/256 of a weight, and updates shrink during training",
+        harm=(
+            "weights and optimizer state in bf16 lose updates below 1/256 of a weight, and updates "
+            "shrink during training"
+        ),
         source="arXiv 2010.06192",
     ),
     Rule(
         knob="fp8",
         applies=lambda case: case.value != "off",
-        harm="8-bit products round by the largest value of a tensor or row, and outliers grow during training",
+        harm=(
+            "8-bit products round by the largest value of a tensor or row, and outliers grow during training"
+        ),
         source="arXiv 2409.12517",
     ),
     Rule(

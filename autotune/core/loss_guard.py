@@ -116,7 +116,10 @@ def scaler_skips(candidate: Sequence[Measurement], baseline: Sequence[Measuremen
         level=0,
         verdict="fail",
         steps=round(sum(_guarded_steps(m) for m in candidate)),
-        reason=f"The gradient scaler skipped {mine:.0%} of the steps, in which nothing is learned; your script skips {own:.0%}.",
+        reason=(
+            f"The gradient scaler skipped {mine:.0%} of the steps, in which nothing is learned; your "
+            f"script skips {own:.0%}."
+        ),
     )
 
 
@@ -245,7 +248,9 @@ def _decided(blank: LossVerdict, late: Stretch, long: Stretch, *, learns: bool, 
     tell = "More runs would tell." if can_clear else "More runs are unlikely to change this."
     margin = against.margin
     if not learns:
-        reason = f"The script's own loss does not fall within {blank.steps} steps, so losses cannot be compared."
+        reason = (
+            f"The script's own loss does not fall within {blank.steps} steps, so losses cannot be compared."
+        )
     elif inside:
         reason = (
             f"By the end the loss may be worse, by {against.delta:.4g} as it reads; the script's own noise "

@@ -50,7 +50,7 @@ def write_report(directory: Path, study: Study, answer: Answer | None) -> Path |
         write_page(path, report_html(study, answer))
     except Exception:
         log.warning(
-            "the report could not be written; make it again with: autotune report %s",
+            "the report could not be written; write it again with: autotune report %s",
             study.spec.label,
             exc_info=True,
         )

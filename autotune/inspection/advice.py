@@ -413,7 +413,10 @@ def _of_getitem(function: ast.FunctionDef, name: str) -> Iterator[Advice]:
             file=name,
             line=copies.lineno,
             part="input",
-            text="torch.tensor() copies its argument; torch.from_numpy() or torch.as_tensor() share its memory.",
+            text=(
+                "torch.tensor() copies its argument; torch.from_numpy() or torch.as_tensor() share its "
+                "memory."
+            ),
         )
 
 
@@ -534,7 +537,10 @@ def _told(tree: ast.Module, name: str) -> Iterator[Advice]:
                 file=name,
                 line=call.lineno,
                 part="search",
-                text=f"step(samples={samples}) reports the same number for every batch size; pass the samples of each step, or rates of other sizes are wrong.",
+                text=(
+                    f"step(samples={samples}) reports the same number for every batch size; pass the "
+                    "samples of each step, or rates of other sizes are wrong."
+                ),
             )
 
 
@@ -552,7 +558,11 @@ def _acting(tree: ast.Module, name: str) -> Iterator[Advice]:
                 file=name,
                 line=node.lineno,
                 part="search",
-                text="Collecting samples is a part of this training, and its time counts. A step is an optimizer step; a sample is one use of a row in a batch. The batch size is not varied.",
+                text=(
+                    "Collecting samples is a part of this training, and its time counts. A step is an "
+                    "optimizer step; a sample is one use of a row in a batch. The batch size is not "
+                    "varied."
+                ),
             )
             return
 

@@ -224,7 +224,11 @@ def _torchrun(words: Sequence[str], *, legacy: bool = False) -> Within:
         if name in _ONE and value not in _ONE[name]:
             raise UsageError(
                 f"torchrun {said} starts processes on several machines, and a trial runs on one",
-                hint="search on one: -- torchrun --nnodes 1 --nproc-per-node 2 train.py ...; apply the result on all: torchrun --nnodes ... -m autotune apply best.yaml -- python train.py ...",
+                hint=(
+                    "search on one: -- torchrun --nnodes 1 --nproc-per-node 2 train.py ...; apply the "
+                    "result on all: torchrun --nnodes ... -m autotune apply best.yaml -- python train.py "
+                    "..."
+                ),
             )
     count = _processes(given["nproc-per-node"][1]) if "nproc-per-node" in given else 1
     if not rest:

@@ -60,10 +60,17 @@ _HAZARDS: Final = {
     "steps.",
     loops.STEP_EVALUATED: "The training loop evaluates every so many of its steps, which would happen more "
     "often with deferred steps.",
-    loops.OWN_GRADIENT: "The script's own code uses gradients, which are incomplete before the last micro-batch.",
-    loops.OWN_AVERAGE: "The script's own code changes weights once per step, such as a moving average; it would run once per micro-batch.",
+    loops.OWN_GRADIENT: (
+        "The script's own code uses gradients, which are incomplete before the last micro-batch."
+    ),
+    loops.OWN_AVERAGE: (
+        "The script's own code changes weights once per step, such as a moving average; it would run "
+        "once per micro-batch."
+    ),
     loops.OWN_RATE: "The loop sets the learning rate itself, for steps that would be deferred.",
-    loops.CARRIED: "The model's output for one batch is an input of the next call, and micro-batches hold other samples.",
+    loops.CARRIED: (
+        "The model's output for one batch is an input of the next call, and micro-batches hold other samples."
+    ),
     loops.UNREAD: "The source of the training loop could not be read; the loop may count steps.",
 }
 
@@ -176,7 +183,10 @@ class Accumulation(Knob):
         if run.model.batch_norm:
             return "The model has BatchNorm, whose statistics depend on the batch size."
         if run.model.moves:
-            return "The model updates its own buffers at each call, so more micro-batches update them more often."
+            return (
+                "The model updates its own buffers at each call, so more micro-batches update them more "
+                "often."
+            )
         if run.loader is None:
             return "The script makes its batches itself and may draw other samples for another batch size."
         return "Random numbers are drawn per batch, so another batch size changes them."
@@ -219,7 +229,10 @@ def _sum_in_compiled_code(config: Config, facts: Facts) -> str | None:
         return None
     if config.get("compile_mode", "off") == "off":
         return None
-    return "The loss is a sum over the batch, which cannot be verified in compiled code, so accumulation is not used."
+    return (
+        "The loss is a sum over the batch, which cannot be verified in compiled code, so accumulation is "
+        "not used."
+    )
 
 
 def _draws(run: RunFacts) -> bool:
@@ -283,7 +296,8 @@ def _pass(run: RunFacts) -> str | None:
     if run.loader is not None or run.pass_samples:
         return None
     return (
-        "How many micro-batches a pass over the data has is not visible in the loop, so a step could not end with the pass."
+        "How many micro-batches a pass over the data has is not visible in the loop, so a step could not "
+        "end with the pass."
     )
 
 
@@ -310,7 +324,10 @@ def _written(facts: Facts) -> str | None:
     telling = (loops.OWN_GRADIENT, loops.OWN_AVERAGE)
     hazard = next((_HAZARDS[word] for word in telling if word in facts.script.hazards), None)
     if hazard is None and facts.run is not None and facts.run.averages_apart:
-        return "A moving average of the weights is not updated once per step, so accumulation would change its rate."
+        return (
+            "A moving average of the weights is not updated once per step, so accumulation would change "
+            "its rate."
+        )
     return hazard
 
 
@@ -318,7 +335,8 @@ def _of_accelerate(facts: Facts) -> str | None:
     """Accelerate leaves it to the loop what is done in every part, and clips whenever it is asked to."""
     if facts.run is not None and loops.OWN_CLIPPING in facts.run.loop_hazards:
         return (
-            "The loop clips gradients without asking for sync_gradients, so each micro-batch would be clipped on its own."
+            "The loop clips gradients without asking for sync_gradients, so each micro-batch would be "
+            "clipped on its own."
         )
     return _loop(facts)
 
@@ -331,7 +349,8 @@ def _of_deepspeed(facts: Facts) -> str | None:
 def _loop(facts: Facts, *, scheduled: bool = True) -> str | None:
     if scheduled and facts.run is not None and facts.run.scheduler_per_step:
         return (
-            "The learning rate is scheduled per step, usually over the loader's length. With deferred steps the schedule would not complete."
+            "The learning rate is scheduled per step, usually over the loader's length. With deferred "
+            "steps the schedule would not complete."
         )
     found = {*facts.script.hazards, *(() if facts.run is None else facts.run.loop_hazards)}
     if facts.run is not None and facts.run.pass_samples:
@@ -339,5 +358,8 @@ def _loop(facts: Facts, *, scheduled: bool = True) -> str | None:
         found.discard(loops.STEP_COUNTED)
     hazard = next((words for word, words in _HAZARDS.items() if word in found), None)
     if hazard is None and facts.run is not None and facts.run.averages_apart:
-        return "A moving average of the weights is not updated once per step, so accumulation would change its rate."
+        return (
+            "A moving average of the weights is not updated once per step, so accumulation would change "
+            "its rate."
+        )
     return hazard

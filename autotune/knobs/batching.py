@@ -40,7 +40,8 @@ BATCH_CONSTANTS: Final = Constant(
 )
 """What the size of a batch is called in scripts; an upper-case ``B`` is that of many language models."""
 _GATHERS: Final = (
-    "The script collects its samples during training, so another batch size would change how often each sample is used."
+    "The script collects its samples during training, so another batch size would change how often each "
+    "sample is used."
 )
 
 
@@ -132,7 +133,10 @@ def unseen(facts: Facts) -> str | None:
         why = "the optimizer decides how many batches it reads per step"
     if run.samples_source == TOLD:
         # The samples are known then: by what the script says of them.
-        return f"No training DataLoader was seen, and {why}, so the effect of another batch size cannot be observed."
+        return (
+            f"No training DataLoader was seen, and {why}, so the effect of another batch size cannot be "
+            "observed."
+        )
     return f"No training DataLoader was seen, and {why}, so the samples of a step are not known."
 
 

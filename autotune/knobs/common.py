@@ -71,7 +71,8 @@ def constant_of(
     found = [c for c in found if rank_of(c.name) == first]
     if len(found) > 1:
         return (
-            f"which of {listed(c.place for c in found)} it is is not clear from the source (--set {found[0].name}=A,B names one)"
+            f"which of {listed(c.place for c in found)} it is is not clear from the source (--set "
+            f"{found[0].name}=A,B names one)"
         )
     if found[0].times > 1:
         return f"{found[0].place} is given a value {found[0].times} times, and only one would change"
@@ -118,7 +119,8 @@ def no_loader(facts: Facts) -> str | None:
     if facts.run is not None and facts.run.loader is None:
         if facts.run.loader_in_thread:
             return (
-                "The script reads its DataLoader in a separate thread, so the batches of a step are not known."
+                "The script reads its DataLoader in a separate thread, so the batches of a step are not "
+                "known."
             )
         return "No training DataLoader was seen: batches come from elsewhere."
     return None
@@ -162,7 +164,8 @@ def sentence(text: str) -> str:
 def several_processes(count: int) -> str:
     """Why what a model consists of stays as it is where gradients are added up between processes."""
     return (
-        f"{count} processes train together, and their gradient reduction depends on the layout of the parameters."
+        f"{count} processes train together, and their gradient reduction depends on the layout of the "
+        "parameters."
     )
 
 

@@ -198,7 +198,8 @@ def no_option(name: str, script: ScriptFacts) -> str:
     """Why an option cannot be given to this script, as a whole sentence."""
     if not script.flags:
         return (
-            f"No options of the script could be read from its source, so it is not known whether it has {name} is not known."
+            "No options of the script could be read from its source, so it is not known whether it has "
+            f"{name} is not known."
         )
     known = [spelling for flag in script.flags for spelling in flag.names]
     return f"The script has no option {name}. {did_you_mean(name, known)}".strip()

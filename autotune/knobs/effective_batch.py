@@ -72,7 +72,8 @@ class EffectiveBatch(Knob):
         if {"batch_size", "accumulation"} & set(varied):
             return None
         return (
-            "Neither batch_size nor accumulation can be changed, and nothing else changes the effective batch."
+            "Neither batch_size nor accumulation can be changed, and nothing else changes the effective "
+            "batch."
         )
 
     def redeals(self, facts: Facts) -> bool:

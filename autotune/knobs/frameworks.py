@@ -190,21 +190,29 @@ def _of_accelerate(facts: Facts) -> str | None:
         return "The loop does not use Accelerator.accumulate, without which nothing is accumulated."
     if setting(facts, "accelerate.zeroes_first") is True:
         return (
-            "The loop zeroes gradients inside Accelerator.accumulate before its backward pass, which discards all micro-batches of a step but the last."
+            "The loop zeroes gradients inside Accelerator.accumulate before its backward pass, which "
+            "discards all micro-batches of a step but the last."
         )
     if setting(facts, "accelerate.zeroes_module") is True:
-        return "The loop zeroes gradients by the module, past Accelerate, so each micro-batch would discard the previous ones."
+        return (
+            "The loop zeroes gradients by the module, past Accelerate, so each micro-batch would discard "
+            "the previous ones."
+        )
     return None
 
 
 def _of_deepspeed(facts: Facts) -> str | None:
     if setting(facts, "deepspeed.pipeline") is True:
-        return "A DeepSpeed pipeline fetches the micro-batches of a step itself and needs enough of them to be full."
+        return (
+            "A DeepSpeed pipeline fetches the micro-batches of a step itself and needs enough of them to "
+            "be full."
+        )
     if setting(facts, "deepspeed.managed") is not True:
         return "The loop decides when DeepSpeed steps and how many micro-batches a step has."
     if setting(facts, "deepspeed.divides") is not True:
         return (
-            "The loss does not pass through the engine's backward, which divides it by the number of micro-batches."
+            "The loss does not pass through the engine's backward, which divides it by the number of "
+            "micro-batches."
         )
     if facts.run is not None and facts.run.ranks > 1:
         return "DeepSpeed configurations are changed for one process only."
@@ -233,5 +241,6 @@ def refuse_rest(spellings: Sequence[Spelling], facts: Facts, effective: Value | 
     if length % effective == 0:
         return None
     return (
-        f"A pass over {length} samples is not a whole number of steps of {effective}, and {owner} weights the micro-batches of its last step differently from a batch."
+        f"A pass over {length} samples is not a whole number of steps of {effective}, and {owner} weights "
+        "the micro-batches of its last step differently from a batch."
     )

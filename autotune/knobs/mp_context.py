@@ -94,7 +94,9 @@ class MpContext(Knob):
     def raised(self, facts: Facts) -> str:
         if self.effect_for(facts) is self.effect:
             return ""
-        sent = "Code of the script is sent to the workers and may read state that has changed since its import."
+        sent = (
+            "Code of the script is sent to the workers and may read state that has changed since its import."
+        )
         return dealt_otherwise(facts) or sent
 
     def redeals(self, facts: Facts) -> bool:

@@ -85,9 +85,7 @@ class NumWorkers(Knob):
         if loader is None:
             return no_loader(facts)
         if loader.kind == "iterable" and not loader.shards:
-            return (
-                "The iterable dataset is not split among workers: each worker would repeat all of it."
-            )
+            return "The iterable dataset is not split among workers: each worker would repeat all of it."
         if loader.cuda_tensors:
             return "The dataset holds tensors on an accelerator, which workers cannot share."
         if loader.shared_handle and not loader.num_workers:

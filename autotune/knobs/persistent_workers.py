@@ -59,7 +59,8 @@ class PersistentWorkers(Knob):
             return "A loader is built anew for every pass, and workers end with it."
         if "forks" in facts.script.hazards and (loader is None or not loader.persistent_workers):
             return (
-                "The script forks a child of its own, which may wait for the end of a pipe that living workers hold open."
+                "The script forks a child of its own, which may wait for the end of a pipe that living "
+                "workers hold open."
             )
         return no_loader(facts)
 

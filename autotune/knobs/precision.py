@@ -229,9 +229,7 @@ def _numbers(facts: Facts) -> str | None:
     if set(run.model.dtypes) != {"float32"}:
         return f"The parameters are not all float32 but {' and '.join(sorted(run.model.dtypes))}."
     if not run.model.products:
-        return (
-            "The trained modules have no matrix products, which are what autocast runs in half precision."
-        )
+        return "The trained modules have no matrix products, which are what autocast runs in half precision."
     if run.model.mkldnn:
         return "Layers use MKL-DNN's own memory layout, which PyTorch cannot cast to another format."
     return None

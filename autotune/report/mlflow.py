@@ -436,7 +436,7 @@ class MlflowSink:
         text = self._clean(notes.note(study, answer, links=links, held_back=self._held_back(study, answer)))
         more = self._view_links()
         if len(text) + len(more) > _TAG_CHARACTERS:
-            more = f"{more}\nThe rest is in the artifact `report.md`.\n"
+            more = f"{more}\nContinued in the artifact `report.md`.\n"
             text = text[: _TAG_CHARACTERS - len(more)].rsplit("\n", 1)[0] + "\n"
         text += more
         tags = {

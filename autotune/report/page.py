@@ -86,7 +86,7 @@ def report_html(
         tag(
             "footer",
             f"Made by autotune {view.study.spec.version} from the study's journal alone. "
-            "The figures lie in this page as JSON too, in the element autotune-report.",
+            "The page contains the figures as JSON, in the element autotune-report.",
             class_="wrap",
         ),
     )

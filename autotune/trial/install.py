@@ -77,8 +77,8 @@ _MOST_AWAITED = 4
 _THREADS_NS = 5_000_000_000
 """Training in another thread for so long, and none in the script's own, is all that there is."""
 _IN_A_THREAD = (
-    "no optimizer step was seen in the script's main thread, but in another one that it started: training in "
-    "threads cannot be measured yet, so the training function has to be called directly"
+    "no optimizer step was seen in the script's main thread, but in another one that it started: "
+    "training in threads cannot be measured; call the training function directly"
 )
 _WHERE_BUILT = frozenset(
     {

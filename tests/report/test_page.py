@@ -463,7 +463,7 @@ def test_other_wishes_are_named_with_what_is_not_confirmed(study, found):
     again = repick(study, Wishes(max_memory_bytes=bound))
     page = report_html(study, found, repicked=again)
     hero = pages.read(page).by_id("answer").text
-    assert "Picked again from stored trials, nothing was measured" in hero
+    assert "Selected again from stored trials; nothing was measured" in hero
     assert "autotune report train-1121-1002 --max-memory" in hero
     assert "--yaml picked.yaml" in hero
     assert pages.data(page)["wishes"]["max_memory_bytes"] == bound
