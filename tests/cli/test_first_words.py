@@ -166,7 +166,10 @@ def test_a_failed_trial_is_shown_with_its_reason_in_words(cli, script):
 @pytest.fixture
 def logged(script):
     folder = journaled(script)
-    for name, text in (("t0003-a1-abc", "try 10m first\n"), ("t0003-a2-def", "epoch 1 token=hunter2secret\n")):
+    for name, text in (
+        ("t0003-a1-abc", "try 10m first\n"),
+        ("t0003-a2-def", "epoch 1 token=hunter2secret\n"),
+    ):
         place = folder / "trials" / name
         place.mkdir(parents=True)
         (place / "stdout.log").write_text(text)

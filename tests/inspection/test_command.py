@@ -406,7 +406,11 @@ def test_a_launcher_in_an_environment_is_one(project: Path) -> None:
         (["torchrun"], "no script follows torchrun", ""),
         (["accelerate", "launch", "train.py"], "a process per device", "--num_processes 1"),
         (["accelerate", "launch", "--num_processes=2", "train.py"], "several processes", ""),
-        (["accelerate", "launch", "--num_processes=1", "--mixed_precision", "bf16", "t.py"], "sets options", ""),
+        (
+            ["accelerate", "launch", "--num_processes=1", "--mixed_precision", "bf16", "t.py"],
+            "sets options",
+            "",
+        ),
         (["accelerate", "test"], "not a training script", "accelerate launch"),
         (["deepspeed", "train.py"], "starts processes itself", "name the script"),
         (["mpirun", "-n", "2", "python", "train.py"], "starts processes itself", "torchrun"),

@@ -42,7 +42,10 @@ class TestBatchSize(KnobContract):
         (by_option(samples_source="input", inputs=replace(SEEN, calls_per_backward=19.0)), "are 19 calls"),
         (by_option(samples_source="input", optimizer=CLOSURE), "decides how many batches"),
         (by_option(samples_source=TOLD, optimizer=CLOSURE), "per step, so the effect of another batch size"),
-        (by_option(samples_source=TOLD, inputs=InputFacts(said=12)), "the effect of another batch size cannot"),
+        (
+            by_option(samples_source=TOLD, inputs=InputFacts(said=12)),
+            "the effect of another batch size cannot",
+        ),
         (by_option(samples_source="input", inputs=InputFacts(said=512, rare_frac=0.5)), "only 50 % of the"),
         (by_option("keep"), "is not visible in the loop"),
         (by_option(gathers=True), "collects its samples"),
