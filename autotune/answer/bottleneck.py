@@ -365,7 +365,7 @@ def _reasons(seen: Evidence, shares: Mapping[str, float]) -> list[str]:
         if abs(saved - seen.wait_frac) > _APART:
             waits, saves = _percent(seen.wait_frac), _percent(saved)
             said[-1] += (
-                f" By waiting data takes {waits} of a step, by that batch {saves}: their mean is told."
+                f" By waiting data takes {waits} of a step, by that batch {saves}: their mean is used."
             )
     if seen.drain_step_s is not None:
         said.append(f"The loader alone has the data of a step ready in {_ms(seen.drain_step_s)}.")
@@ -398,7 +398,7 @@ def _reasons(seen: Evidence, shares: Mapping[str, float]) -> list[str]:
     if seen.work is not None and seen.ops:
         said.append(_work_text(seen, seen.work))
     elif seen.compiled:
-        said.append("Compiled code is not taken apart into operations.")
+        said.append("Operations inside compiled code are not counted one by one.")
     elif seen.work is None:
         said.append("Its operations were not counted.")
     if seen.reads:
@@ -406,8 +406,8 @@ def _reasons(seen: Evidence, shares: Mapping[str, float]) -> list[str]:
         said.append(f"A step reads values out of tensors {times}.")
     if seen.contended and seen.threads > 1:
         said.append(
-            "Others used the CPUs meanwhile, and threads that wait for each other cannot be cleared of that: "
-            "these shares are rough."
+            "Other processes used the CPUs meanwhile, which also delays threads that wait for each "
+            "other: these shares are approximate."
         )
     if seen.cpu_frac is not None:
         said.append(f"It keeps {100 * seen.cpu_frac:.0f} % of the CPUs busy meanwhile.")
@@ -503,14 +503,14 @@ def why_not_probed(study: Study, config: Config) -> str:
     """A sentence: why no probe says more about this config."""
     tried = [t.failure for t in _probed(study) if t.config == config and t.failure is not None]
     if tried:
-        return f"The probe that tells more ended early: {tried[-1].message.rstrip('.')}."
+        return f"The detailed probe ended early: {tried[-1].message.rstrip('.')}."
     if not study.spec.why:
-        return "What else holds it back was not probed."
+        return "Other limits were not probed."
     if study.facts is not None and study.facts.run is not None and study.facts.run.without_torch:
-        return "What else holds it back is not known: the script does not use PyTorch."
+        return "Other limits are not known: the script does not use PyTorch."
     if study.spec.budget.trials is not None:
-        return "What else holds it back was not probed, as the number of trials is limited."
-    return "What else holds it back was not probed: the budget was too short for it."
+        return "Other limits were not probed, as the number of trials is limited."
+    return "Other limits were not probed: the budget was too short for it."
 
 
 def shown(verdict: Bottleneck, *, most: int = 3) -> Sequence[str]:

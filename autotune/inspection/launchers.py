@@ -111,13 +111,13 @@ def unwrapped(words: Sequence[str], python: str = "") -> Within | None:
         return _deepspeed(words[1:], python, words[0])
     if first in _SEVERAL:
         raise UsageError(
-            f"{first} starts processes in a way of its own, which a trial cannot",
+            f"{first} starts processes itself, which a trial cannot",
             hint="with one process: name the script, -- python train.py ...; with several of one machine: "
             "-- torchrun --nproc-per-node 2 train.py ...",
         )
     if first in _RUNNERS:
         raise UsageError(
-            f"{first} chooses an environment, and which one is not known here",
+            f"{first} chooses an environment that autotune cannot determine",
             hint="name its interpreter: --python /path/to/env/bin/python -- python train.py ...",
         )
     if first in _BEFORE:
@@ -137,7 +137,7 @@ def unwrapped(words: Sequence[str], python: str = "") -> Within | None:
 
 def _uv(words: Sequence[str]) -> Within:
     if words[:1] != ["run"]:
-        raise UsageError("uv is no training script", hint="-- uv run python train.py ...")
+        raise UsageError("uv is not a training script", hint="-- uv run python train.py ...")
     rest = list(words[1:])
     while rest and rest[0] in _UV_PLAIN:
         rest.pop(0)
@@ -163,8 +163,8 @@ def _refuse_own_requirements(script: str) -> None:
         return
     if re.search(r"^# /// script\s*$", text, re.MULTILINE):
         raise UsageError(
-            f"{script} lists its own requirements, for which uv makes an environment that goes again",
-            hint="make one that stays, and name its interpreter: --python PATH",
+            f"{script} lists its own requirements, for which uv makes a temporary environment",
+            hint="make a permanent one, and name its interpreter: --python PATH",
         )
 
 
@@ -181,7 +181,7 @@ def _uv_environment(cwd: Path) -> Path:
 def _poetry(words: Sequence[str]) -> Within:
     rest = list(words[2:])
     if words[1:2] != ["run"] or not rest or rest[0].startswith("-"):
-        raise UsageError("poetry is no training script", hint="-- poetry run python train.py ...")
+        raise UsageError("poetry is not a training script", hint="-- poetry run python train.py ...")
     try:
         asked = subprocess.run(
             [words[0], "env", "info", "--executable"],
@@ -192,7 +192,7 @@ def _poetry(words: Sequence[str]) -> Within:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise UsageError(f"poetry cannot be asked for its environment: {error}") from error
+        raise UsageError(f"poetry did not report its environment: {error}") from error
     told = asked.stdout.strip().splitlines()
     hint = "make it: poetry install; or name an interpreter: --python PATH"
     if asked.returncode != 0 or not told:
@@ -239,8 +239,11 @@ def _torchrun(words: Sequence[str], *, legacy: bool = False) -> Within:
         if name in _ONE and value not in _ONE[name]:
             raise UsageError(
                 f"torchrun {said} starts processes on several machines, and a trial runs on one",
-                hint="search on one: -- torchrun --nnodes 1 --nproc-per-node 2 train.py ...; what was found "
-                "so goes under all: torchrun --nnodes ... -m autotune apply best.yaml -- python train.py ...",
+                hint=(
+                    "search on one: -- torchrun --nnodes 1 --nproc-per-node 2 train.py ...; apply the "
+                    "result on all: torchrun --nnodes ... -m autotune apply best.yaml -- python train.py "
+                    "..."
+                ),
             )
     count = _processes(given["nproc-per-node"][1]) if "nproc-per-node" in given else 1
     if not rest:
@@ -293,7 +296,7 @@ def _processes(text: str) -> int:
 def _check_count(count: int, option: str, text: str) -> None:
     if not 1 <= count <= _MOST_RANKS:
         raise UsageError(
-            f"{option} {text!r} is no number of processes up to {_MOST_RANKS}",
+            f"{option} {text!r} is not a number of processes up to {_MOST_RANKS}",
             hint="-- torchrun --nproc-per-node 2 train.py ...",
         )
 

@@ -45,7 +45,7 @@ def main() -> None:
     if forks:
         importlib.import_module("autotune.trial.entry.fork_server").serve(int(forks))
     if not os.environ.get(PLAN_VARIABLE):
-        sys.stderr.write(f"autotune: {PLAN_VARIABLE} names no plan; this module is started by the launcher\n")
+        sys.stderr.write(f"autotune: {PLAN_VARIABLE} is not a plan; this module is started by the launcher\n")
         raise SystemExit(2)
     plan = load_plan(os.environ)
     rank = 0

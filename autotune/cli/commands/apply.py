@@ -155,7 +155,7 @@ def plain_command(changes: Sequence[Change], run: Command) -> str:
     inside = [change for change in changes if change.knob not in said.said]
     lines = [f"# {c.knob}={c.value}: {way_of(c)}, needs `autotune apply`" for c in inside]
     if run.launcher:
-        lines.append(f"# without {run.launcher}, whose variables the script has to get: start it by that")
+        lines.append(f"# without {run.launcher}, whose variables the script needs: start it with that")
     return "\n".join([*lines, said.text])
 
 
@@ -223,7 +223,7 @@ def _check(best: BestConfig, pick: PickPart, run: Command, *, force: bool) -> bo
         raise NotApplied(
             f"{run.title} is not the script that was searched, and these knobs rely on its code: "
             + ", ".join(relying),
-            hint="search again, or run it all the same with --force",
+            hint="search again, or apply it nevertheless: --force",
         )
     for sentence in found.values() if pick.changes else ():
         print(f"warning: {sentence}; the gain may not hold", file=sys.stderr)

@@ -171,7 +171,7 @@ def collect(key: str) -> Assignment:
     """
     text = _memory().internal_kv_get(key.encode(), ASSIGNMENTS)
     if text is None:
-        message = "the assignment of this trial is no longer in Ray's head"
+        message = "Ray no longer has the assignment of this trial"
         raise LookupError(message)
     withdraw(key)
     return wire.loads(Assignment, text.decode(errors="surrogatepass"))
@@ -405,8 +405,7 @@ def said_of_niceness(niceness: int) -> str:
         return ""
     return (
         f"this Ray runs trials at a niceness of {niceness}, so everything else on its nodes comes before "
-        "them and slows down threads that wait for each other; RAY_worker_niceness=0 where nodes are started "
-        "ends that"
+        "them and its threads are slower; start the nodes with RAY_worker_niceness=0"
     )
 
 
@@ -667,17 +666,20 @@ class RayDriver:
         try:
             return self._own.look() if self._own is not None else ""
         except Exception:
-            log.exception("could not look at the local Ray")
+            log.exception("could not inspect the local Ray")
             return ""
 
     def _death(self) -> tuple[str, str]:
         """What of Ray has died, in words, and what to do; empty where it lives."""
         if part := self._dead_part():
-            return f"the {part} of the local Ray has died", "autotune resume goes on; or use --driver inline"
+            return (
+                f"the {part} of the local Ray has ended",
+                "autotune resume continues; or use --driver inline",
+            )
         if self._head is not None and self._head.look():
             return (
-                f"the head of the cluster ({self._head.address}) does not answer any more",
-                "autotune resume goes on once the cluster is back; or use --driver inline",
+                f"the head of the cluster ({self._head.address}) no longer answers",
+                "autotune resume continues when the cluster is back; or use --driver inline",
             )
         return "", ""
 
@@ -771,7 +773,7 @@ def _head() -> Head | None:
         # Not connected, Ray would begin one of its own to answer.
         return Head(str(ray.get_runtime_context().gcs_address)) if ray.is_initialized() else None
     except Exception:
-        log.exception("the head of the cluster cannot be looked at")
+        log.exception("the head of the cluster cannot be inspected")
         return None
 
 
@@ -779,7 +781,7 @@ def _free() -> str:
     try:
         have = {k: v for k, v in ray.available_resources().items() if k in ("CPU", "GPU")}
     except Exception:
-        log.exception("Ray did not tell what is free")
+        log.exception("Ray did not report free resources")
         return "unknown"
     return " and ".join(f"{count:g} {name}" for name, count in sorted(have.items())) or "none"
 

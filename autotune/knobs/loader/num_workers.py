@@ -103,10 +103,10 @@ class NumWorkers(Knob):
         if loader is None or not self.redeals(facts):
             return ""
         if loader.random:
-            return "Fetching a sample draws random numbers, and which worker draws them for it changes."
+            return "Fetching a sample draws random numbers, and another worker would draw them."
         if loader.kind == "iterable":
-            return "Workers share out the stream, so the order of the samples changes."
-        return "The order of the samples is drawn once more where workers load them."
+            return "Workers split the stream, so the order of the samples changes."
+        return "The order of the samples is drawn again when workers load them."
 
     def redeals(self, facts: Facts) -> bool:
         loader = loader_of(facts)
@@ -143,14 +143,14 @@ class NumWorkers(Knob):
 def refuse_workers(loader: LoaderFacts) -> str | None:
     """Why a loader with workers would train something else, a sentence; None where it would not."""
     if loader.kind == "iterable" and not loader.shards:
-        return "The iterable dataset does not share itself out among workers: each would repeat all of it."
+        return "The iterable dataset is not split among workers: each worker would repeat all of it."
     if loader.cuda_tensors:
         return "The dataset holds tensors on an accelerator, which workers cannot share."
     if loader.num_workers:
         return None
     if loader.shares and loader.shares[0] != sum(loader.shares[1:]):
         return (
-            f"The dataset gives {loader.shares[0]} samples in a pass, and {sum(loader.shares[1:])} where two "
+            f"The dataset yields {loader.shares[0]} samples in a pass, and {sum(loader.shares[1:])} where two "
             "workers share it out."
         )
     if loader.shared_handle:

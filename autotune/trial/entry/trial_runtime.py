@@ -82,8 +82,8 @@ _MOST_AWAITED = 4
 _THREADS_NS = 5_000_000_000
 """Training in another thread for so long, and none in the script's own, is all that there is."""
 _IN_A_THREAD = (
-    "no optimizer step was seen in the script's main thread, but in another one that it started: training in "
-    "threads cannot be measured yet, so the training function has to be called directly"
+    "no optimizer step was seen in the script's main thread, but in another one that it started: "
+    "training in threads cannot be measured; call the training function directly"
 )
 _WHERE_BUILT = frozenset(
     {
@@ -332,7 +332,7 @@ class Session:
             exports.on_aside = self._aside
             self._watch_loaders(loader)
         root.on_precision_ended = optimizer.end_scaling
-        average = "The script averages weights, which takes the digits that bf16 does not have."
+        average = "The script averages weights, which needs more digits than bf16 has."
         optimizer.on_average = functools.partial(model.weights.end, average)
         self.memory.attach(torch)
         state.capturing = lambda: self.memory.capturing
