@@ -12,6 +12,7 @@ from fastapi import FastAPI, Header, HTTPException, Query, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
+from autotune.driver.service_sink import PROTOCOL
 from autotune.driver.spec import version
 from autotune.errors import AutotuneError
 from autotune.service import pages
@@ -85,6 +86,17 @@ class ProjectRequest(Strict):
     max_running_per_user: int | None = Field(default=None, ge=0)
     max_gpus: int | None = Field(default=None, ge=0)
     max_slot_s_per_day: float | None = Field(default=None, ge=0)
+
+
+class FactsRequest(BaseModel):
+    """What the driver of a search sends (`driver.service_sink`)."""
+
+    protocol: int
+    epoch: int = Field(ge=0)
+    op: str = Field(pattern="^(heartbeat|study_began|trial_ended|study_ended)$")
+    facts: dict[str, Any]
+    seq: int | None = Field(default=None, ge=1)
+    trial: dict[str, Any] | None = None
 
 
 class AppliedRequest(Strict):
@@ -291,6 +303,32 @@ def _routes(app: FastAPI) -> None:
         row = visible(parts, who, search_id)
         parts.database.note_applied(row.id, who.user, body.seconds)
         return {"status": "recorded"}
+
+    @app.post("/api/v1/searches/{search_id}/facts", status_code=202)
+    def facts(search_id: str, body: FactsRequest, parts: With) -> dict[str, str]:
+        if body.protocol > PROTOCOL:
+            raise HTTPException(
+                422, f"the search runs a newer autotune (protocol {body.protocol}); update the service"
+            )
+        kind = {"trial_ended": "trial", "heartbeat": ""}.get(body.op, "progress")
+        data = {**body.facts, **({"trial": body.trial} if body.trial else {})}
+        parts.database.report(
+            search_id, epoch=body.epoch, facts=body.facts, kind=kind, study_seq=body.seq, data=data
+        )
+        return {"status": "recorded"}
+
+    @app.get("/api/v1/searches/{search_id}/trials")
+    def trials(
+        search_id: str,
+        who: Who,
+        parts: With,
+        after: Annotated[int, Query(ge=0)] = 0,
+        limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    ) -> dict[str, Any]:
+        row = visible(parts, who, search_id)
+        rows = parts.database.events(row.id, after, limit, kind="trial")
+        found = [{"seq": one.seq, "at_s": one.at_s, **one.data["trial"]} for one in rows]
+        return {"trials": found, "after": rows[-1].seq if len(rows) == limit else 0}
 
     @app.get("/api/v1/configs")
     def registered(

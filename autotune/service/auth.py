@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from autotune.service.packing import MOST_BYTES
-from autotune.service.store import Identity
+from autotune.service.store import REPORT, Identity
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, MutableMapping
@@ -91,10 +91,13 @@ class Gate:
         if by_cookie and method not in SAFE and path.startswith("/api/"):
             await _answer(send, 401, "the API takes a bearer token, not the cookie of the page")
             return
+        if (problem := _outside(identity, path)) is not None:
+            await _answer(send, 403, problem)
+            return
         if path.startswith(_SCOPE_OF_ADMIN) and not identity.allows("admin"):
             await _answer(send, 403, "this needs a token of scope admin")
             return
-        if method not in SAFE and not identity.allows("run"):
+        if method not in SAFE and not (identity.allows("run") or identity.scope == REPORT):
             await _answer(send, 403, "this needs a token of scope run")
             return
         scope.setdefault("state", {})["identity"] = identity
@@ -145,6 +148,20 @@ class Gate:
             await send(message)
 
         return audited
+
+
+def _outside(identity: Identity, path: str) -> str | None:
+    """Return why a token that is bound to one search may not use a path; None where it may."""
+    is_facts = path.startswith("/api/v1/searches/") and path.endswith("/facts")
+    if identity.scope == REPORT or is_facts:
+        mine = f"/api/v1/searches/{identity.search_id}/facts"
+        is_mine = identity.scope == REPORT and path == mine
+        return None if is_mine else "only the driver of a search sends its facts, and nothing else"
+    if not identity.search_id or path in ("/", "/api/v1/me", "/api/v1/searches", "/logout"):
+        return None
+    mine = (f"/api/v1/searches/{identity.search_id}", f"/searches/{identity.search_id}", "/static")
+    is_mine = any(path == one or path.startswith(f"{one}/") for one in mine)
+    return None if is_mine else "the token is for one search only"
 
 
 def _name(host: str) -> str:

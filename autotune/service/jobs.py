@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
+import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from autotune.service.job import BEGAN, ENDED, LOCK, LOG, PLAN
+from autotune.service.job import BEGAN, ENDED, GRACE_S, LOCK, LOG, PLAN, STOP
 from autotune.store.journal import is_locked
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ class JobState(Enum):
 
     UNKNOWN = "unknown"
     """No job of that id was started."""
+    PENDING = "pending"
+    """The cluster has it and has not begun it."""
     RUNNING = "running"
     ENDED = "ended"
     LOST = "lost"
@@ -32,10 +34,11 @@ class JobState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What a job was seen to be; the exit code where it has ended."""
+    """What a job was seen to be; the exit code where it has ended, and the cluster's words where it waits."""
 
     state: JobState
     exit_code: int | None = None
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +81,7 @@ class Jobs(ABC):
 
     @abstractmethod
     def stop(self, job_id: str) -> None:
-        """Ask a job to end with the best so far; repeated calls insist."""
+        """Ask a job to end with the best so far, and end it after `GRACE_S`; harmless when repeated."""
 
     @abstractmethod
     def output(self, job_id: str, offset: int, limit: int) -> bytes:
@@ -157,17 +160,19 @@ class ProcessJobs(Jobs):
         return Seen(state=JobState.LOST if (place / BEGAN).exists() else JobState.UNKNOWN)
 
     def stop(self, job_id: str) -> None:
-        place = self._folder / job_id
-        if not _is_locked(place):
-            return
-        try:
-            pid = int((place / BEGAN).read_text())
-            os.kill(pid, signal.SIGTERM)
-        except (OSError, ValueError):
-            return
+        _ask_to_stop(self._folder / job_id)
 
     def output(self, job_id: str, offset: int, limit: int) -> bytes:
         return _part(self._folder / job_id / LOG, offset, limit)
+
+
+def _ask_to_stop(place: Path) -> float:
+    """Leave the file on which the supervisor of a job ends it; returns its age in seconds."""
+    if not place.is_dir():
+        return 0.0
+    path = place / STOP
+    path.touch(exist_ok=True)
+    return max(0.0, time.time() - path.stat().st_mtime)
 
 
 def _is_locked(place: Path) -> bool:
@@ -213,7 +218,7 @@ class RayJobs(Jobs):
         }
         # Ray answers 500 for an id that exists, so only what it knows afterwards counts.
         answer = self._asked("POST", "/api/jobs/", json=body)
-        if answer.status_code != 200 and self._status(job.id) is None:
+        if answer.status_code != 200 and not self._status(job.id)[0]:
             from autotune.errors import RayUnavailable
 
             raise RayUnavailable(f"the Ray cluster refused job {job.id}: {answer.text.splitlines()[0][:200]}")
@@ -223,24 +228,39 @@ class RayJobs(Jobs):
             return Seen(state=JobState.ENDED, exit_code=int((self._results / job_id / ENDED).read_text()))
         except (OSError, ValueError):
             pass
-        status = self._status(job_id)
-        if status is None:
+        status, message = self._status(job_id)
+        began = (self._results / job_id / BEGAN).exists()
+        if not status:
             # A head that was restarted has forgotten its jobs.
-            began = (self._results / job_id / BEGAN).exists()
             return Seen(state=JobState.LOST if began else JobState.UNKNOWN)
         if status in ("PENDING", "RUNNING"):
-            return Seen(state=JobState.RUNNING)
-        return Seen(state=JobState.LOST)
+            return Seen(state=JobState.RUNNING if began else JobState.PENDING, message=message)
+        return Seen(state=JobState.LOST, message=message)
 
     def stop(self, job_id: str) -> None:
-        self._asked("POST", f"/api/jobs/{job_id}/stop")
+        began = (self._results / job_id / BEGAN).exists()
+        # Ray ends a job after 3 s, which is too short to write the best so far: only where the file is ignored.
+        if not began or _ask_to_stop(self._results / job_id) > 2 * GRACE_S:
+            self._asked("POST", f"/api/jobs/{job_id}/stop")
 
     def output(self, job_id: str, offset: int, limit: int) -> bytes:
         return _part(self._results / job_id / LOG, offset, limit)
 
-    def _status(self, job_id: str) -> str | None:
+    def _status(self, job_id: str) -> tuple[str, str]:
+        """Return the status of a job and Ray's words for it; empty where Ray knows none of that id.
+
+        Raises:
+            RayUnavailable: Ray answers with an error of its own.
+        """
         answer = self._asked("GET", f"/api/jobs/{job_id}")
-        return str(answer.json()["status"]) if answer.status_code == 200 else None
+        if answer.status_code == 404:
+            return "", ""
+        if answer.status_code != 200:
+            from autotune.errors import RayUnavailable
+
+            raise RayUnavailable(f"the Ray cluster at {self._base} answers {answer.status_code}")
+        found = answer.json()
+        return str(found["status"]), str(found.get("message") or "")[:500]
 
     def _asked(self, method: str, path: str, **more: Any) -> Any:
         import httpx

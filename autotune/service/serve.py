@@ -12,6 +12,7 @@ import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from autotune.errors import BackendError, StoreError, UsageError
 from autotune.service.auth import Policy
@@ -51,6 +52,7 @@ class Settings:
         proxy_header: Header in which that proxy names users.
         price_per_hour: Of a slot.
         webhook_hosts: Hosts to which webhooks may be sent; empty allows none.
+        public_url: Address under which jobs reach the service; empty derives it from host and port.
     """
 
     root: Path
@@ -68,6 +70,7 @@ class Settings:
     proxy_header: str = ""
     price_per_hour: float | None = None
     webhook_hosts: tuple[str, ...] = ()
+    public_url: str = ""
 
 
 class Service:
@@ -112,6 +115,7 @@ class Service:
         from autotune.service.app import create_app
 
         names = {self.settings.host, *self.settings.allowed_hosts, "localhost", "127.0.0.1", "[::1]"}
+        names |= {socket.gethostname(), urlsplit(self.settings.public_url).hostname or "localhost"}
         policy = Policy(
             hosts=frozenset(names),
             proxy_header=self.settings.proxy_header,
@@ -172,6 +176,7 @@ class Service:
             lifespan="off",
         )
         server = uvicorn.Server(config)
+        self.reconciler.reports.url = self._reached_at(scheme, sock.getsockname()[1])
         threads = [
             threading.Thread(target=self.reconciler.run, name="reconciler", daemon=True),
             threading.Thread(target=self._renew, name="lease", daemon=True),
@@ -188,6 +193,13 @@ class Service:
             for thread in threads:
                 thread.join(10.0)
             self.database.drop_lease(self._owner)
+
+    def _reached_at(self, scheme: str, port: int) -> str:
+        """Return the address under which jobs reach this service."""
+        host = self.settings.host
+        if host in _EVERYWHERE:
+            host = socket.gethostname() if self.settings.address else "127.0.0.1"
+        return self.settings.public_url.rstrip("/") or f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
     def _bound(self) -> socket.socket:
         family = socket.AF_INET6 if ":" in self.settings.host else socket.AF_INET

@@ -1,0 +1,69 @@
+"""A study as plain data for the service and its page: stage, trials, best so far, answer."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from autotune.core.config import config_text
+from autotune.report.summary import best_other, headline, speedup_of
+
+if TYPE_CHECKING:
+    from autotune.core.answer import Answer
+    from autotune.core.measurement import Estimate
+    from autotune.core.study import Study
+    from autotune.core.trial import Trial
+
+
+def study_facts(study: Study, answer: Answer | None = None) -> dict[str, Any]:
+    """Return the state of a study.
+
+    Args:
+        study: Of which.
+        answer: Of a search that has ended; None while it runs.
+
+    Returns:
+        ``study``, ``trials``, ``failed``, ``elapsed_s``, ``headline``; ``stage`` while a trial runs; where known
+        ``config``, ``speedup`` and ``interval`` (lower and upper end, None where unbounded), and ``outcome``.
+    """
+    ended = study.told()
+    facts: dict[str, Any] = {
+        "study": study.spec.study_id,
+        "trials": len(ended),
+        "failed": sum(trial.failure is not None for trial in ended),
+        "elapsed_s": round(study.elapsed_s),
+        "headline": headline(study, answer, interval=True),
+    }
+    if not study.stopped and study.open_trials:
+        facts["stage"] = study.open_trials[-1].stage.value
+    if answer is not None:
+        facts["outcome"] = answer.outcome.value
+        if (pick := answer.best if answer.is_better else answer.likely) is not None:
+            facts |= _gain(pick.speedup, config_text(pick.config))
+    elif (best := best_other(study)) is not None and (ratio := speedup_of(study, best[1])) is not None:
+        facts |= _gain(ratio, config_text(best[1].config))
+    return facts
+
+
+def trial_facts(study: Study, trial: Trial) -> dict[str, Any]:
+    """Return a trial that has ended: ``number``, ``attempt``, ``stage``, ``config``, and figure or failure."""
+    facts: dict[str, Any] = {
+        "number": trial.number,
+        "attempt": trial.attempt,
+        "stage": trial.stage.value,
+        "config": config_text(trial.config),
+        "seconds": round(trial.seconds, 1),
+    }
+    if trial.failure is not None:
+        return {**facts, "failure": trial.failure.kind.words, "message": trial.failure.message[:500]}
+    ratio = speedup_of(study, trial)
+    return {**facts, **(_gain(ratio, facts["config"]) if ratio is not None else {})}
+
+
+def _gain(ratio: Estimate, config: str) -> dict[str, Any]:
+    ends = (ratio.low, ratio.high)
+    return {
+        "config": config,
+        "speedup": round(ratio.value, 4),
+        "interval": [round(end, 4) if math.isfinite(end) else None for end in ends],
+    }
