@@ -39,7 +39,7 @@ from autotune.cli.serve import admin, serve
 from autotune.cli.settings import defaults_for, with_typed_interpreter
 from autotune.cli.show import show
 from autotune.cli.spaces import spaces
-from autotune.cli.submit import cancel, fetch, status, submit
+from autotune.cli.submit import cancel, estimate, fetch, status, submit
 from autotune.cli.sync import sync
 from autotune.cli.ui import ui
 from autotune.cli.verify import verify
@@ -133,6 +133,7 @@ app.command("schema")(schema)
 app.add_typer(spaces, name="spaces")
 app.command("serve", cls=Grouped)(serve)
 app.command("submit", cls=Grouped)(submit)
+app.command("estimate")(estimate)
 app.command("status")(status)
 app.command("cancel")(cancel)
 app.command("fetch")(fetch)

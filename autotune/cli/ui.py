@@ -31,8 +31,17 @@ def ui(
         str, typer.Option(metavar="URI", help="Another MLflow store than the search's own.")
     ] = "",
 ) -> int:
-    """Open a study in the MLflow UI on this machine, until Ctrl-C."""
+    """Open a study in the MLflow UI on this machine, until Ctrl-C; of a search on the service its page."""
     import sys
+
+    from autotune.cli.remote import on_server
+
+    if (handle := on_server(study)) is not None:
+        handle.status()
+        _show(
+            handle.client.url, {"page": f"/searches/{handle.id}"}, f"/searches/{handle.id}" if open_it else ""
+        )
+        return 0
 
     from autotune.driver.refill import is_due, refill
     from autotune.driver.sync import study_paths

@@ -116,5 +116,3 @@ class ServiceSink:
 def report_path() -> str:
     """Return the report file that the service gave this search; empty for a search of no service."""
     return os.environ.get(REPORT, "")
-
-

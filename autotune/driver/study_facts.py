@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.core.config import config_text
 from autotune.report.summary import best_other, headline, speedup_of
+from autotune.report.why import why_lines
 
 if TYPE_CHECKING:
     from autotune.core.answer import Answer
@@ -23,8 +24,9 @@ def study_facts(study: Study, answer: Answer | None = None) -> dict[str, Any]:
         answer: Of a search that has ended; None while it runs.
 
     Returns:
-        ``study``, ``trials``, ``failed``, ``elapsed_s``, ``headline``; ``stage`` while a trial runs; where known
-        ``config``, ``speedup`` and ``interval`` (lower and upper end, None where unbounded), and ``outcome``.
+        ``study``, ``trials``, ``failed``, ``elapsed_s``, ``headline``; ``stage`` while a trial runs;
+        where known ``outcome``, ``held_back`` (what bounds the script), ``config``, ``speedup`` and
+        ``interval`` (its ends, None where unbounded).
     """
     ended = study.told()
     facts: dict[str, Any] = {
@@ -38,6 +40,7 @@ def study_facts(study: Study, answer: Answer | None = None) -> dict[str, Any]:
         facts["stage"] = study.open_trials[-1].stage.value
     if answer is not None:
         facts["outcome"] = answer.outcome.value
+        facts["held_back"] = why_lines(study, answer)[:3]
         if (pick := answer.best if answer.is_better else answer.likely) is not None:
             facts |= _gain(pick.speedup, config_text(pick.config))
     elif (best := best_other(study)) is not None and (ratio := speedup_of(study, best[1])) is not None:
@@ -46,7 +49,7 @@ def study_facts(study: Study, answer: Answer | None = None) -> dict[str, Any]:
 
 
 def trial_facts(study: Study, trial: Trial) -> dict[str, Any]:
-    """Return a trial that has ended: ``number``, ``attempt``, ``stage``, ``config``, and figure or failure."""
+    """Return a trial that has ended: number, attempt, stage, config, and its figure or failure."""
     facts: dict[str, Any] = {
         "number": trial.number,
         "attempt": trial.attempt,

@@ -37,10 +37,10 @@ from autotune.driver.new_study import append_opened, create_study
 from autotune.driver.own_ray import refuse_small_address_space
 from autotune.driver.page import write_report
 from autotune.driver.planner import Planner, dead_ways
+from autotune.driver.service_sink import ServiceSink, report_path
 from autotune.driver.session import ENDING_S, Session
 from autotune.driver.signals import breakable, polite_ending
 from autotune.driver.spec import within_job
-from autotune.driver.service_sink import ServiceSink, report_path
 from autotune.driver.sync import OPENING_S, Syncer
 from autotune.driver.transfer import gather
 from autotune.driver.unfinished import cut_cycles, is_asked_again, waits

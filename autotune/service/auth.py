@@ -6,15 +6,21 @@ names are checked against DNS rebinding, foreign origins are refused, bodies are
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
+import logging
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from autotune.service.packing import MOST_BYTES
 from autotune.service.store import REPORT, Identity
+
+log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, MutableMapping
@@ -78,7 +84,12 @@ class Gate:
         if path in PUBLIC:
             await self._app(scope, receive, send)
             return
-        identity, by_cookie = self._identity(headers)
+        try:
+            identity, by_cookie = await asyncio.to_thread(self._identity, headers)
+        except SQLAlchemyError as error:
+            log.warning("the database does not answer: %s", type(error).__name__)
+            await _answer(send, 503, "the service's database does not answer; try again")
+            return
         if identity is None and path == LOGIN:
             await self._app(scope, _bounded(receive, MOST_BODY), send)
             return
@@ -144,7 +155,8 @@ class Gate:
 
         async def audited(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
-                self._database.audit(identity, method, path, int(message["status"]))
+                status = int(message["status"])
+                await asyncio.to_thread(self._database.audit, identity, method, path, status)
             await send(message)
 
         return audited

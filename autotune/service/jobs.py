@@ -239,7 +239,7 @@ class RayJobs(Jobs):
 
     def stop(self, job_id: str) -> None:
         began = (self._results / job_id / BEGAN).exists()
-        # Ray ends a job after 3 s, which is too short to write the best so far: only where the file is ignored.
+        # Ray kills a job 3 s after its signal, too early for the best so far: only where the file is ignored.
         if not began or _ask_to_stop(self._results / job_id) > 2 * GRACE_S:
             self._asked("POST", f"/api/jobs/{job_id}/stop")
 

@@ -32,6 +32,8 @@ MOST_LOSSES: Final = 3
 """Jobs of one search that may be lost before it is given up."""
 SILENT_S: Final = 600.0
 """A driver that sent heartbeats and then none for this long hangs; its thread waits for no trial."""
+MOST_READ: Final = 256 * 1024
+"""Bytes of a failed search's output in which its error is searched."""
 _STOPPED: Final = (75, 130, 137, 143)
 """Exit codes of a search that a signal has ended (docs/exit_codes.md)."""
 
@@ -193,7 +195,11 @@ class Reconciler:
         summary = None if found is None else found.summary
         if state is State.PREEMPTING and code in _STOPPED:
             self._database.move(
-                row.id, state, State.QUEUED, "preempted; it resumes when there is room", answer=summary or row.answer
+                row.id,
+                state,
+                State.QUEUED,
+                "preempted; it resumes when there is room",
+                answer=summary or row.answer,
             )
             return
         to, reason = ending(code)
@@ -205,6 +211,8 @@ class Reconciler:
             # Stopped by something other than the service: the cluster's end, an operator.
             self._lost(row, state)
             return
+        if to is State.FAILED and (message := _last_error(self._jobs.output(job_id(row), 0, MOST_READ))):
+            reason = f"{reason}: {message}"
         if found is not None and found.is_faster and self._place.best(row.id).is_file():
             yaml = self._place.best(row.id).read_text(encoding="utf-8")
             self._database.register(
@@ -271,6 +279,13 @@ class Reconciler:
             env["AUTOTUNE_SERVICE_REPORT"] = str(report)
         cwd = self._place.code(row.id)
         self._jobs.start(Job(id=job_id(row), command=command, cwd=str(cwd), env=env, gpus=row.gpus))
+
+
+def _last_error(output: bytes) -> str:
+    """Return the last error line of a search's output; empty without one."""
+    lines = output.decode(errors="replace").splitlines()
+    found = [line for line in lines if line.startswith("error: ")]
+    return found[-1].removeprefix("error: ")[:500] if found else ""
 
 
 def job_id(row: Any) -> str:

@@ -199,7 +199,10 @@ class Service:
         host = self.settings.host
         if host in _EVERYWHERE:
             host = socket.gethostname() if self.settings.address else "127.0.0.1"
-        return self.settings.public_url.rstrip("/") or f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        return (
+            self.settings.public_url.rstrip("/")
+            or f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        )
 
     def _bound(self) -> socket.socket:
         family = socket.AF_INET6 if ":" in self.settings.host else socket.AF_INET

@@ -314,7 +314,9 @@ class Database:
         try:
             with self._write() as connection:
                 connection.execute(t.searches.insert().values(values))
-                _event(connection, search_id, now, "queued", {"title": given.title, "reason": values["reason"]})
+                _event(
+                    connection, search_id, now, "queued", {"title": given.title, "reason": values["reason"]}
+                )
                 return _row(connection, search_id), True
         except IntegrityError as error:
             found = self._same_key(given)
@@ -439,7 +441,7 @@ class Database:
         study_seq: int | None = None,
         data: Mapping[str, Any] | None = None,
     ) -> None:
-        """Take what the driver of a search sends: a heartbeat, and an event unless its number was seen before.
+        """Take what a driver sends: a heartbeat, and an event unless its number was seen before.
 
         Raises:
             Conflict: It is of an earlier life of the search.
@@ -456,9 +458,7 @@ class Database:
                 event = {"search_id": search_id, "at_s": now, "kind": kind, "data": dict(data or facts)}
                 _insert_or_ignore(connection, t.events, {**event, "study_seq": study_seq})
 
-    def events(
-        self, search_id: str, after: int = 0, limit: int = 200, *, kind: str = ""
-    ) -> list[Row[Any]]:
+    def events(self, search_id: str, after: int = 0, limit: int = 200, *, kind: str = "") -> list[Row[Any]]:
         """Return events of a search behind a sequence number, oldest first; of one kind, or of all."""
         chosen = (
             sa.select(t.events)
@@ -527,12 +527,15 @@ class Database:
         with self.engine.connect() as connection:
             return connection.execute(chosen).first()
 
-    def note_applied(self, search_id: str, user: str, seconds: float) -> None:
-        """Record that a training ran with a configuration for this long."""
+    def note_applied(self, search_id: str, user: str, run: str, seconds: float) -> None:
+        """Record that a run of a training has used a configuration for this long by now."""
+        values = {"at_s": self._wall(), "seconds": seconds}
+        mine = sa.and_(t.applied.c.search_id == search_id, t.applied.c.run == run)
         with self._write() as connection:
-            connection.execute(
-                t.applied.insert().values(search_id=search_id, user=user, at_s=self._wall(), seconds=seconds)
-            )
+            given = {"search_id": search_id, "run": run, "user": user, **values}
+            _insert_or_ignore(connection, t.applied, given)
+            later = sa.and_(mine, t.applied.c.seconds < seconds)
+            connection.execute(t.applied.update().where(later).values(values))
 
     def fleet(self, project: str = "") -> dict[str, float]:
         """Return what tuning cost and what it saved: hours, and counts of searches.
@@ -581,6 +584,38 @@ class Database:
             "saved_slot_hours": saved / 3600,
             **{f"searches_{state.value}": counts.get(state.value, 0) for state in State},
         }
+
+    def fleet_scripts(self, project: str = "", limit: int = 20) -> list[dict[str, Any]]:
+        """Return the searches whose confirmed gains are the largest, with what holds each script back."""
+        chosen = sa.select(t.searches, t.configs.c.speedup, t.configs.c.is_stale).join(
+            t.configs, t.configs.c.search_id == t.searches.c.id
+        )
+        if project:
+            chosen = chosen.where(t.searches.c.project == project)
+        hours = dict(
+            self._rows(
+                sa.select(t.applied.c.search_id, sa.func.sum(t.applied.c.seconds) / 3600).group_by(
+                    t.applied.c.search_id
+                )
+            )
+        )
+        rows = self._rows(chosen.order_by(t.configs.c.speedup.desc()).limit(limit))
+        return [
+            {
+                "search": row.id,
+                "title": row.title,
+                "project": row.project,
+                "speedup": row.speedup,
+                "stale": bool(row.is_stale),
+                "applied_hours": float(hours.get(row.id, 0.0)),
+                "held_back": (row.answer or {}).get("held_back", []),
+            }
+            for row in rows
+        ]
+
+    def _rows(self, chosen: Any) -> list[Any]:
+        with self.engine.connect() as connection:
+            return list(connection.execute(chosen).all())
 
     # -- webhooks and audit -------------------------------------------------------------------------
 

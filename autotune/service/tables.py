@@ -133,9 +133,11 @@ applied = Table(
     metadata,
     Column("seq", Integer, primary_key=True, autoincrement=True),
     Column("search_id", String(26), ForeignKey("searches.id"), nullable=False),
+    Column("run", String(64), nullable=False),
     Column("user", String(128), nullable=False),
     Column("at_s", Float, nullable=False),
     Column("seconds", Float, nullable=False),
+    UniqueConstraint("search_id", "run"),
 )
 
 audit = Table(

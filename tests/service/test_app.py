@@ -223,9 +223,9 @@ def test_a_drivers_token_opens_nothing_but_its_facts(app, call, tokens, database
         assert call("POST", f"/api/v1/searches/{one}/facts", token=mine, json=fact()).status_code == 403
     for method, path in routes(app):
         if path not in ("/healthz", "/login"):
-            assert call(method, path.replace("/X", f"/{one}"), token=token).status_code == 403 or path.endswith(
-                "/facts"
-            ), (method, path)
+            assert call(
+                method, path.replace("/X", f"/{one}"), token=token
+            ).status_code == 403 or path.endswith("/facts"), (method, path)
 
 
 def test_cancelling_is_repeatable_and_a_search_that_ended_says_so(call, tokens, database):
