@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.cli.ended import print_json
+from autotune.cli.outcome import print_json
 from autotune.cli.remote import client
 
 

@@ -17,17 +17,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from autotune.core.redact import redact_data
 from autotune.driver.study_facts import study_facts, trial_facts
 from autotune.errors import BackendError
-from autotune.report.mlflow import Refused
+from autotune.report.mlflow.recorder import Refused
 from autotune.store.outbox import REPORT
+from autotune.text.redact import redact_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from autotune.core.answer import Answer
-    from autotune.core.study import Study
+    from autotune.answer.answer import Answer
+    from autotune.model.study import Study
 
 PROTOCOL: Final = 1
 """Version of what is sent; the service refuses a newer one."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from autotune.core.config import config_text
-from autotune.report.summary import best_other, headline, speedup_of
-from autotune.report.why import why_lines
+from autotune.model.config import config_text
+from autotune.report.view.bottleneck_text import why_lines
+from autotune.report.view.summary import best_other, headline, speedup_of
 
 if TYPE_CHECKING:
-    from autotune.core.answer import Answer
-    from autotune.core.measurement import Estimate
-    from autotune.core.study import Study
-    from autotune.core.trial import Trial
+    from autotune.answer.answer import Answer
+    from autotune.model.measurement import Estimate
+    from autotune.model.study import Study
+    from autotune.model.trial import Trial
 
 
 def study_facts(study: Study, answer: Answer | None = None) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autotune.core.facts import HostFacts
-    from autotune.core.study import Study
+    from autotune.model.facts import HostFacts
+    from autotune.model.study import Study
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +34,8 @@ class Result:
 
 def result_of(home: Path) -> Result | None:
     """Return what the newest study below a home says; None where there is none that can be read yet."""
-    from autotune.driver.ending import answer_or_none
-    from autotune.driver.rebuilt import space_of
+    from autotune.driver.exit_status import answer_or_none
+    from autotune.driver.rebuild_space import space_of
     from autotune.driver.study_facts import study_facts
     from autotune.errors import AutotuneError
     from autotune.store.fold import fold

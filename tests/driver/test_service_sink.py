@@ -12,7 +12,7 @@ from autotune.driver import sync
 from autotune.driver.service_sink import HEARTBEAT_S, ServiceSink, report_of
 from autotune.driver.sync import Syncer
 from autotune.errors import BackendError
-from autotune.report.mlflow import Refused
+from autotune.report.mlflow.recorder import Refused
 from autotune.store.journal import Journal
 from autotune.store.outbox import REPORT, SERVICE, rows_for
 

@@ -139,8 +139,8 @@ def test_estimate_and_the_fleet_report(ended, database, capsys):
 def test_apply_takes_the_newest_configuration_for_this_script_and_machine(
     ended, database, capsys, tmp_path, monkeypatch
 ):
-    from autotune.cli import apply
-    from autotune.cli.opened import open_study
+    from autotune.cli.commands import apply
+    from autotune.cli.open_study import open_study
     from autotune.driver.result import changes_of
     from autotune.export.best_config import write_best
 
