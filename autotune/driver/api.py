@@ -127,8 +127,7 @@ class Tuned:
 
     @property
     def trials(self) -> Any:
-        """A pandas DataFrame, a row per finished trial; columns as in
-        `autotune.report.html.notebook.frame`."""
+        """A pandas DataFrame with one row per finished trial (`autotune.report.html.notebook.frame`)."""
         from autotune.report.html.notebook import frame
 
         return frame(self.study)

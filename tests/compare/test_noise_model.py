@@ -7,7 +7,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from tests.core.test_pick import BASE, BOTH, EXACT, Builder
+from tests.answer.test_pick import BASE, BOTH, EXACT, Builder
 
 from autotune.compare.noise_model import (
     LEAST_PRIOR,
