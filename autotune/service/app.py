@@ -7,6 +7,7 @@ import json
 import logging
 import time
 from contextlib import asynccontextmanager
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import FastAPI, Header, Query, Request
@@ -65,6 +66,7 @@ class SearchRequest(Strict):
     preemptible: bool = False
     gpus: int = Field(default=0, ge=0, le=1024)
     max_cost: float | None = Field(default=None, gt=0)
+    image: str = Field(default="", max_length=500)
     webhook: str = Field(default="", max_length=2000)
     commit: str = Field(default="", max_length=64)
     dirty: bool = False
@@ -132,6 +134,7 @@ def create_app(
     capacity: int = 1,
     price_per_hour: float | None = None,
     roots: tuple[str, ...] = (),
+    images: tuple[str, ...] = (),
 ) -> Any:
     """Return the ASGI application.
 
@@ -145,6 +148,7 @@ def create_app(
         capacity: Slots of the cluster, for the page and the estimate.
         price_per_hour: Of one slot; needed for price caps.
         roots: Folders on shared storage below which a search may run without a bundle.
+        images: Patterns of container images that a search may name.
     """
 
     @asynccontextmanager
@@ -163,6 +167,7 @@ def create_app(
         capacity=capacity,
         price_per_hour=price_per_hour,
         roots=roots,
+        images=images,
     )
     app.add_exception_handler(AutotuneError, _problem)
     app.add_exception_handler(HTTPException, _problem)
@@ -220,7 +225,7 @@ def _routes(app: FastAPI) -> None:
             project=who.project,
             user=who.user,
             idempotency_key=idempotency_key,
-            request=body.model_dump(include={"command", "options", "path", "commit", "dirty"}),
+            request=body.model_dump(include={"command", "options", "path", "commit", "dirty", "image"}),
             bundle=body.bundle,
             title=body.title or " ".join(body.command)[:200],
             budget_s=body.budget_s,
@@ -433,6 +438,8 @@ def _check_code(body: SearchRequest, parts: Parts) -> None:
         raise HTTPException(422, "name the code by either bundle or path")
     if body.bundle and not parts.bundles.has(body.bundle):
         raise HTTPException(422, "the bundle was not uploaded")
+    if body.image and not any(fnmatchcase(body.image, one) for one in parts.images):
+        raise HTTPException(422, "the container image is not one that the service allows (--allow-image)")
     if body.path:
         path = Path(body.path).resolve()
         if not any(path.is_relative_to(Path(root).resolve()) for root in parts.roots):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -51,6 +52,7 @@ class Job:
         cwd: Folder it runs in.
         env: Variables beside those that every job gets.
         gpus: Whole GPUs that it needs.
+        image: Container image of its processes; empty for the nodes' own environment.
     """
 
     id: str
@@ -58,6 +60,7 @@ class Job:
     cwd: str
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     gpus: int = 0
+    image: str = ""
 
 
 class Jobs(ABC):
@@ -112,10 +115,11 @@ class ProcessJobs(Jobs):
 
     Args:
         folder: For the folders of jobs.
+        python: Interpreter of the supervisors.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, python: str = sys.executable) -> None:
+        self._folder, self._python = folder, python
         self._children = set[int]()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
@@ -144,8 +148,8 @@ class ProcessJobs(Jobs):
         env = {name: value for name, value in os.environ.items() if name in PASSED} | dict(job.env)
         # Of two supervisors that start at once the lock lets one go on.
         nothing = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
-        words = [sys.executable, "-m", "autotune.service.job", str(place)]
-        self._children.add(os.posix_spawn(sys.executable, words, env, file_actions=nothing, setsid=True))
+        words = [self._python, "-m", "autotune.service.job", str(place)]
+        self._children.add(os.posix_spawn(self._python, words, env, file_actions=nothing, setsid=True))
 
     def seen(self, job_id: str) -> Seen:
         self._reap()
@@ -198,10 +202,12 @@ class RayJobs(Jobs):
         client: An `httpx.Client` with the cluster's token, if it has one.
         results: Folder on shared storage in which a job leaves its exit code: Ray's status says only whether
             it was 0.
+        python: Interpreter with autotune on the nodes.
     """
 
-    def __init__(self, address: str, client: Any, results: Path) -> None:
+    def __init__(self, address: str, client: Any, results: Path, python: str = sys.executable) -> None:
         self._base, self._client, self._results = address.rstrip("/"), client, results
+        self._python = python
         results.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def start(self, job: Job) -> None:
@@ -210,10 +216,13 @@ class RayJobs(Jobs):
         inner = {"command": list(job.command), "cwd": job.cwd}
         (place / PLAN).write_text(json.dumps(inner), encoding="utf-8")
         body = {
-            "entrypoint": f"{sys.executable} -m autotune.service.job {place}",
+            "entrypoint": shlex.join([self._python, "-m", "autotune.service.job", str(place)]),
             "submission_id": job.id,
             "entrypoint_num_cpus": 0,
-            "runtime_env": {"env_vars": dict(job.env)},
+            "runtime_env": {
+                "env_vars": dict(job.env),
+                **({"image_uri": job.image} if job.image else {}),
+            },
             "metadata": {"job": job.id},
         }
         # Ray answers 500 for an id that exists, so only what it knows afterwards counts.
@@ -234,7 +243,9 @@ class RayJobs(Jobs):
             # A head that was restarted has forgotten its jobs.
             return Seen(state=JobState.LOST if began else JobState.UNKNOWN)
         if status in ("PENDING", "RUNNING"):
-            return Seen(state=JobState.RUNNING if began else JobState.PENDING, message=message)
+            if began:
+                return Seen(state=JobState.RUNNING)
+            return Seen(state=JobState.PENDING, message=message if status == "PENDING" else "")
         return Seen(state=JobState.LOST, message=message)
 
     def stop(self, job_id: str) -> None:

@@ -6,6 +6,7 @@ Every action may be repeated, so a service that is killed at any moment goes on 
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -81,6 +82,7 @@ class Reconciler:
         options: Options of ``autotune search`` that the service sets: tracking store, Ray address.
         environ: Variables of every job.
         reports: Writes the files by which drivers reach the service.
+        python: Interpreter with autotune where jobs run.
         now: Monotonic seconds of this machine.
     """
 
@@ -95,13 +97,14 @@ class Reconciler:
         options: Mapping[str, str],
         environ: Mapping[str, str],
         reports: Reports | None = None,
+        python: str = sys.executable,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._database, self._jobs, self._place = database, jobs, place
         self._capacity, self._prepare = capacity, prepare
         self._options, self._environ = options, environ
         self.reports = reports or Reports(database)
-        self._now = now
+        self._now, self._python = now, python
         self._beats = dict[str, tuple[int, int, float]]()
         self._stopping = threading.Event()
         self._wake = threading.Event()
@@ -268,7 +271,7 @@ class Reconciler:
             self._prepare(row)
             home = self._place.home(row.id)
             home.mkdir(parents=True, exist_ok=True, mode=0o700)
-            command = command_of(row, home, self._place.best(row.id), self._options)
+            command = command_of(row, home, self._place.best(row.id), self._options, self._python)
         except AutotuneError as error:
             self._database.move(row.id, State.STARTING, State.FAILED, error.message)
             return
@@ -278,7 +281,16 @@ class Reconciler:
         if report.is_file():
             env["AUTOTUNE_SERVICE_REPORT"] = str(report)
         cwd = self._place.code(row.id)
-        self._jobs.start(Job(id=job_id(row), command=command, cwd=str(cwd), env=env, gpus=row.gpus))
+        self._jobs.start(
+            Job(
+                id=job_id(row),
+                command=command,
+                cwd=str(cwd),
+                env=env,
+                gpus=row.gpus,
+                image=row.request.get("image", ""),
+            )
+        )
 
 
 def _last_error(output: bytes) -> str:

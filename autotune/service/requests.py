@@ -24,6 +24,7 @@ class Parts(BaseModel):
     capacity: int
     price_per_hour: float | None = None
     roots: tuple[str, ...] = ()
+    images: tuple[str, ...] = ()
 
 
 def identity_of(request: Request) -> Identity:

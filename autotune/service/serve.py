@@ -8,6 +8,7 @@ import os
 import secrets
 import shutil
 import socket
+import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -52,6 +53,8 @@ class Settings:
         proxy_header: Header in which that proxy names users.
         price_per_hour: Of a slot.
         webhook_hosts: Hosts to which webhooks may be sent; empty allows none.
+        python: Interpreter with autotune where searches run; empty for this one.
+        images: Patterns of container images that searches may name (Ray's ``image_uri``); empty allows none.
         public_url: Address under which jobs reach the service; empty derives it from host and port.
     """
 
@@ -71,6 +74,8 @@ class Settings:
     price_per_hour: float | None = None
     webhook_hosts: tuple[str, ...] = ()
     public_url: str = ""
+    python: str = ""
+    images: tuple[str, ...] = ()
 
 
 class Service:
@@ -103,6 +108,7 @@ class Service:
             place,
             capacity=settings.slots,
             prepare=self._prepare,
+            python=settings.python or sys.executable,
             options=options,
             environ={"RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE", "disabled")},
         )
@@ -131,6 +137,7 @@ class Service:
             capacity=self.settings.slots,
             price_per_hour=self.settings.price_per_hour,
             roots=self.settings.code_roots,
+            images=self.settings.images,
         )
 
     def token(self) -> str:
@@ -282,12 +289,12 @@ def _when_started(server: Any, ready: Callable[[], None]) -> None:
 def _jobs(settings: Settings) -> Jobs:
     folder = settings.root / "jobs"
     if not settings.address:
-        return ProcessJobs(folder)
+        return ProcessJobs(folder, settings.python or sys.executable)
     import httpx
 
     token = os.environ.get("RAY_AUTH_TOKEN", "")
     headers = {"authorization": f"Bearer {token}"} if token else {}
-    return RayJobs(settings.address, httpx.Client(headers=headers), folder)
+    return RayJobs(settings.address, httpx.Client(headers=headers), folder, settings.python or sys.executable)
 
 
 def _check(settings: Settings) -> None:

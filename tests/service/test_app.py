@@ -311,7 +311,7 @@ def test_an_administrator_makes_tokens_and_projects_and_each_call_is_audited(cal
 def test_metrics_and_estimate_and_fleet_answer(call, tokens, database):
     database.submit(submission())
     assert 'autotune_searches{state="queued"} 1.0' in call("GET", "/metrics", token=tokens.read).text
-    body = {**SUBMIT, "bundle": "0" * 64, "gpus": 4}
+    body = {"budget_s": 600, "gpus": 4}
     found = call("POST", "/api/v1/estimate", token=tokens.run, json=body).json()
     assert (found["cost"], found["speedup"]) == (pytest.approx(600 / 3600 * 4 * 2.0), None)
     assert call("GET", "/api/v1/fleet", token=tokens.read).json()["searches_queued"] == 1

@@ -54,6 +54,7 @@ def submit(
     path: Annotated[
         str, typer.Option(metavar="DIR", help="Run code on the service's storage; send nothing.")
     ] = "",
+    image: Annotated[str, typer.Option(metavar="IMAGE", help="Container image to run in.")] = "",
     webhook: Annotated[str, typer.Option(metavar="URL", help="Called on start and end.")] = "",
     key: Annotated[str, typer.Option(metavar="KEY", help="Sending a key twice queues one search.")] = "",
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the end and write best.yaml.")] = False,
@@ -99,6 +100,7 @@ def submit(
     more: dict[str, Any] = {"gpus": gpus, "priority": priority, "preemptible": preemptible, "title": title}
     more |= {"path": path} if path else {}
     more |= {"webhook": webhook} if webhook else {}
+    more |= {"image": image} if image else {}
     more |= {"max_cost": max_cost} if max_cost is not None else {}
     client = client_of(server)
     if not json:
