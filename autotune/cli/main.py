@@ -36,7 +36,7 @@ from autotune.cli.commands.search import search
 from autotune.cli.commands.serve import admin, serve
 from autotune.cli.commands.show import show
 from autotune.cli.commands.spaces import spaces
-from autotune.cli.commands.submit import cancel, fetch, status, submit
+from autotune.cli.commands.submit import cancel, estimate, fetch, status, submit
 from autotune.cli.commands.sync import sync
 from autotune.cli.commands.ui import ui
 from autotune.cli.commands.verify import verify
@@ -133,6 +133,7 @@ app.command("schema")(schema)
 app.add_typer(spaces, name="spaces")
 app.command("serve", cls=Grouped)(serve)
 app.command("submit", cls=Grouped)(submit)
+app.command("estimate")(estimate)
 app.command("status")(status)
 app.command("cancel")(cancel)
 app.command("fetch")(fetch)

@@ -78,7 +78,10 @@ KEYS: Final = tuple(_KINDS)
 _said: set[Path] = set()
 """Files of other accounts that were passed over; each is named once."""
 
-_OTHERS: Final = ("HOME", "LOCKS", "DEBUG", "PLAN", "TRIAL", "GUARD", "FORKS")
+_OTHERS: Final = (
+    "HOME", "LOCKS", "DEBUG", "PLAN", "TRIAL", "GUARD", "FORKS", "SERVER", "TOKEN", "SERVICE_REPORT",
+    "SERVICE_DATABASE", "PROXY_SECRET", "WEBHOOK_SECRET",
+)  # fmt: skip
 """Variables of ours that are no options."""
 
 

@@ -32,6 +32,7 @@ from autotune.driver.planner import Planner, dead_ways
 from autotune.driver.recovery import cut_cycles, is_asked_again, waits
 from autotune.driver.report_writer import write_report
 from autotune.driver.script_watch import ScriptWatch, changed_module, modules_of
+from autotune.driver.service_sink import ServiceSink, report_path
 from autotune.driver.session import ENDING_S, Session
 from autotune.driver.signals import breakable, polite_ending
 from autotune.driver.spec import within_job
@@ -69,7 +70,7 @@ from autotune.space.choose_delivery import choose
 from autotune.space.environment import user_environment
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
-from autotune.store.outbox import rows_for
+from autotune.store.outbox import SERVICE, rows_for
 from autotune.store.paths import DRIVEN_FILE, default_tracking_uri, unwritable
 from autotune.store.redact import with_secrets
 from autotune.text.redact import learned, redact, secret_variables
@@ -328,6 +329,7 @@ class _Search:
         self._last_words = last_words
         self._doing = "the search"
         self._flushing = False
+        self._reporting: Syncer | None = None
         self._wall: HardWall | None = None
         self._lost: AutotuneError | None = None
         self._writing = threading.Lock()
@@ -419,6 +421,13 @@ class _Search:
             experiment=self._spec.experiment,
             home=self._home,
         )
+        if path := report_path():
+            self._reporting = Syncer(
+                self._journal,
+                session.settled_study,
+                lambda: ServiceSink(path, session.settled_study),
+                sends=SERVICE,
+            )
         try:
             return self._search(session, syncer)
         finally:
@@ -464,8 +473,10 @@ class _Search:
                     ended, failed = self._end(session, failed)
                     # Ray takes 1 to 2 s to end, and neither MLflow nor the report needs it.
                     self._flushing = True
-                    with ThreadPoolExecutor(1, "autotune-ending") as beside:
+                    with ThreadPoolExecutor(2, "autotune-ending") as beside:
                         flushed = beside.submit(syncer.flush, FLUSH_S)
+                        if self._reporting is not None:
+                            beside.submit(self._reporting.flush, FLUSH_S)
                         closers.close()
                 self._clear_up_behind_ray(failed)
                 unsent = flushed.result()
@@ -514,6 +525,8 @@ class _Search:
                 if self._wall is not None:
                     self._wall.start()
                 syncer.start()
+                if self._reporting is not None:
+                    self._reporting.start()
                 driver = self._driver(session, syncer)
                 drivers.append(driver)
                 closers.callback(driver.close)

@@ -126,7 +126,7 @@ def unwrapped(words: Sequence[str], python: str = "") -> Within | None:
         )
     if first in _SHELLS or first in _INTERACTIVE:
         raise UsageError(
-            f"{first} is no training script",
+            f"{first} is not a training script",
             hint="name the python command that it starts: -- python train.py ...",
         )
     return None
@@ -303,7 +303,7 @@ def _check_count(count: int, option: str, text: str) -> None:
 
 def _accelerate(words: Sequence[str], whole: Sequence[str], python: str) -> Within:
     if whole[0].endswith("accelerate") and whole[1:2] != ["launch"]:
-        raise UsageError("accelerate is no training script", hint="-- accelerate launch train.py ...")
+        raise UsageError("accelerate is not a training script", hint="-- accelerate launch train.py ...")
     if not words:
         raise UsageError("no script follows accelerate launch", hint="-- accelerate launch train.py ...")
     one = _one_process(words)

@@ -29,7 +29,12 @@ IN_PROCESS = ("keyword", "patch", "constant")
 
 
 def apply(
-    file: Annotated[str, typer.Argument(metavar="best.yaml", help="The file that a search wrote.")],
+    file: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="best.yaml", help="The file that a search wrote, or the id of a search on the service."
+        ),
+    ] = None,
     command: Annotated[
         list[str] | None,
         typer.Argument(
@@ -45,6 +50,15 @@ def apply(
     ] = False,
     diff: Annotated[bool, typer.Option("--diff", help="Print the changes and run nothing.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Run even if the script has changed.")] = False,
+    from_server: Annotated[
+        bool,
+        typer.Option(
+            "--from-server", help="Take the newest configuration of the service for this script and machine."
+        ),
+    ] = False,
+    report: Annotated[
+        bool, typer.Option("--report", help="Report to the service how long the training runs, and no more.")
+    ] = False,
     strict: Annotated[
         bool,
         typer.Option(
@@ -57,10 +71,20 @@ def apply(
     Ends with the script's own exit code, or with 6 if the configuration does not take effect at once.
     A change that later contradicts the search is undone, with a warning, and the training continues.
     """
-    from autotune.cli.best_file import BestFile
+    from contextlib import nullcontext
 
+    from autotune.cli.best_file import BestFile
+    from autotune.cli.heartbeat import Heartbeat
+    from autotune.cli.remote import best_file, client
+
+    if from_server:
+        # No file is given: the first word that was parsed belongs to the command.
+        command = [word for word in (file, *(command or ())) if word]
+        file = _registered(command, python)
+    if not file:
+        raise UsageError("no file is given", hint="autotune apply best.yaml; or: --from-server -- python ...")
     _check_is_result(file)
-    given = BestFile(file)
+    given = BestFile(best_file(file))
     best = given.best
     name, chosen = best.chosen(pick)
     if diff:
@@ -80,7 +104,26 @@ def apply(
     own = best.baseline.knobs
     if changes and (given.is_edited or is_other):
         changes, own = _fitting(given, chosen, changes, run, strict=strict)
-    return _run(given, name, chosen, _launch(changes, run), run, own=own, strict=strict)
+    with Heartbeat(client(), best.study.label) if report else nullcontext():
+        return _run(given, name, chosen, _launch(changes, run), run, own=own, strict=strict)
+
+
+def _registered(command: Sequence[str], python: str) -> str:
+    """Return the file of the service's configuration for the script of a command on this machine."""
+    import hashlib
+
+    from autotune.cli.remote import registered_file
+    from autotune.inspection.command import read_command, verify
+    from autotune.service.progress import hardware_key
+
+    if not command:
+        raise UsageError(
+            "--from-server needs the command", hint="autotune apply --from-server -- python train.py"
+        )
+    run = read_command(command, python=python)
+    verify(run)
+    sha256 = hashlib.sha256(Path(run.inspected).read_bytes()).hexdigest()
+    return registered_file(sha256, hardware_key(_host(run)))
 
 
 def _check_is_result(file: str) -> None:

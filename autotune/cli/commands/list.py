@@ -28,9 +28,15 @@ def list_studies(
     count: Annotated[int, typer.Option("-n", metavar="N", help="At most this many, newest first.")] = 20,
     json: Json = False,
 ) -> int:
-    """List the studies on this machine, newest first."""
+    """List the studies on this machine, newest first; of the id of a search on the service, that search."""
     from autotune.cli.outcome import print_json, terminal_columns
+    from autotune.cli.remote import on_server
     from autotune.store.paths import home, studies
+
+    if (handle := on_server(script)) is not None:
+        from autotune.cli.commands.submit import print_searches
+
+        return print_searches([handle.status()], json=json)
 
     found = studies()
     read = (_row(study.path, study.label, study.created) for study in found)

@@ -49,6 +49,8 @@ def report(
 ) -> int:
     """Write the report of a study as one file, or select again under other limits.
 
+    STUDY may be a search on the service, or the word fleet: what tuning cost the team and what it saved.
+
     Reads the journal only: nothing is measured, and results of single runs are marked as estimates. The
     HTML file fetches nothing: send it, print it, read it on a phone.
     """
@@ -62,6 +64,10 @@ def report(
             raise UsageError("--open shows an HTML file", hint="leave out --md, --json and --out -")
         from pathlib import Path
 
+        if study == "fleet":
+            from autotune.cli.fleet import print_fleet
+
+            return print_fleet(json=json)
         from autotune.cli.open_study import elsewhere, open_search
         from autotune.text.printable import visible
 

@@ -33,10 +33,10 @@ def show(
     """Show a study: its answer with every detail, the front, and what failed."""
     from autotune.cli.open_study import filed, named_file, open_study
     from autotune.cli.outcome import guarded, print_json
+    from autotune.cli.remote import find_study
     from autotune.model.study import VERIFY
     from autotune.report.text.study_notes import note
     from autotune.report.view.bottleneck_text import why_lines
-    from autotune.store.paths import find_study
 
     with guarded(as_json=json):
         opened = open_study(find_study(study))

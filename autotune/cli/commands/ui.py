@@ -37,10 +37,19 @@ def ui(
         str, typer.Option(metavar="URI", help="Another MLflow store than the search's own.")
     ] = "",
 ) -> int:
-    """Open the report of a study and its MLflow pages on this machine, until Ctrl-C."""
+    """Open the report of a study and its MLflow pages, until Ctrl-C; of a search on the service its page."""
     import sys
     import tempfile
     from pathlib import Path
+
+    from autotune.cli.remote import on_server
+
+    if (handle := on_server(study)) is not None:
+        handle.status()
+        _show(
+            handle.client.url, {"page": f"/searches/{handle.id}"}, f"/searches/{handle.id}" if open_it else ""
+        )
+        return 0
 
     from autotune.driver.mlflow_refill import is_due, refill
     from autotune.driver.sync import study_paths

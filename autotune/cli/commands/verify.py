@@ -33,7 +33,12 @@ _STOPPED = {"interrupted": EXIT_INTERRUPTED, "signal": EXIT_STOPPED, "script": U
 
 
 def verify(
-    file: Annotated[str, typer.Argument(metavar="best.yaml", help="The file that a search wrote.")],
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="best.yaml", help="The file that a search wrote, or the id of a search on the service."
+        ),
+    ],
     command: Annotated[
         list[str] | None,
         typer.Argument(
@@ -80,8 +85,9 @@ def verify(
 
     with guarded(as_json=json, as_lines=jsonl):
         from autotune.cli.best_file import BestFile
+        from autotune.cli.remote import best_file
 
-        given = BestFile(file)
+        given = BestFile(best_file(file))
         best = given.best
         name, chosen = best.chosen(pick)
         if pairs < FEWEST:
