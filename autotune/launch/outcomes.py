@@ -1,4 +1,4 @@
-"""What became of a trial once its process has ended: of its segments, of its visit, as seen from outside."""
+"""What became of a trial once its process has ended: of its segments, as seen from outside."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def test_options_reach_the_spec(cli, script, tune):
         "--trials", "9", "--seed", "3", "--run-steps", "500",
         "--tracking-uri", "http://x", "--experiment", "e",
         "--sampler", "tpe", "--transfer", "all", "--concurrency", "2", "--keep-loggers", "--start", "fork",
-        "--label", "mine", "--out", "sub.yaml", "--output-arg", "--out-dir", "--live", "on",
+        "--label", "mine", "--out", "sub.yaml", "--output-arg", "--out-dir",
         "--wait-for-quiet", "10m", "--wait", "30m", "--share",
     )  # fmt: skip
     (spec,) = tune.specs
@@ -64,7 +64,6 @@ def test_options_reach_the_spec(cli, script, tune):
     assert spec.start is StartPolicy.FORK
     assert spec.out.endswith("/sub.yaml")
     assert spec.output_args == ("--out-dir",)
-    assert spec.live is True
     assert spec.wait_for_quiet_s == 600.0
     assert (spec.wait_s, spec.share, spec.longest_wait_s) == (1800.0, True, 1800.0)
     assert spec.version
