@@ -513,6 +513,9 @@ class World:
                 return []  # the first batch is another one already
             # Another order is what the knob claims; it says nothing of the first pass, whose order is drawn.
             batches = facts.run.loader.length if facts.run and facts.run.loader else None
+            if batches and facts.run and facts.run.loader and (sizes := facts.run.loader.sizes):
+                # Of the stage with the largest batches, which has the shortest passes.
+                batches = int(facts.run.loader.dataset_length or 0) // max(sizes)
             if facts.run and facts.run.pass_samples and facts.run.inputs:
                 batches = facts.run.pass_samples // facts.run.inputs.said
             whole = batches and facts.run and int(batches / max(1.0, facts.run.backward_per_step))
@@ -720,8 +723,8 @@ def _check(knob: str, config: Config, seen: dict[str, Any], bare: dict[str, Any]
         ),
         "prefetch_factor": (any(i["prefetch"] == value for i in workers), f"iterators {seen['iterators']}"),
         "persistent_workers": (
-            any(i["persistent"] for i in workers) and len(seen["iterators"]) == 1,
-            f"iterators {seen['iterators']}",
+            any(i["persistent"] for i in workers) and seen["worker_starts"] == 1,
+            f"{seen['worker_starts']} starts of workers for one loader: {seen['iterators']}",
         ),
         "compile_mode": (
             (seen["graphs"] == 0) if value == "off" else seen["graphs"] > 0,

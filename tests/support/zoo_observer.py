@@ -20,6 +20,7 @@ import os
 import runpy
 import sys
 import threading
+import weakref
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,8 @@ class Observer:
         self.cleared: Counter[str] = Counter()
         self.children: Counter[int] = Counter()
         self.iterators: list[dict[str, Any]] = []
+        self.starts: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        """Loader -> iterators with workers that were made for it."""
         self.modules: dict[int, Any] = {}
         self.leaves: list[Any] = []
         """Parameters of a model that is made of no layers of torch's."""
@@ -145,8 +148,9 @@ class Observer:
         )
         return next((size for part in parts if (size := self._size(part)) is not None), None)
 
-    def after_iterator(self, _: Any, iterator: Any, *__: Any) -> None:
+    def after_iterator(self, _: Any, iterator: Any, loader: Any, *__: Any) -> None:
         if self.torch.is_grad_enabled():
+            self.starts[loader] = self.starts.get(loader, 0) + 1
             self.iterators.append(
                 {
                     "workers": iterator._num_workers,
@@ -251,6 +255,7 @@ class Observer:
             "cleared": dict(self.cleared),
             "children": {str(k): v for k, v in self.children.items()},
             "iterators": self.iterators[-3:],
+            "worker_starts": max(self.starts.values(), default=0),
             # L-BFGS and others have no such kernel, nor a word for it.
             "fused": [bool(group["fused"]) for group in groups if "fused" in group],
             "channels_last": [p.is_contiguous(memory_format=torch.channels_last) for p in images],

@@ -451,9 +451,7 @@ class _Watched:
             self._watch.state.faults.note("fetch_watch", error)
 
     def _is_carried(self) -> bool:
-        """A pass may leave something for the next one: what has a position, or a number that its code
-        sets.
-        """
+        """A pass may leave something to the next: a position, or a number that its code sets."""
         names = carried(self._first.codes)
         return any(
             piece.kind in SEQUENTIAL or (piece.kind == VALUE and piece.node.name in names)
