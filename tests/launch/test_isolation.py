@@ -478,3 +478,26 @@ def test_a_probe_that_nothing_ends_holds_nobody_up(tmp_path: Path, monkeypatch: 
     assert enclosure.examined.__wrapped__(str(tmp_path)) == enclosure.Isolation("redirect")
     assert waits == [enclosure.PROBE_S, -1.0, enclosure.KILLED_S]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_next_probe_removes_what_a_killed_one_has_left(tmp_path: Path) -> None:
+    old, new, linked = (tmp_path / f"{enclosure.PROBE_FOLDER}{name}" for name in ("old", "new", "linked"))
+    others = tmp_path / "others"
+    for folder in (old / "trial", new, others):
+        folder.mkdir(parents=True)
+    linked.symlink_to(others)
+    for path in (old, linked):
+        os.utime(path, (0, 0), follow_symlinks=False)
+    enclosure.examined.__wrapped__(str(tmp_path))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [new.name, "others"]
+
+
+def test_a_folder_of_another_account_is_left_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = tmp_path / f"{enclosure.PROBE_FOLDER}old"
+    old.mkdir()
+    os.utime(old, (0, 0))
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    enclosure._remove_abandoned(tmp_path)
+    assert old.is_dir()

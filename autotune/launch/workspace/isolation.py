@@ -11,6 +11,7 @@ import pwd
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
 
 PROBE_S = 15.0
 KILLED_S = 1.0
+PROBE_FOLDER = ".autotune-probe-"
+"""How the name of a probe's folder begins."""
+
+ABANDONED_S = 3600.0
+"""A probe lasts 16 s at most, so the process that made such an old folder was killed."""
+
 MANIFEST_FILES = 20_000
 
 _PASSING = ("/tmp", "/var/tmp", "/dev", "/proc", "/run", "/sys")  # noqa: S108 (told from others, not used)
@@ -82,8 +89,10 @@ def examined(base: str = "", must: tuple[str, ...] = (), trees: tuple[str, ...] 
         trees: Folders whose files and folders a trial has to be able to write to as without an overlay.
     """
     try:
-        Path(base or tempfile.gettempdir()).mkdir(parents=True, exist_ok=True)
-        folder = tempfile.mkdtemp(prefix=".autotune-probe-", dir=base or None)
+        place = Path(base or tempfile.gettempdir())
+        place.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(place)
+        folder = tempfile.mkdtemp(prefix=PROBE_FOLDER, dir=place)
     except OSError:
         return Isolation("redirect")
     try:
@@ -95,6 +104,18 @@ def examined(base: str = "", must: tuple[str, ...] = (), trees: tuple[str, ...] 
     if unwritable := found["unwritable"]:
         return Isolation("redirect", why=_why_unwritable(unwritable))
     return Isolation("overlay", moves_folders=bool(found["moves"]))
+
+
+def _remove_abandoned(place: Path) -> None:
+    """Remove folders of this account's probes that were killed."""
+    with os.scandir(place) as entries:
+        for entry in entries:
+            if not entry.name.startswith(PROBE_FOLDER):
+                continue
+            with contextlib.suppress(OSError):
+                status = entry.stat(follow_symlinks=False)
+                if status.st_uid == os.geteuid() and time.time() - status.st_mtime > ABANDONED_S:
+                    remove(entry.path)
 
 
 def _why_unwritable(sample: Mapping[str, Any]) -> str:
