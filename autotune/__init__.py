@@ -1,7 +1,6 @@
 """autotune: the configuration with which a training script trains fastest, without hurting it.
 
-The root stays light: importing it loads nothing but the standard library. `tune`, the errors and the
-two calls for scripts are loaded when they are asked for.
+Importing the package loads the standard library only; each name below is loaded on first use.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from autotune.driver.api import Tuned, load, resume, tune
     from autotune.errors import AutotuneError
+    from autotune.model.measurement import Measurement
     from autotune.report.listener import Listener
     from autotune.sdk import step, value
     from autotune.service.client import Client
@@ -23,6 +23,7 @@ __all__ = [
     "AutotuneError",
     "Client",
     "Listener",
+    "Measurement",
     "Tuned",
     "__version__",
     "load",
@@ -36,6 +37,7 @@ _HOMES = {
     "AutotuneError": "autotune.errors",
     "Client": "autotune.service.client",
     "Listener": "autotune.report.listener",
+    "Measurement": "autotune.model.measurement",
     "Tuned": "autotune.driver.api",
     "load": "autotune.driver.api",
     "resume": "autotune.driver.api",
@@ -55,7 +57,7 @@ def __getattr__(name: str) -> object:
 
 
 def _refuse_elsewhere() -> None:
-    """A script may call `step` anywhere; a search needs the systems that we know."""
+    """Check that a search can run on this system; a script may call `step` on any."""
     reason = importlib.import_module("autotune.model.supported").refusal(sys.platform, sys.version_info)
     if reason:
         raise importlib.import_module("autotune.errors").BackendError(reason)

@@ -1,7 +1,6 @@
-"""What a script may call itself: `step` and `value`. No-ops outside a trial; standard library only.
+"""Calls for scripts without PyTorch: `step` and `value`. No-ops outside a trial; standard library only.
 
-Only for loops that nothing else reaches (no torch, an own engine): a script that calls neither is
-watched from outside all the same.
+Loops of PyTorch need neither of them: their steps are counted without a call.
 """
 
 from __future__ import annotations
@@ -29,23 +28,23 @@ _session: _Session | None = None
 
 
 def step(samples: int | None = None, loss: object = None) -> None:
-    """Say that one optimizer step has ended; from the first call on nothing else counts steps.
+    """Report the end of one optimizer step; from the first call on only these calls count steps.
 
     Args:
-        samples: Samples this step consumed. What a training DataLoader hands over counts in its place; where
-            neither is known, throughput is in steps per second.
-        loss: Its loss: a number, or an array or tensor of any framework. What may still be computed on
-            a device is kept and read later, so that nobody waits for it here.
+        samples: Samples of this step. Samples of a PyTorch DataLoader have priority; if neither is known,
+            throughput is in steps per second.
+        loss: Loss of this step: a number, or an array or tensor of any framework. A value on a device is
+            read later, so the call does not synchronise.
     """
     if _session is not None:
         _session.sdk_step(samples, loss)
 
 
 def value(name: str, default: T) -> T:
-    """The value that the search asks for under this name; the default when nobody searches.
+    """Return the value of this trial for a declared knob; the default outside a search.
 
-    It comes as the default's kind where that says the same (``1e-3`` for a float, ``on`` for a bool),
-    else as it was declared.
+    The value has the type of the default where that is lossless (``1e-3`` for a float, ``on`` for a bool),
+    else the declared type.
     """
     if _session is None:
         return default
@@ -59,7 +58,7 @@ def attach(session: _Session | None) -> None:
 
 
 def _like(wanted: Value, default: object) -> object:
-    """The same in the default's kind; nothing is cut off, and nothing is raised into the script."""
+    """Return the value in the type of the default if that is lossless, else unchanged; never raises."""
     kind: Any = type(default)
     if kind is type(wanted) or default is None:
         return wanted

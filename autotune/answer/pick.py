@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from autotune.answer.answer import Answer, Recommendation, SearchOutcome
@@ -30,10 +31,11 @@ from autotune.model.objective import ENERGY
 from autotune.model.trial import Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from autotune.answer.outcome import Conclusion
     from autotune.compare.comparison import Comparison
+    from autotune.model.measurement import Measurement
     from autotune.model.study import Study
     from autotune.model.trial import Trial
 
@@ -45,16 +47,21 @@ def answer_or_none(study: Study) -> Answer | None:
     return answer(study) if baseline_runs(study) else None
 
 
-def answer(study: Study) -> Answer:
-    """What the study says now; claims rest on confirmation runs alone.
+def answer(study: Study, *, score: Callable[[Measurement], float] | None = None) -> Answer:
+    """Return the answer of a study as of now; claims are based on confirmation runs only.
 
     A gain is claimed where the lower bound of a paired interval lies above 1.00, the loss guard
     passed, and the baseline does not differ from itself in the same cycles. Among configs that are
     equally fast the one with less memory wins, then the one with fewer changes. How fast each is counts over
     the planned run, with an empty compile cache: what pays back within it may still be behind another.
 
+    Args:
+        study: With a measured baseline.
+        score: An objective in place of the study's: among configs that are confirmed to be faster, the one
+            with the largest mean score of its confirmation runs is picked.
+
     Raises:
-        AutotuneError: No baseline run was measured; ask `answer_or_none` where that can be.
+        AutotuneError: No baseline run was measured; use `answer_or_none` where that is possible.
     """
     runs = baseline_runs(study)
     if not runs:
@@ -68,6 +75,9 @@ def answer(study: Study) -> Answer:
     winners = [c for c in winners if saves(study, c)]
 
     def choose(pool: Sequence[Comparison]) -> Comparison | None:
+        if score is not None:
+            scores = {one.config: _mean_score(study, one.config, score) for one in pool}
+            return max(pool, key=lambda one: scores[one.config], default=None)
         if study.spec.objective == ENERGY:
             return most_saving(pool)
         return fastest_of(pool, lambda one: _kept_over_run(study, one))
@@ -111,6 +121,11 @@ def answer(study: Study) -> Answer:
         unsettled=unsettled,
         resume=found.resume,
     )
+
+
+def _mean_score(study: Study, config: Config, score: Callable[[Measurement], float]) -> float:
+    runs = [t.measurement for t in study.told(Stage.CONFIRM) if t.config == config and t.measurement]
+    return fmean(score(measurement) for measurement in runs)
 
 
 def _likely_pick(study: Study, found: Conclusion) -> Recommendation | None:

@@ -11,9 +11,9 @@ import shlex
 import sys
 import threading
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
@@ -34,9 +34,11 @@ if TYPE_CHECKING:
     from autotune.answer.answer import Answer, Recommendation
     from autotune.driver.tune import SearchEnd
     from autotune.model.config import Value
-    from autotune.model.measurement import Estimate
+    from autotune.model.measurement import Estimate, Measurement
     from autotune.model.study import Study
     from autotune.report.listener import Listener
+
+    Objective = Callable[[Measurement], float]
 
 _REASONS = {
     EXIT_YES: "faster",
@@ -46,100 +48,131 @@ _REASONS = {
     UsageError.exit_code: "script_changed",
 }
 
-# In somebody else's program it is theirs to say where a log goes; without it Python prints tracebacks.
+# The program configures logging; without a handler Python would print tracebacks.
 logging.getLogger("autotune").addHandler(logging.NullHandler())
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Tuned:
-    """What a search found.
+    """The result of a search. In a notebook it shows the answer.
 
     Args:
-        end: How it ended.
+        end: How the search ended.
     """
 
     end: SearchEnd
 
     @property
     def study(self) -> Study:
-        """Everything that was asked and measured, every trial with its outcome."""
+        """The study: its specification and every trial with its outcome."""
         return self.end.study
 
     @property
     def answer(self) -> Answer:
-        """Picks, front, control and caveats."""
+        """Picks, Pareto front, control and caveats."""
         assert self.end.answer is not None
         return self.end.answer
 
     @property
     def is_better(self) -> bool:
-        """Something was confirmed to be faster than the unchanged script."""
+        """Whether a configuration is confirmed to be faster than the unchanged script."""
         return self.answer.is_better
 
     @property
     def best(self) -> Recommendation:
-        """The pick that `autotune apply` takes; the unchanged script where nothing beats it."""
+        """The pick that `autotune apply` uses; the unchanged script if nothing is faster."""
         return self.answer.best
 
     @property
     def safe(self) -> Recommendation:
-        """The fastest that leaves the arithmetic of the training as it is."""
+        """The fastest configuration that leaves the arithmetic unchanged."""
         return self.answer.safe
 
     @property
     def fastest(self) -> Recommendation | None:
-        """One that trains with another effective batch; None where none reaches the loss sooner."""
+        """The configuration that changes the training and reaches the same loss soonest; None without one."""
         return self.answer.fastest
 
     @property
     def outcome(self) -> str:
-        """``faster``, ``nothing_faster`` or ``inconclusive``, whether the search was stopped or not."""
+        """``faster``, ``nothing_faster`` or ``inconclusive``."""
         return self.answer.outcome.value
 
     @property
     def likely(self) -> Recommendation | None:
-        """The best candidate of an inconclusive search, not confirmed; None where nothing read faster."""
+        """The best candidate of an inconclusive search, not confirmed; None without one."""
         return self.answer.likely
 
     @property
     def speedup(self) -> Estimate:
-        """Of `best` over the unchanged script; its interval says by `confidence` how sure it is."""
+        """Speed-up of `best` over the unchanged script: value, interval and confidence."""
         return self.answer.best.speedup
 
     @property
     def path(self) -> Path:
-        """The best.yaml that was written."""
+        """Path of the best.yaml that was written."""
         return Path(self.study.spec.out)
 
     @property
     def reason(self) -> str:
-        """Why it ended.
+        """Why the search ended.
 
         ``faster``, ``nothing_faster``, ``inconclusive``, ``interrupted`` (Ctrl-C), ``stopped``, or
-        ``script_changed``: it was edited meanwhile, and what was found holds for it as it was.
+        ``script_changed``: the script was edited during the search; the result holds for the old version.
         """
         return _REASONS.get(self.end.exit_code, "nothing_faster")
 
     @property
     def exit_code(self) -> int:
-        """What the command line would have ended with."""
+        """Exit code of the command line for this result."""
         return self.end.exit_code
 
     @property
     def trials(self) -> Any:
-        """A pandas DataFrame with one row per finished trial (`autotune.report.html.notebook.frame`)."""
+        """A pandas DataFrame with a row per finished trial; pandas must be installed.
+
+        Columns: ``trial``, ``stage``, ``state`` (``measured`` or the kind of failure), ``config``, one per
+        knob, ``throughput`` in ``unit``, ``speedup`` (relative to the baseline, a single run),
+        ``peak_memory_gib``, ``data_wait_frac``, ``disturbed``, ``seconds``.
+        """
         from autotune.report.html.notebook import frame
 
         return frame(self.study)
 
     def plot(self) -> Any:
-        """Return a matplotlib figure with the speed of every measured trial over the baseline."""
+        """Return a matplotlib figure: the speed of every measured trial relative to the baseline."""
         from autotune.report.html.notebook import figure
 
         return figure(self.study, self.answer)
 
+    def select(self, objective: Objective, *, out: str | os.PathLike[str] = "") -> Tuned:
+        """Select `best` and `safe` again by an objective of your own; nothing is run.
+
+        Of the configurations that are confirmed to be faster, the one with the largest mean over its
+        confirmation runs is selected::
+
+            def samples_per_gib(measurement):
+                return measurement.throughput.value / measurement.memory.peak_bytes * 2**30
+
+            autotune.load().select(samples_per_gib, out="lean.yaml")
+
+        Args:
+            objective: From an `autotune.Measurement` to a number; larger is better.
+            out: File for `autotune apply`; empty writes none.
+        """
+        from autotune.answer.pick import answer
+        from autotune.driver.result import changes_of
+        from autotune.export.best_config import write_best
+
+        study, found = self.study, answer(self.study, score=objective)
+        if out:
+            path = Path(out).absolute()
+            study = replace(study, spec=replace(study.spec, out=str(path)))
+            write_best(path, study, found, changes_of(study))
+        return Tuned(replace(self.end, study=study, answer=found))
+
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, ``autotune.result/v1``: what ``autotune search --json`` prints."""
+        """Return plain data, ``autotune.result/v1``: the object of ``autotune search --json``."""
         return result_data(self.end, self.end.exit_code)
 
     def __str__(self) -> str:
@@ -175,7 +208,7 @@ def tune(
     effective_batch: str = "explore",
     run_steps: int | None = None,
     price_per_hour: float | None = None,
-    objective: str = "throughput",
+    objective: str | Objective = "throughput",
     profile: bool = False,
     trials: int | None = None,
     seed: int = 0,
@@ -199,64 +232,67 @@ def tune(
     progress: bool | TextIO | Listener | Sequence[Listener] = False,
     **renamed: Any,
 ) -> Tuned:
-    """Search the fastest configuration of a training script; returns when the budget is spent at the latest.
+    """Search the fastest configuration of a training script; return when the budget is spent at the latest.
 
-    The script runs in processes of its own, exactly as under ``autotune search``; nothing of it is
-    imported here. May be called from any thread and inside a running event loop, where it blocks; with
-    ``driver="ray"`` from the main thread alone. In the main thread a first Ctrl-C ends the search with the
-    best so far, a second one raises KeyboardInterrupt; other signals are left to the program. Settings of
-    pyproject.toml and ``AUTOTUNE_*`` variables of options do not count here: what is not said has its
-    default.
+    The script runs in processes of its own, as under ``autotune search``; it is not imported here. The
+    call blocks, in any thread and inside a running event loop; with ``driver="ray"`` in the main thread only.
+    In the main thread a first Ctrl-C ends the search with the best result so far, and a second one raises
+    KeyboardInterrupt. Settings of pyproject.toml and ``AUTOTUNE_*`` variables of options are not used.
 
     Args:
         script: The training script, unmodified.
         budget: Wall time for everything: ``"30m"``, or seconds.
-        args: The script's own arguments: one by one, or a text as it is typed.
+        args: Arguments of the script: a list, or one text as on a command line.
         command: Instead of `script` and `args`: a whole command, ``"python -m package.train --lr 1e-3"``.
         python: Interpreter of the script's environment; see `autotune search --help`.
         space: Search space: a preset, ``auto``, or a file.
         set: Values to search, by knob: ``{"num_workers": [0, 2, 4]}``, or one value.
         fix: Values to pin, by knob: ``{"precision": "bf16"}``.
-        knob: Search these only; several names or one.
-        allow: Knobs that change the training, or may do harm later than a search sees, and are wanted.
+        knob: Knobs to search: one name or several; empty for all.
+        allow: Knobs to permit that change the training, or may do harm later than a search can see.
         max_memory: Upper bound on peak memory: ``"6GiB"``, ``"80%"``, or bytes.
         effective_batch: ``explore``, ``keep`` or ``LO..HI``.
         run_steps: Optimizer steps of the real run; compile time is charged to it.
-        price_per_hour: Of the machine; the answer then says what a million samples cost.
-        objective: ``throughput``, ``energy`` (the least per sample of all that is faster), or ``cost``.
-        profile: Keep a profiler trace of the script and of the winner in the study's folder.
-        trials: At most this many.
-        seed: Of the search.
-        driver: ``inline`` runs trials one after the other from this process, ``ray`` by Ray Tune, where this
-            program is not connected to a Ray already.
+        price_per_hour: Price of the machine; adds the cost of a million samples to the answer.
+        objective: ``throughput``, ``energy`` (the least per sample of all that is faster), ``cost``, or a
+            function from an `autotune.Measurement` to a number. With a function the search explores for
+            throughput, and the picks are selected by it: see `Tuned.select`.
+        profile: Store a profiler trace of the script and of the winner in the study's folder.
+        trials: Upper bound on the number of trials.
+        seed: Seed of the search.
+        driver: ``inline`` runs trials in sequence from this process; ``ray`` uses Ray Tune, if this program
+            is not connected to Ray.
         address: An existing Ray cluster.
-        concurrency: Trials at once under Ray; 0 lets the driver decide.
-        sampler: Who proposes configurations: ``staged``, ``tpe``, ``gp``, ``nsga2``, ``random``, ``brute``,
-            ``coordinate``; see docs/search.md.
-        transfer: Earlier studies that say where to begin: ``same-script``, ``all``, ``off``.
-        start: ``auto`` for screening trials that are forked from a process which has imported PyTorch, where
-            that is safe; ``fork`` says where it is not, ``cold`` starts each anew; see docs/search.md.
-        wait_for_quiet: Longest wait for other processes to end, ``10m``; empty waits for nothing.
-        wait: Longest wait for a search on the same CPUs or accelerators, ``30m``; empty for twice the budget.
-        share: Measure beside that search after `wait`, at once without it.
-        tracking_uri: MLflow store; a local one where empty.
+        concurrency: Trials at a time under Ray; 0 lets the driver choose.
+        sampler: Method that proposes configurations: ``staged``, ``tpe``, ``gp``, ``nsga2``, ``random``,
+            ``brute``, ``coordinate``; see docs/search.md.
+        transfer: Earlier studies to start from: ``same-script``, ``all``, ``off``.
+        start: How screening trials start. ``auto``: forked from a process that has imported PyTorch, where
+            that is safe. ``fork``: the same, with a note where it is not safe. ``cold``: each in a new
+            interpreter. See docs/search.md.
+        wait_for_quiet: Longest wait for other processes to end, such as ``10m``; empty for no wait.
+        wait: Longest wait for another search on the same CPUs or accelerators, such as ``30m``; empty for
+            twice the budget.
+        share: Measure beside that search after `wait`; without `wait` at once.
+        tracking_uri: MLflow store; empty for the local one.
         experiment: MLflow experiment.
         mlflow_tag: Tags of the study's MLflow run, ``"team=vision"``.
-        mlflow_parent_run: Id of the MLflow run below which the study's run is nested. Where it is empty and
-            the program has an active MLflow run, that one, in the program's tracking store.
-        out: Where best.yaml goes.
-        label: Name of the study, for people.
-        output_arg: The script's options that name its output folder.
-        keep_loggers: Leave the script's own trackers on.
-        progress: True for lines on stderr, a stream, or listeners of your own; False for silence.
+        mlflow_parent_run: Id of the MLflow run below which the study's run is nested. Empty: the program's
+            active MLflow run, if any, in its tracking store.
+        out: Path of best.yaml.
+        label: Name of the study.
+        output_arg: Options of the script that name its output folder.
+        keep_loggers: Keep the script's experiment trackers on during trials.
+        progress: True for lines on stderr, a stream, a listener or several; False for no output.
         renamed: ``sets``, ``fixes``, ``knobs`` and ``output_args``: deprecated names of `set`, `fix`, `knob`
             and `output_arg`.
 
     Raises:
-        UsageError: Something cannot be carried out as it was asked; nothing was run.
-        ScriptError: The script fails as it is.
-        NothingFeasible: Nothing fits into `max_memory`.
-        StoreError, BackendError: Study, machine or service; `AutotuneError` is the root of all of them.
+        UsageError: The request cannot be carried out; nothing was run.
+        ScriptError: The unchanged script fails.
+        NothingFeasible: No configuration fits into `max_memory`.
+        StoreError, BackendError: The study, the machine or a service failed. The base class of all errors
+            is `AutotuneError`.
     """
     from autotune.driver.tune import run_search
 
@@ -274,6 +310,7 @@ def tune(
     for name, value in (("knob", knob), ("allow", allow), ("output_arg", output_arg)):
         _check(name, value, (str, Iterable), "a name, or a list of names")
     tracking_uri, parent_run = _mlflow_place(tracking_uri, experiment, mlflow_parent_run)
+    scored = objective if callable(objective) else None
     options = SearchOptions(
         budget=budget if isinstance(budget, str) else f"{budget:f}s",
         space=os.fspath(space),
@@ -285,7 +322,7 @@ def tune(
         effective_batch=effective_batch,
         run_steps=run_steps,
         price_per_hour=price_per_hour,
-        objective=objective,
+        objective=objective if isinstance(objective, str) else "throughput",
         profile=profile,
         trials=trials,
         seed=seed,
@@ -312,7 +349,8 @@ def tune(
     _check_ray(driver)
     with ExitStack() as closers:
         listeners = _listeners(progress, run.notes, closers)
-        return Tuned(run_search(spec, listeners=listeners, owns_process=False))
+        found = Tuned(run_search(spec, listeners=listeners, owns_process=False))
+    return found if scored is None else found.select(scored, out=spec.out)
 
 
 def load(name: str | os.PathLike[str] = "") -> Tuned:
@@ -395,10 +433,10 @@ def _renamed(given: Mapping[str, Any]) -> Mapping[str, Any]:
 def _check(
     name: str, value: object, kinds: tuple[type, ...], expected: str, *, may_be_none: bool = False
 ) -> None:
-    """A notebook's slip is told like one on the command line, and not by whatever trips over it.
+    """Check the type of an argument, with an error as on the command line.
 
     Raises:
-        UsageError: The value is of another kind.
+        UsageError: The value has another type.
     """
     if value is None and may_be_none:
         return
@@ -422,7 +460,7 @@ def _command(script: str, args: str | Iterable[object], command: str | Sequence[
 
 
 def _words(text: str) -> list[str]:
-    """As a shell takes a line apart."""
+    """Split a text as a shell does."""
     try:
         return shlex.split(text)
     except ValueError as error:
@@ -431,12 +469,12 @@ def _words(text: str) -> list[str]:
 
 
 def _names(given: str | Sequence[str]) -> tuple[str, ...]:
-    """Several, or one that has no list around it."""
+    """Return one name or several as a tuple."""
     return (given,) if isinstance(given, str) else tuple(given)
 
 
 def _narrowed(what: str, given: object) -> tuple[str, ...]:
-    """Values by knob, in the notation of the command line: ``num_workers=0,2``."""
+    """Return values by knob in the notation of the command line: ``num_workers=0,2``."""
     if not isinstance(given, Mapping):
         raise UsageError(f"{what} is not a mapping of knobs to values", hint=f'{what}={{"num_workers": 4}}')
     pairs = cast("Mapping[object, object]", given)
@@ -444,7 +482,7 @@ def _narrowed(what: str, given: object) -> tuple[str, ...]:
 
 
 def _texts(knob: object, value: object) -> list[str]:
-    """One value or several; text is one, not its letters."""
+    """Return the texts of one value or several; a text is one value."""
     plain = isinstance(value, (bool, int, float, str))
     if not plain and not isinstance(value, Iterable):
         hint = "a value is text, a number, true or false; several values are a list"
@@ -468,10 +506,10 @@ def _mlflow_place(tracking_uri: str, experiment: str, parent_run: str) -> tuple[
 
 
 def _check_ray(driver: str) -> None:
-    """Whether Ray Tune can drive a search in this program.
+    """Check that Ray Tune can drive a search in this program.
 
     Raises:
-        UsageError: Its loop could not be broken here, or ending our Ray would end that of the program.
+        UsageError: Not in the main thread, or the program is connected to Ray.
     """
     if driver != "ray":
         return

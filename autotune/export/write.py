@@ -75,12 +75,14 @@ def _headlines(best: BestConfig, name: str) -> list[str]:
     if not any(pick.changes for pick in best.picks.values()):
         return ["Nothing is faster: the picks are your unchanged script.", evidence]
     pick = best.picks[best.pick]
-    started = ["-m", best.study.module] if best.study.module else [Path(best.study.script).name]
+    started = ["-m", best.study.module] if best.study.module else [best.study.script]
     command = shlex.join([*launch_words(best.study.launcher or "", best.study.python or ""), *started])
     apply = f"Apply: autotune apply {shlex.quote(name)}"
+    # An absolute path names folders of this machine, and holds on no other one.
+    is_portable = command.isprintable() and not Path(best.study.script).is_absolute()
     return [
         *_claim(best, pick),
-        f"{apply} -- {command}" if command.isprintable() else apply,
+        f"{apply} -- {command}" if is_portable else apply,
         evidence,
     ]
 

@@ -136,7 +136,7 @@ def test_a_listener_of_ones_own_is_told(fake: FakeTune) -> None:
         ({"command": "python train.py", "args": ["x"], "budget": "10m"}, UsageError, "both a command and"),
         ({"script": "train.py", "budget": "10m", "driver": "dask"}, UsageError, "--driver"),
         ({"script": "train.py", "budget": "10m", "args": "--name 'x"}, UsageError, "cannot be read"),
-        ({"script": "train.py", "budget": "10m", "set": ["precision"]}, UsageError, "set names no values"),
+        ({"script": "train.py", "budget": "10m", "set": ["precision"]}, UsageError, "set is not a mapping"),
         ({"script": "train.py", "budget": "10m", "set": {"threads": None}}, UsageError, "cannot be None"),
         ({"script": "train.py", "budget": "10m", "fix": {"x": "a,b"}}, UsageError, "contains a comma"),
         ({"script": "train.py", "budget": None}, UsageError, "budget cannot be None"),
@@ -318,3 +318,39 @@ def test_a_search_below_an_active_mlflow_run_is_nested_there(
     assert (second.mlflow_parent_run, second.tracking_uri) == ("", "http://x")
     with pytest.raises(UsageError, match="reserved name"):
         autotune.tune("train.py", mlflow_tag="mlflow.user=me")
+
+
+def samples_per_byte(measurement: autotune.Measurement) -> float:
+    return measurement.throughput.value / measurement.memory.peak_bytes
+
+
+def test_an_objective_of_ones_own_selects_among_confirmed_configs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from journaled import FAST, LEAN, journaled
+
+    monkeypatch.undo()
+    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
+    (tmp_path / "train.py").write_text("")
+    journaled(tmp_path / "train.py", label="mine")
+    found = autotune.load("mine")
+    lean = found.select(samples_per_byte, out=tmp_path / "lean.yaml")
+    assert (found.best.config, lean.best.config) == (FAST, LEAN)
+    assert (lean.is_better, lean.speedup.value) == (True, pytest.approx(1.5, rel=0.02))
+    assert "num_workers=2" in lean.path.read_text(encoding="utf-8").splitlines()[0]
+    assert found.select(lambda measurement: measurement.throughput.value).best.config == FAST
+
+
+def test_a_search_with_an_objective_of_ones_own_ends_with_its_selection(
+    fake: FakeTune, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen: list[Any] = []
+
+    def select(found: Any, objective: Any, *, out: str) -> str:
+        chosen.append((objective, out))
+        return "selected"
+
+    monkeypatch.setattr("autotune.driver.api.Tuned.select", select)
+    assert autotune.tune("train.py", objective=samples_per_byte) == "selected"
+    assert fake.specs[0].objective == "throughput"
+    assert chosen == [(samples_per_byte, fake.specs[0].out)]
