@@ -335,7 +335,7 @@ def _usage(error: Any) -> UsageError:
     message, _, choices = message.partition(" Choose from:")
     # The parser lists them below each other.
     listed = ", ".join(choices.replace(",", " ").split())
-    hint = f"one of: {listed}" if listed else f"{verb} --help shows what there is"
+    hint = f"one of: {listed}" if listed else f"{verb} --help lists the options"
     return UsageError(message, hint=_meant(message) or hint)
 
 
@@ -380,7 +380,7 @@ def _meant(message: str) -> str:
 def _of_the_machine(error: BaseException) -> AutotuneError | None:
     """An error of Python's that says something about where we run, and nothing about us."""
     if isinstance(error, FileNotFoundError) and _is_nowhere():
-        return BackendError("the current folder does not exist any more", hint="go to one that does: cd ~")
+        return BackendError("the current folder does not exist any more", hint="change to another one: cd ~")
     if isinstance(error, RuntimeError) and "home directory" in str(error):
         return BackendError(
             "no home folder is known for this user", hint="set HOME, or AUTOTUNE_HOME for our own files"

@@ -258,7 +258,7 @@ class Syncer:
         self._warned = True
         text = error.message if isinstance(error, AutotuneError) else first_line(error)
         log.warning(
-            "%s. The search goes on; %s sends the records later.",
+            "%s. The search continues; %s sends the records later.",
             redact(text, free=True).rstrip("."),
             "`autotune sync`" if self._sends == MLFLOW else "it",
         )
@@ -355,7 +355,7 @@ def _address(study: Study, tracking_uri: str) -> str:
 
 def _refuse_verification(study: Study) -> None:
     if study.spec.purpose == VERIFY:
-        message = f"study {study.spec.label} is what `autotune verify` measured, which MLflow is not told"
+        message = f"study {study.spec.label} is what `autotune verify` measured, which is not sent to MLflow"
         raise UsageError(message, hint=f"it is here: autotune show {study.spec.label}")
 
 

@@ -294,7 +294,7 @@ def _resumable(folded: Study, budget_s: float | None, trials: int | None = None)
     if left_s and (cut_s := within_job(left_s)) < left_s:
         spec = replace(spec, budget=replace(spec.budget, seconds=folded.elapsed_s + cut_s))
     if folded.facts is None:
-        message = f"study {spec.label} ended before anything was known about the script"
+        message = f"study {spec.label} ended before the script was measured"
         raise StoreError(message, hint="start it again: autotune search")
     _refuse_another_script(folded, folded.facts, spec)
     if spec.python != sys.executable:
@@ -571,7 +571,7 @@ class _Search:
         try:
             clear_up(self._home, list(self._journal.entries()), self._spec)
         except Exception:
-            log.exception("what the last trials have left could not be removed; a resume does it")
+            log.exception("files of the last trials could not be removed; a resume removes them")
 
     def _connect(self, driver: Driver, session: Session, syncer: Syncer) -> None:
         """Start or reach what runs trials; a wait for it is announced."""
@@ -711,8 +711,8 @@ class _Search:
         if self._written is None:
             seconds = self._spec.budget.seconds
             return BackendError(
-                f"{self._doing} did not come back within the budget of {seconds:.0f} s; there is no answer",
-                hint="is the machine or the cluster there? try --driver inline, or give more time: --budget",
+                f"{self._doing} did not finish within the budget of {seconds:.0f} s; there is no answer",
+                hint="check the machine or the cluster; try --driver inline, or give more time: --budget",
             )
         study, answer = self._written
         study = replace(study, stopped=stopped or "finished")
@@ -734,7 +734,7 @@ class _Search:
             try:
                 call(listener)
             except Exception:
-                log.exception("a listener failed; the search goes on")
+                log.exception("a listener failed; the search continues")
 
 
 def _refuse_another_script(study: Study, facts: Facts, spec: StudySpec) -> None:

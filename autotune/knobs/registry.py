@@ -140,7 +140,7 @@ def _installed() -> list[Knob]:
             message = f'the knob "{point.name}" ({point.value}) cannot be loaded: {error}'
             raise UsageError(message, hint="Repair or remove the package that offers it.") from error
         if not (isinstance(kind, type) and issubclass(kind, Knob)):
-            message = f'the entry point "{point.name}" ({point.value}) is no Knob class'
-            raise UsageError(message, hint="It has to name a subclass of autotune.knobs.base.Knob.")
+            message = f'the entry point "{point.name}" ({point.value}) is not a Knob class'
+            raise UsageError(message, hint="It must name a subclass of autotune.knobs.base.Knob.")
         knobs.append(kind())
     return knobs

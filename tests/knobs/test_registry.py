@@ -89,7 +89,7 @@ class Extra(Precision):
 @pytest.mark.parametrize(
     ("thing", "message"),
     [
-        (int, "is no Knob class"),
+        (int, "is not a Knob class"),
         (ImportError("gone"), "cannot be loaded: gone"),
         (Precision, "two knobs are called"),
     ],

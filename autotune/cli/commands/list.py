@@ -21,7 +21,8 @@ _SHORTEST_ANSWER = 16
 
 def list_studies(
     script: Annotated[
-        str | None, typer.Argument(metavar="[SCRIPT]", help="Only studies whose script's path holds this.")
+        str | None,
+        typer.Argument(metavar="[SCRIPT]", help="Only studies whose script's path contains this text."),
     ] = None,
     *,
     count: Annotated[int, typer.Option("-n", metavar="N", help="At most this many, newest first.")] = 20,
@@ -44,7 +45,7 @@ def list_studies(
         print_json({"schema": "autotune.list/v1", "studies": rows, "count": len(found), "exit": 0})
     elif not rows:
         of = f" of {script}" if script else ""
-        print(f"no studies{of} below {home() / 'studies'}; begin one: autotune search train.py")
+        print(f"no studies{of} below {home() / 'studies'}; start one: autotune search train.py")
     else:
         print(_table(rows, terminal_columns()))
     return 0

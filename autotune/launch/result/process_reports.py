@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from autotune.model.facts import RunFacts
     from autotune.protocol.events import Event
+    from autotune.protocol.rank_log import RankLog
 
 
 _NEIGHBOUR_LOST = re.compile(
@@ -40,6 +41,8 @@ class Told:
     """What was found out after the segment; empty where nothing was."""
     done: Done | None = None
     broke: Broke | None = None
+    ranks: tuple[RankLog, ...] = ()
+    """Logs of all ranks, where several processes train together; read once they have ended."""
     beating: bool = False
     """Its last sign of life was no step: it evaluates or writes a checkpoint."""
 
