@@ -29,6 +29,7 @@ from autotune.cli.commands.export import export
 from autotune.cli.commands.inspect import inspect
 from autotune.cli.commands.list import list_studies
 from autotune.cli.commands.logs import logs
+from autotune.cli.commands.mcp import mcp
 from autotune.cli.commands.report import report
 from autotune.cli.commands.resume import resume
 from autotune.cli.commands.schema import schema
@@ -137,6 +138,7 @@ app.command("estimate")(estimate)
 app.command("status")(status)
 app.command("cancel")(cancel)
 app.command("fetch")(fetch)
+app.command("mcp")(mcp)
 app.add_typer(admin, name="admin")
 
 

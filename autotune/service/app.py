@@ -28,6 +28,8 @@ from autotune.service.estimate import estimate
 from autotune.service.queue import Limits
 from autotune.service.reconcile import job_id
 from autotune.service.requests import Parts, Who, With, cancelled, shown, visible
+from autotune.service.retention import forget
+from autotune.service.reverify import request_of
 from autotune.service.states import FINAL, State
 from autotune.service.store import Conflict, Submission
 from autotune.shortage import shortage
@@ -44,6 +46,8 @@ log = logging.getLogger(__name__)
 
 _POLL_S: Final = 1.0
 _KEEPALIVE_S: Final = 15.0
+VERIFY_WINDOW_S: Final = 600
+"""Requests to verify one search within this time are one: a repeated call queues nothing."""
 MOST_LOG: Final = 256 * 1024
 
 
@@ -276,6 +280,21 @@ def _routes(app: FastAPI) -> None:
             raise Conflict("the search changed meanwhile", hint="look at its state again")
         parts.reconciler.poke()
         return shown(parts.database.search(search_id))
+
+    @app.post("/api/v1/searches/{search_id}/verify", status_code=201)
+    def verify(search_id: str, who: Who, parts: With, response: Response) -> dict[str, Any]:
+        row = visible(parts, who, search_id)
+        if not parts.place.best(row.id).is_file():
+            raise Conflict("the search has no configuration to verify")
+        cause = f"asked-{int(time.time()) // VERIFY_WINDOW_S}"
+        made, is_new = parts.database.submit(request_of(row, cause=cause, user=who.user))
+        response.status_code = 201 if is_new else 200
+        parts.reconciler.poke()
+        return shown(made)
+
+    @app.delete("/api/v1/searches")
+    def forget_old(older_than_s: Annotated[float, Query(gt=0)], parts: With) -> dict[str, Any]:
+        return {"deleted": forget(parts.database, parts.place, older_than_s)}
 
     @app.get("/api/v1/searches/{search_id}/best.yaml")
     def best(search_id: str, who: Who, parts: With) -> PlainTextResponse:

@@ -105,7 +105,8 @@ class Gate:
         if (problem := _outside(identity, path)) is not None:
             await _answer(send, 403, problem)
             return
-        if path.startswith(_SCOPE_OF_ADMIN) and not identity.allows("admin"):
+        is_admin = path.startswith(_SCOPE_OF_ADMIN) or (method == "DELETE" and path == "/api/v1/searches")
+        if is_admin and not identity.allows("admin"):
             await _answer(send, 403, "this needs a token of scope admin")
             return
         if method not in SAFE and not (identity.allows("run") or identity.scope == REPORT):

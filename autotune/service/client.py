@@ -67,6 +67,16 @@ class Handle:
         """Continue it with a further budget."""
         return self.client.request("POST", f"/api/v1/searches/{self.id}/resume", json={"budget_s": budget_s})
 
+    def verify(self) -> Handle:
+        """Queue a verification of its configuration."""
+        return Handle(self.client, self.client.request("POST", f"/api/v1/searches/{self.id}/verify")["id"])
+
+    def trials(self) -> list[dict[str, Any]]:
+        """Return its trials so far."""
+        return self.client.request("GET", f"/api/v1/searches/{self.id}/trials", params={"limit": 500})[
+            "trials"
+        ]
+
     def logs(self, *, follow: bool = False) -> Iterator[str]:
         """Yield the output of the search, piece by piece; with `follow` until it has ended."""
         offset = 0

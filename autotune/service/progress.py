@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ class Result:
         script_sha256: Digest of the script's source.
         hardware: Key of the machine; results with other keys are never compared.
         speedup: Of the pick ``best``.
+        devices: CPU and accelerators.
+        versions: PyTorch and the accelerators' driver, on which a gain depends as well.
     """
 
     summary: dict[str, Any]
@@ -30,6 +33,8 @@ class Result:
     script_sha256: str
     hardware: str
     speedup: float
+    devices: str = ""
+    versions: str = ""
 
 
 def result_of(home: Path) -> Result | None:
@@ -58,7 +63,82 @@ def result_of(home: Path) -> Result | None:
         script_sha256=study.facts.script.sha256 if study.facts is not None else "",
         hardware=_key(study),
         speedup=answer.best.speedup.value if answer is not None and is_faster else 1.0,
+        devices=_devices(study),
+        versions=_versions(study),
     )
+
+
+def unsent_trials(home: Path) -> list[tuple[int, dict[str, Any]]]:
+    """Return what a driver that has ended could not send: sequence numbers of its outbox, and trials."""
+    from autotune.driver.rebuild_space import space_of
+    from autotune.driver.study_facts import trial_facts
+    from autotune.errors import AutotuneError
+    from autotune.store.fold import fold
+    from autotune.store.journal import Journal
+    from autotune.store.outbox import SERVICE
+    from autotune.store.paths import JOURNAL_FILE, newest_study_dirs
+
+    path = next(iter(newest_study_dirs(home)), None)
+    if path is None or not (path / JOURNAL_FILE).is_file():
+        return []
+    try:
+        with Journal.read(path / JOURNAL_FILE) as journal:
+            rows = [row for row in journal.pending(SERVICE, 100_000) if row.op == "trial_ended"]
+            study = fold(journal.entries(), build=space_of) if rows else None
+    except AutotuneError:
+        return []
+    trials = {} if study is None else {trial.number: trial for trial in study.trials}
+    numbered = [(row.seq, row.payload["number"]) for row in rows]
+    return [(seq, trial_facts(study, trials[n])) for seq, n in numbered if study is not None and n in trials]
+
+
+def verified_of(home: Path) -> Result | None:
+    """Return what the newest verification below a home found; None where there is none that can be read."""
+    from autotune.driver.verification import read_verified
+    from autotune.errors import AutotuneError
+    from autotune.store.paths import newest_study_dirs
+
+    path = next(iter(newest_study_dirs(home)), None)
+    if path is None:
+        return None
+    try:
+        found = read_verified(path)
+    except AutotuneError:
+        return None
+    ratio = None if found.comparison is None else found.comparison.speedup
+    summary: dict[str, Any] = {
+        "verdict": found.verdict,
+        "headline": f"verified: {found.verdict.replace('_', ' ')}",
+    }
+    if ratio is not None:
+        ends = [end if math.isfinite(end) else None for end in (ratio.low, ratio.high)]
+        summary |= {"speedup": ratio.value, "interval": ends}
+    return Result(
+        summary=summary,
+        is_faster=found.verdict == "faster",
+        script_sha256=found.study.facts.script.sha256 if found.study.facts is not None else "",
+        hardware=_key(found.study),
+        speedup=1.0 if ratio is None else ratio.value,
+        devices=_devices(found.study),
+        versions=_versions(found.study),
+    )
+
+
+def _devices(study: Study) -> str:
+    host = None if study.facts is None else study.facts.host
+    return (
+        "" if host is None else ", ".join([host.cpu_model, *(device.name for device in host.devices)])[:300]
+    )
+
+
+def _versions(study: Study) -> str:
+    host = None if study.facts is None else study.facts.host
+    if host is None:
+        return ""
+    drivers = sorted({device.driver for device in host.devices if device.driver})
+    return ", ".join(
+        [f"torch {dict(host.versions).get('torch', '')}", *(f"driver {one}" for one in drivers)]
+    )[:300]
 
 
 def _key(study: Study) -> str:

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from autotune.errors import AutotuneError, BackendError
+from autotune.service import reverify
 from autotune.service.command import command_of
 from autotune.service.jobs import Job, Jobs, JobState
-from autotune.service.progress import result_of
+from autotune.service.progress import Result, result_of, unsent_trials, verified_of
 from autotune.service.queue import Waiting, decide
 from autotune.service.reports import Reports
-from autotune.service.states import WITH_JOB, State, ending
+from autotune.service.states import ENDINGS, WITH_JOB, State, ending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -194,8 +195,14 @@ class Reconciler:
         return beat > 0 and self._now() - since_s > SILENT_S
 
     def _ended(self, row: Any, state: State, code: int) -> None:
-        found = result_of(self._place.home(row.id))
+        verifies = row.request.get("verify", "")
+        found = (verified_of if verifies else result_of)(self._place.home(row.id))
         summary = None if found is None else found.summary
+        for seq, trial in unsent_trials(self._place.home(row.id)):
+            data = {**(row.answer or {}), "trial": trial}
+            self._database.report(
+                row.id, epoch=row.epoch, facts=row.answer or {}, kind="trial", study_seq=seq, data=data
+            )
         if state is State.PREEMPTING and code in _STOPPED:
             self._database.move(
                 row.id,
@@ -205,7 +212,7 @@ class Reconciler:
                 answer=summary or row.answer,
             )
             return
-        to, reason = ending(code)
+        to, reason = (reverify.ENDINGS if verifies else ENDINGS).get(code) or ending(code)
         if state is State.CANCELLING:
             to, reason = (
                 (State.CANCELLED, "cancelled, with the best so far") if code in _STOPPED else (to, reason)
@@ -216,17 +223,28 @@ class Reconciler:
             return
         if to is State.FAILED and (message := _last_error(self._jobs.output(job_id(row), 0, MOST_READ))):
             reason = f"{reason}: {message}"
-        if found is not None and found.is_faster and self._place.best(row.id).is_file():
-            yaml = self._place.best(row.id).read_text(encoding="utf-8")
+        if found is not None and to is State.SUCCEEDED:
+            self._register(row, found, verifies)
+        self._database.move(row.id, state, to, reason, exit_code=code, answer=summary or row.answer)
+        self._database.revoke_reports(row.id)
+
+    def _register(self, row: Any, found: Result, verifies: str) -> None:
+        """Put a confirmed configuration into the registry, or record how its verification went."""
+        best = self._place.best(verifies or row.id)
+        if verifies and found.summary["verdict"] != "failed":
+            self._database.measured_again(verifies, is_stale=not found.is_faster, versions=found.versions)
+        if found.is_faster and best.is_file():
             self._database.register(
                 row,
                 script_sha256=found.script_sha256,
                 hardware=found.hardware,
                 speedup=found.speedup,
-                yaml=yaml,
+                yaml=best.read_text(encoding="utf-8"),
+                devices=found.devices,
+                versions=found.versions,
             )
-        self._database.move(row.id, state, to, reason, exit_code=code, answer=summary or row.answer)
-        self._database.revoke_reports(row.id)
+        if found.versions:
+            reverify.queue_changed(self._database, row.project, found)
 
     def _lost(self, row: Any, state: State) -> None:
         if state is State.CANCELLING:
@@ -271,7 +289,10 @@ class Reconciler:
             self._prepare(row)
             home = self._place.home(row.id)
             home.mkdir(parents=True, exist_ok=True, mode=0o700)
-            command = command_of(row, home, self._place.best(row.id), self._options, self._python)
+            if of := row.request.get("verify"):
+                command = reverify.command_of(row, self._place.best(of), self._python)
+            else:
+                command = command_of(row, home, self._place.best(row.id), self._options, self._python)
         except AutotuneError as error:
             self._database.move(row.id, State.STARTING, State.FAILED, error.message)
             return

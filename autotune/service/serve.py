@@ -6,7 +6,6 @@ import ipaddress
 import logging
 import os
 import secrets
-import shutil
 import socket
 import sys
 import threading
@@ -20,6 +19,8 @@ from autotune.service.auth import Policy
 from autotune.service.bundles import Bundles
 from autotune.service.jobs import Jobs, ProcessJobs, RayJobs
 from autotune.service.reconcile import Place, Reconciler
+from autotune.service.retention import forget
+from autotune.service.reverify import queue_due
 from autotune.service.store import LEASE_S, Database
 from autotune.service.webhooks import Sender
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ADMIN_FILE: Final = "token"
+HOUSEKEEPING_S: Final = 600.0
+"""Between rounds of deleting what is old and of queueing verifications."""
 _EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 (an address that the user chose)
 
 
@@ -55,6 +58,8 @@ class Settings:
         webhook_hosts: Hosts to which webhooks may be sent; empty allows none.
         python: Interpreter with autotune where searches run; empty for this one.
         images: Patterns of container images that searches may name (Ray's ``image_uri``); empty allows none.
+        keep_s: Ended searches are deleted this long after their end; 0 keeps them.
+        reverify_s: Configurations are measured again this long after the last time; 0 for never.
         public_url: Address under which jobs reach the service; empty derives it from host and port.
     """
 
@@ -76,6 +81,8 @@ class Settings:
     public_url: str = ""
     python: str = ""
     images: tuple[str, ...] = ()
+    keep_s: float = 0.0
+    reverify_s: float = 0.0
 
 
 class Service:
@@ -188,6 +195,7 @@ class Service:
             threading.Thread(target=self.reconciler.run, name="reconciler", daemon=True),
             threading.Thread(target=self._renew, name="lease", daemon=True),
             threading.Thread(target=self._send, name="webhooks", daemon=True),
+            threading.Thread(target=self._keep_house, name="housekeeping", daemon=True),
         ]
         for thread in threads:
             thread.start()
@@ -260,6 +268,18 @@ class Service:
             except Exception:
                 log.exception("the lease could not be renewed")
 
+    def _keep_house(self) -> None:
+        while True:
+            try:
+                if self.settings.keep_s:
+                    forget(self.database, self._place, self.settings.keep_s)
+                if self.settings.reverify_s:
+                    queue_due(self.database, older_than_s=self.settings.reverify_s, now_s=time.time())
+            except Exception:
+                log.exception("a round of housekeeping failed")
+            if self._stopping.wait(HOUSEKEEPING_S):
+                return
+
     def _send(self) -> None:
         sender = Sender(
             self.database, self.settings.webhook_hosts, os.environ.get("AUTOTUNE_WEBHOOK_SECRET", "")
@@ -269,13 +289,6 @@ class Service:
                 sender.send_due()
             except Exception:
                 log.exception("webhooks could not be sent")
-
-    def forget(self, older_than_s: float) -> int:
-        """Delete searches that ended this long ago, with their files; returns their number."""
-        ids = self.database.forget(older_than_s)
-        for search_id in ids:
-            shutil.rmtree(self._place.search(search_id), ignore_errors=True)
-        return len(ids)
 
 
 def _when_started(server: Any, ready: Callable[[], None]) -> None:

@@ -497,7 +497,15 @@ class Database:
     # -- results ------------------------------------------------------------------------------------
 
     def register(
-        self, row: Row[Any], *, script_sha256: str, hardware: str, speedup: float, yaml: str
+        self,
+        row: Row[Any],
+        *,
+        script_sha256: str,
+        hardware: str,
+        speedup: float,
+        yaml: str,
+        devices: str = "",
+        versions: str = "",
     ) -> None:
         """Put a confirmed configuration into the registry; harmless when repeated."""
         values = {
@@ -506,11 +514,35 @@ class Database:
             "hardware": hardware,
             "speedup": speedup,
             "created_s": self._wall(),
+            "measured_s": self._wall(),
+            "devices": devices,
+            "versions": versions,
             "yaml": yaml,
         }
         with self._write() as connection:
             connection.execute(t.configs.delete().where(t.configs.c.search_id == row.id))
             connection.execute(t.configs.insert().values(search_id=row.id, **values))
+
+    def measured_again(self, search_id: str, *, is_stale: bool, versions: str) -> None:
+        """Record that a configuration was verified, and whether it is still faster."""
+        values = {"measured_s": self._wall(), "is_stale": int(is_stale), "versions": versions}
+        with self._write() as connection:
+            connection.execute(t.configs.update().where(t.configs.c.search_id == search_id).values(values))
+
+    def configs_measured_before(self, before_s: float) -> list[Row[Any]]:
+        """Return configurations that are not stale and were last measured before."""
+        return self._rows(
+            sa.select(t.configs).where(t.configs.c.is_stale == 0, t.configs.c.measured_s < before_s)
+        )
+
+    def configs_of_devices(self, project: str, devices: str) -> list[Row[Any]]:
+        """Return configurations of a project that are not stale and were measured on these devices."""
+        mine = sa.and_(t.configs.c.project == project, t.configs.c.devices == devices)
+        return self._rows(sa.select(t.configs).where(mine, t.configs.c.is_stale == 0))
+
+    def bundles(self) -> set[str]:
+        """Return the digests of the bundles that searches use."""
+        return {row.bundle for row in self._rows(sa.select(t.searches.c.bundle).distinct())}
 
     def best_config(self, project: str, script_sha256: str, hardware: str) -> Row[Any] | None:
         """Return the newest configuration for a script on a hardware key that is not stale; None for none."""
@@ -659,7 +691,7 @@ class Database:
                 t.searches.c.state.in_([state.value for state in FINAL]), t.searches.c.ended_s < before
             )
             ids = [row.id for row in connection.execute(chosen)]
-            for table in (t.events, t.usage, t.webhooks, t.applied, t.configs):
+            for table in (t.events, t.usage, t.webhooks, t.applied, t.configs, t.tokens):
                 connection.execute(table.delete().where(table.c.search_id.in_(ids)))
             connection.execute(t.searches.delete().where(t.searches.c.id.in_(ids)))
         return ids

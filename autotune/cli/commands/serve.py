@@ -109,6 +109,15 @@ def serve(
     price_per_hour: Annotated[
         float | None, typer.Option(metavar="PRICE", help="Price of a slot per hour, for price caps.")
     ] = None,
+    keep: Annotated[
+        str,
+        typer.Option(
+            metavar="90d", help="Delete searches this long after their end.", rich_help_panel="Storage"
+        ),
+    ] = "",
+    reverify: Annotated[
+        str, typer.Option(metavar="30d", help="Measure configurations again after this time.")
+    ] = "",
     webhook_host: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Host to which webhooks may be sent.")
     ] = None,
@@ -130,6 +139,7 @@ def serve(
             "--local runs searches on this machine, and --address on a cluster", hint="leave one out"
         )
     _check_installed()
+    from autotune.config_files.duration import duration_s
     from autotune.service.serve import Service, Settings
 
     settings = Settings(
@@ -151,6 +161,8 @@ def serve(
         public_url=public_url,
         python=python,
         images=tuple(allow_image or ()),
+        keep_s=duration_s(keep) if keep else 0.0,
+        reverify_s=duration_s(reverify) if reverify else 0.0,
     )
     service = Service(settings)
     service.token()
@@ -247,4 +259,35 @@ def set_project(
         "max_gpus": max_gpus,
     }
     Client().request("PUT", f"/api/v1/projects/{name}", json=body)
+    return 0
+
+
+@admin.command("forget")
+def forget(
+    older_than: Annotated[str, typer.Option(metavar="90d", help="Of searches that ended before.")],
+) -> int:
+    """Delete searches that have ended, with their files and the bundles that none uses any more."""
+    from autotune.config_files.duration import duration_s
+    from autotune.service.client import Client
+
+    found = Client().request("DELETE", "/api/v1/searches", params={"older_than_s": duration_s(older_than)})
+    print(f"deleted {len(found['deleted'])} searches")
+    return 0
+
+
+@admin.command("backup")
+def backup(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The copy; must not exist.")],
+    *,
+    data: Annotated[str, typer.Option(metavar="DIR", help="The service's data folder.")] = "",
+) -> int:
+    """Copy the SQLite database of a service, which may run; of PostgreSQL use pg_dump.
+
+    To restore, stop the service and put the copy in place of DIR/service.db.
+    """
+    from autotune.service import retention
+    from autotune.store.paths import home
+
+    retention.backup((Path(data) if data else home() / "service") / "service.db", Path(file))
+    print(f"{file}; it holds digests of tokens, and no token")
     return 0
