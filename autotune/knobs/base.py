@@ -254,6 +254,16 @@ class Float8Seam(Protocol):
         """The recipe of layers that were compiled, ``off`` without any; None before that."""
 
 
+class DistributedHook(Protocol):
+    """How processes that train together exchange gradients and parameters."""
+
+    def set(self, setting: str, value: Value, /) -> None:
+        """Construct wrappers and optimizers with this setting from now on; settings have the names of knobs."""
+
+    def observed(self, setting: str, /) -> Value | None:
+        """The setting of every wrapper in use; None before there was one, and where they differ."""
+
+
 class Patches(Protocol):
     """What a knob may touch in the training process; everything set here can be undone."""
 
@@ -275,6 +285,7 @@ class Patches(Protocol):
     process: ProcessSeam
     collector: CollectorSeam
     copies: CopiesSeam
+    distributed: DistributedHook
 
     def assign(self, owner: object, attribute: str, value: object) -> None:
         """Set an attribute and remember the old one."""

@@ -23,10 +23,21 @@ from autotune.knobs.channels_last import ChannelsLast
 from autotune.knobs.compile_mode import CompileMode
 from autotune.knobs.compile_region import CompileRegion
 from autotune.knobs.compile_shapes import CompileShapes
+from autotune.knobs.cpu_affinity import CpuAffinity
 from autotune.knobs.cudnn_benchmark import CudnnBenchmark
+from autotune.knobs.ddp_bucket_cap_mb import DdpBucketCapMb
+from autotune.knobs.ddp_comm_hook import DdpCommHook
+from autotune.knobs.ddp_find_unused_parameters import DdpFindUnusedParameters
+from autotune.knobs.ddp_gradient_as_bucket_view import DdpGradientAsBucketView
+from autotune.knobs.ddp_no_sync import DdpNoSync
+from autotune.knobs.ddp_powersgd_rank import DdpPowersgdRank
+from autotune.knobs.ddp_static_graph import DdpStaticGraph
 from autotune.knobs.declared import declared_knob
 from autotune.knobs.effective_batch import EffectiveBatch
 from autotune.knobs.fp8 import Fp8
+from autotune.knobs.fsdp_param_dtype import FsdpParamDtype
+from autotune.knobs.fsdp_prefetch import FsdpPrefetch
+from autotune.knobs.fsdp_reshard_after_forward import FsdpReshardAfterForward
 from autotune.knobs.fused_optimizer import FusedOptimizer
 from autotune.knobs.gc_control import GcControl
 from autotune.knobs.in_order import InOrder
@@ -82,6 +93,17 @@ _BUILTIN: Final[tuple[type[Knob], ...]] = (
     InOrder,
     PureBf16,
     Fp8,
+    DdpBucketCapMb,
+    DdpCommHook,
+    DdpNoSync,
+    DdpFindUnusedParameters,
+    DdpGradientAsBucketView,
+    DdpStaticGraph,
+    FsdpReshardAfterForward,
+    FsdpPrefetch,
+    FsdpParamDtype,
+    CpuAffinity,
+    DdpPowersgdRank,
 )
 """By expected gain per cost of trying, largest first."""
 

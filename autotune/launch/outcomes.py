@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
     from autotune.core.live import Visited
     from autotune.core.measurement import Measurement
-    from autotune.core.trial import Outcome
+    from autotune.core.trial import Launch, Outcome
     from autotune.launch.running import Running
+    from autotune.launch.told import Told
 
 LESS_MEMORY_SHARE = 0.75
 """Of what was planned for a trial: where less than that is free when it begins, others have come."""
@@ -81,8 +82,22 @@ def outcomes_of(
         # What the process does to memory and device afterwards is none of the segment's.
         goes_on = assignment.visit is not None or segment.fidelity.probe == CEILINGS
         seen = outside.until(closed.sent_ns or closed.end_ns) if goes_on else outside
-        outcomes[segment.trial] = measure(closed, told, seen, assignment.launch.changes)
+        unread = None if closed.short else _unread(assignment.launch, told)
+        outcomes[segment.trial] = unread or measure(closed, told, seen, assignment.launch.changes)
     return outcomes
+
+
+def _unread(launch: Launch, told: Told) -> Failure | None:
+    """Return the failure of a trial in which a process has not read back what was asked for."""
+    missing = [rank for rank in range(1, launch.ranks) if rank not in told.applied]
+    if not missing or not launch.changes:
+        return None
+    knobs = ", ".join(change.knob for change in launch.changes)
+    return Failure(
+        kind=FailureKind.CONFIG_REJECTED,
+        message=f"rank {missing[0]} of {launch.ranks} did not report that {knobs} took effect",
+        evidence={"rank": missing[0]},
+    )
 
 
 def _others_memory(failure: Failure, running: Running, result: dict[str, Any] | None) -> Failure:

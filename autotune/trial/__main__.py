@@ -63,6 +63,7 @@ def main() -> None:
     session = Session(plan, channel)
     if plan.measure and rank:
         session.recorder.on_untuned = lambda knob, why: ranks.tell_untuned(plan, rank, knob, why)
+        session.recorder.on_applied = lambda: ranks.report_applied(plan, rank)
     if plan.shadow_dir and plan.measure:
         try:
             shadow = importlib.import_module("autotune.trial.shadow")

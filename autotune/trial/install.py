@@ -21,7 +21,7 @@ from autotune.core.change import Flag, Keyword, Patch
 from autotune.core.facts import OPTION, TOLD, RunFacts
 from autotune.core.loops import CARRIED, COLLECTED, OWN_GRADIENT, STEP_COUNTED
 from autotune.core.supported import UNSUPPORTED, torch_refusal
-from autotune.core.trial import CEILINGS
+from autotune.core.trial import CEILINGS, NO_COMMUNICATION
 from autotune.errors import BackendError
 from autotune.knobs.registry import builtin
 from autotune.protocol.disturbed import Listener
@@ -31,6 +31,7 @@ from autotune.trial.collector import Collector
 from autotune.trial.compiling import Compile
 from autotune.trial.constants import Constants
 from autotune.trial.copies import Copies
+from autotune.trial.distributed import Distributed
 from autotune.trial.draws import LoopDraws
 from autotune.trial.exports import Exports
 from autotune.trial.faults import Faults
@@ -83,7 +84,9 @@ _IN_A_THREAD = (
 _WHERE_BUILT = frozenset(
     {
         *("batch_size", "num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "in_order"),
-        *("mp_context", "fused_optimizer", "threads", "tf32", "cudnn_benchmark"),
+        *("mp_context", "fused_optimizer", "threads", "tf32", "cudnn_benchmark", "cpu_affinity"),
+        *("ddp_bucket_cap_mb", "ddp_find_unused_parameters", "ddp_gradient_as_bucket_view"),
+        *("ddp_static_graph", "ddp_comm_hook", "fsdp_reshard_after_forward", "fsdp_param_dtype"),
     }
 )
 """Knobs that are carried out once, or where a loader or an optimizer is built, and at no step."""
@@ -178,6 +181,7 @@ class Session:
         """What the script has itself of what it took by `autotune.value`."""
         self._model: ModelSeams | None = None
         self._copies: Copies | None = None
+        self._distributed: Distributed | None = None
         self._threads_ns = 0
         """Since when there was training in another thread."""
         self._roots_at = (0, 0)
@@ -287,6 +291,13 @@ class Session:
         compiling.install(torch)
         root.install(torch)
         losses.install(torch, undo.assign)
+        distributed = self._distributed = Distributed(
+            state, undo, self.hooks, watches=self.plan.measure and not self.plan.changes
+        )
+        distributed.exchange.accumulation = optimizer.accumulation
+        probes = {segment.fidelity.probe for segment in self.plan.segments}
+        distributed.parallel.is_silent = NO_COMMUNICATION in probes
+        distributed.install(torch)
         optimizer.install(torch)
         model = ModelSeams(state, undo, self.hooks, root, compiling, self.boundary, optimizer.accumulation)
         model.install(torch)
@@ -353,7 +364,17 @@ class Session:
         if self.channel is not None and self.plan.segments and self.plan.segments[0].fidelity.probe:
             self._guarded("probe", lambda: self._prepare_probe(torch, loader, optimizer, root))
         self.patches = self.readings.patches = self.withdrawal.patches = Patches(
-            torch, undo, loader, root, compiling, optimizer, self.process, self.collector, copies, model
+            torch,
+            undo,
+            loader,
+            root,
+            compiling,
+            optimizer,
+            self.process,
+            self.collector,
+            copies,
+            model,
+            distributed,
         )
         if self.channel is not None and self.plan.visit is not None and self.plan.segments:
             from autotune.trial.visit import Visiting
@@ -424,6 +445,8 @@ class Session:
 
     def _prepare_probe(self, torch: Any, loader: Loader, optimizer: Optimizer, root: Root) -> None:
         """What goes on after the window; imported where it is asked for alone."""
+        if self.plan.segments[0].fidelity.probe == NO_COMMUNICATION:
+            return  # the whole run is one
         if self.plan.segments[0].fidelity.probe == CEILINGS:
             if self.plan.ranks == 1 and self.plan.visit is None:
                 from autotune.trial.ceiling_probe import CeilingProbe
@@ -695,6 +718,7 @@ class Session:
             ),
             option_batch=self.plan.batch,
             pass_samples=0 if self.plan.changes else optimizer.own_pass_samples(),
+            parallel=None if self._distributed is None else self._distributed.facts(),
         )
 
     def _hazards(self, root: Root, optimizer: Optimizer) -> tuple[str, ...]:

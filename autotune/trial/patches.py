@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         CollectorSeam,
         CompileSeam,
         CopiesSeam,
+        DistributedHook,
         Float8Seam,
         GradientsSeam,
         LayoutSeam,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from autotune.trial.collector import Collector
     from autotune.trial.compiling import Compile
     from autotune.trial.copies import Copies
+    from autotune.trial.distributed import Distributed
     from autotune.trial.loader import Loader
     from autotune.trial.optimizer import Optimizer
     from autotune.trial.process import Process
@@ -50,6 +52,7 @@ class Patches:
         collector: Collector,
         copies: Copies,
         model: ModelSeams,
+        distributed: Distributed,
     ) -> None:
         self.torch = torch
         self._undo = undo
@@ -64,6 +67,7 @@ class Patches:
         self.process: ProcessSeam = process
         self.collector: CollectorSeam = collector
         self.copies: CopiesSeam = copies
+        self.distributed: DistributedHook = distributed
         self.attention: AttentionSeam = model.attention
         self.checkpointing: CheckpointingSeam = model.checkpointing
         self.budget: BudgetSeam = model.budget

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from autotune.core.launched import rank_variables
-from autotune.protocol.events import Broke
+from autotune.protocol.events import Applied, Broke
 from autotune.protocol.plan import RANK_VARIABLE
 from autotune.trial.channel import Channel
 from autotune.trial.kinds import kind_of
@@ -96,7 +96,13 @@ def tell_untuned(plan: Plan, rank: int, knob: str, why: str) -> None:
     )
 
 
-def _tell(plan: Plan, event: Broke) -> None:
+def report_applied(plan: Plan, rank: int) -> None:
+    """Report that this process has read every requested change back as applied."""
+    if plan.changes:
+        _tell(plan, Applied(rank=rank))
+
+
+def _tell(plan: Plan, event: Applied | Broke) -> None:
     with contextlib.suppress(OSError):
         channel = Channel(Path(plan.events_path), plan.nonce)
         channel.send(event)
