@@ -258,7 +258,7 @@ class DistributedHook(Protocol):
     """How processes that train together exchange gradients and parameters."""
 
     def set(self, setting: str, value: Value, /) -> None:
-        """Construct wrappers and optimizers with this setting from now on; settings have the names of knobs."""
+        """Construct wrappers with this setting, which has the name of its knob, from now on."""
 
     def observed(self, setting: str, /) -> Value | None:
         """The setting of every wrapper in use; None before there was one, and where they differ."""

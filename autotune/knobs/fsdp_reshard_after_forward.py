@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class FsdpReshardAfterForward(SwitchKnob):
-    """Whether FSDP2 frees gathered parameters after the forward pass, and gathers them again for the backward.
+    """Whether FSDP2 frees gathered parameters after the forward pass and gathers them again.
 
     Kept, they take memory and save one exchange of the parameters in each step (ZeRO stage 2 in place of 3).
 

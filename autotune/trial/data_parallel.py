@@ -36,8 +36,8 @@ POWERSGD: Final = "ddp_powersgd_rank"
 _POWERSGD_START: Final = 10
 """Steps with whole gradients before PowerSGD begins; PyTorch's default of 1000 outlasts a trial."""
 _MB: Final = 2**20
-_DEFAULT_HOOKS: Final = "torch.distributed.algorithms.ddp_comm_hooks.default_hooks"
-_POWERSGD_HOOKS: Final = "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook"
+_HOOKS: Final = "torch.distributed.algorithms.ddp_comm_hooks"
+_DEFAULT_HOOKS: Final = f"{_HOOKS}.default_hooks"
 _COMPRESSES: Final = {"fp16_compress_hook": "fp16", "bf16_compress_hook": "bf16", "allreduce_hook": "none"}
 
 
@@ -148,7 +148,7 @@ class DataParallel:
             if self._sends and wrapper not in self._names:
                 wrapper.register_comm_hook(self, self._hook(weakref.ref(wrapper)))
             if self._watches and wrapper.find_unused_parameters:
-                wrapper.register_forward_pre_hook(self._note_used)
+                self._watch(wrapper)
             for call in self.on_constructed:
                 call(wrapper)
         except Exception as error:
@@ -192,10 +192,11 @@ class DataParallel:
     def _hook(self, reference: weakref.ref[Any]) -> Any:
         """Return the hook for one wrapper."""
         hooks = importlib.import_module(_DEFAULT_HOOKS)
+        debugging = importlib.import_module(f"{_HOOKS}.debugging_hooks")
         form, rank = self._settings.get(COMPRESSION), self._settings.get(POWERSGD, 0)
         lossy = None
         if rank:
-            lossy = importlib.import_module(_POWERSGD_HOOKS)
+            lossy = importlib.import_module(f"{_HOOKS}.powerSGD_hook")
             kept = lossy.PowerSGDState(
                 None, matrix_approximation_rank=int(rank), start_powerSGD_iter=_POWERSGD_START
             )
@@ -203,7 +204,7 @@ class DataParallel:
         def send(_state: Any, bucket: Any) -> Any:
             self._sent += 1
             if self.is_silent:
-                return hooks.noop_hook(None, bucket)
+                return debugging.noop_hook(None, bucket)
             wrapper = reference()
             group = None if wrapper is None else wrapper.process_group
             if lossy is not None:
@@ -213,6 +214,8 @@ class DataParallel:
                 return getattr(hooks, f"{form}_compress_hook")(group, bucket)
             return getattr(hooks, f"{form}_compress_wrapper")(own[1])(own[0], bucket)
 
+        # DDP compares annotations with its classes; those of this module are text.
+        send.__annotations__.clear()
         return send
 
     # Reading
@@ -237,23 +240,29 @@ class DataParallel:
             return own
         return form if self._sent else None
 
-    def _note_used(self, wrapper: Any, _inputs: Any) -> None:
-        """Keep the least number of processes that each parameter got a gradient on, by the pass before.
+    def _watch(self, wrapper: Any) -> None:
+        """Keep the least number of processes that each parameter got a gradient on, pass by pass.
 
-        DDP has counted them for its own sake. Before the first pass all counts are 0.
+        DDP counts them in every backward pass for its own sake, and leaves the counts to the next one. Before
+        the first pass they are not set.
         """
-        torch = self._torch
-        try:
-            if torch.compiler.is_compiling() or wrapper.static_graph:
+        torch, counted = self._torch, weakref.WeakSet[Any]()
+        parameters = [p for p in wrapper.parameters() if p.requires_grad]
+        handles = [
+            p.register_post_accumulate_grad_hook(lambda _, w=weakref.ref(wrapper): counted.add(w()))
+            for p in parameters
+        ]
+
+        def look(this: Any, _inputs: Any) -> None:
+            if this not in counted or torch.compiler.is_compiling() or this.static_graph:
                 return
-            now = wrapper.reducer._get_local_used_map()
-            before = self._used.get(wrapper)
-            # Without waiting for a device: where nothing was counted yet, nothing is kept.
-            now = torch.where(now.max() > 0, now, torch.full_like(now, 2**30))
-            self._used[wrapper] = now if before is None else torch.minimum(before, now)
-        except Exception as error:
-            self._state.faults.note("data_parallel", error)
-            self._used.pop(wrapper, None)
+            while handles:
+                handles.pop().remove()
+            now, before = this.reducer._get_local_used_map(), self._used.get(this)
+            # A device is not waited for.
+            self._used[this] = now.clone() if before is None else torch.minimum(before, now)
+
+        wrapper.register_forward_pre_hook(look)
 
     def _all_used(self, wrappers: list[Any]) -> bool | None:
         """Return whether every parameter got a gradient on every process in every pass seen.
@@ -268,8 +277,5 @@ class DataParallel:
             counts = self._used.get(wrapper)
             if counts is None:
                 return None
-            least = int(counts.min())
-            if least >= 2**30:
-                return None
-            found.append(least >= int(wrapper.process_group.size()))
+            found.append(int(counts.min()) >= int(wrapper.process_group.size()))
         return all(found)

@@ -30,7 +30,7 @@ _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, sign
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _GRACE_S = 30.0
 """From the request to end to the kill, under `apply`; torchrun's own."""
-_TOLD_CODES = (1, 130)
+_TOLD_CODES = (1, 6, 130)
 """Of a process that has told of its failure itself."""
 _LAST_WORDS_S = 2.0
 """In a trial: what the others get to say why they failed."""

@@ -15,8 +15,10 @@ from typing import Any
 from autotune.core import wire
 from autotune.core.change import Change
 from autotune.core.config import Config
+from autotune.core.launched import launch_variables, several
 from autotune.core.live import Visit
 from autotune.core.trial import Fidelity, Segment
+from autotune.launch.ports import with_port
 from autotune.protocol.events import Broke, Closed, Done, Event, Seen, StepRow, Steps
 from autotune.protocol.lines import Reader
 from autotune.protocol.plan import PLAN_VARIABLE, Plan
@@ -116,6 +118,7 @@ def runner(tmp_path: Path) -> Callable[..., Ran]:
         module: str = "",
         strict: bool = False,
         own: dict[str, Any] | None = None,
+        ranks: int = 1,
     ) -> Ran:
         nonlocal count
         count += 1
@@ -141,9 +144,12 @@ def runner(tmp_path: Path) -> Callable[..., Ran]:
             module=module,
             strict=strict,
             own=own or {},
+            ranks=ranks,
         )
         (folder / "plan.json").write_text(wire.dumps(plan))
         variables = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
+        if ranks > 1:
+            variables = with_port({**variables, **launch_variables(several(ranks), variables)})
         variables[PLAN_VARIABLE] = str(folder / "plan.json")
         command = [sys.executable, str(script)] if bare else [sys.executable, "-m", "autotune.trial"]
         ended = subprocess.run(
