@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from autotune.core.bounds import largest_peak_bytes
 from autotune.core.chances import FEWEST_PAIRS
+from autotune.core.communication import dropped_text
 from autotune.core.config import Config
 from autotune.core.cycles import confirmation_cycles, disturbed_pairs
 from autotune.core.disturbances import busy_notes, clocks_apart, left_out, marked_runs
@@ -67,6 +68,8 @@ def caveats(
     if confirmation_cycles(study) and identical is None:
         told.append("Too few runs to compare your script with itself.")
     told += _refused_caveat(study)
+    if dropped := dropped_text(study):
+        told.append(dropped)
     if aside := disturbed_pairs(study, Stage.CONFIRM, _BASE):
         told.append(
             f"{aside} pair{'s were' if aside > 1 else ' was'} set aside: something else used the machine "

@@ -195,6 +195,11 @@ class Fidelity:
         """It is run for the sake of a report by Nsight Systems."""
         return self.probe.startswith("nsys")
 
+    @property
+    def explains(self) -> bool:
+        """It is run to find out what holds a config back, in its own process."""
+        return self.probe in ("why", "profile")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:

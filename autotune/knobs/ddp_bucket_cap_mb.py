@@ -24,7 +24,7 @@ _FIRST_MB: Final = 1
 class DdpBucketCapMb(DistributedKnob):
     """Size of the buckets in which gradients are exchanged: fewer exchanges, or an earlier first one.
 
-    Values around the script's own, and one bucket for all gradients.
+    Values around the script's own, and ``one_bucket`` for all gradients.
 
     Effect: EXACT (another order of summation). Unit: MiB. Source: torch.nn.parallel.DistributedDataParallel
     docs, `bucket_cap_mb`; pytorch#118421.
@@ -45,6 +45,8 @@ class DdpBucketCapMb(DistributedKnob):
     def resolve(self, wanted: Value, facts: Facts) -> Value | None:
         if wanted == "asis":
             return self.own(facts)
+        if wanted == "one_bucket":
+            return _whole_mb(parallel_of(facts))
         if isinstance(wanted, bool) or not isinstance(wanted, (int, float)) or not 0 < wanted < math.inf:
             return None
         return int(wanted) if wanted == int(wanted) else wanted

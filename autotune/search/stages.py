@@ -23,7 +23,7 @@ from autotune.search.confirmation import has_winner, is_confirming, next_confirm
 from autotune.search.costs import Costs
 from autotune.search.initial_design import next_start, start_is_over, start_list, uncovered
 from autotune.search.parts import DEFAULT, Parts
-from autotune.search.probing import kept_s, spare_probe
+from autotune.search.probing import kept_s, spare_probe, without_communication
 from autotune.search.refining import (
     bold,
     for_front,
@@ -86,6 +86,10 @@ class Staged(Strategy):
         if first is not None or study.space is None or len(_measured_baselines(study)) == 0:
             return first
         costs = Costs.of(study)
+        if not is_confirming(study):
+            ceiling = without_communication(study, costs, remaining_s)
+            if ceiling is not None:
+                return ceiling
         kept = kept_s(study, costs, _BASE)
         if not is_confirming(study):
             proposal = self._screened(study, costs, remaining_s - kept)

@@ -246,15 +246,16 @@ class DataParallel:
         DDP counts them in every backward pass for its own sake, and leaves the counts to the next one. Before
         the first pass they are not set.
         """
-        torch, counted = self._torch, weakref.WeakSet[Any]()
-        parameters = [p for p in wrapper.parameters() if p.requires_grad]
+        torch = self._torch
+        passed: list[None] = []
         handles = [
-            p.register_post_accumulate_grad_hook(lambda _, w=weakref.ref(wrapper): counted.add(w()))
-            for p in parameters
+            parameter.register_post_accumulate_grad_hook(lambda _: passed.append(None))
+            for parameter in wrapper.parameters()
+            if parameter.requires_grad
         ]
 
         def look(this: Any, _inputs: Any) -> None:
-            if this not in counted or torch.compiler.is_compiling() or this.static_graph:
+            if not passed or torch.compiler.is_compiling() or this.static_graph:
                 return
             while handles:
                 handles.pop().remove()

@@ -10,7 +10,9 @@ from autotune.cli.main import _command
 
 PACKAGE = Path(__file__).parents[2] / "autotune"
 SUGGESTED = re.compile(r"(?<![\w./-])autotune ([a-z]+)((?: (?:--?[A-Za-z][\w-]*|[\w./=,:-]+))*)")
-PROSE = {"wrote", "service",
+PROSE = {
+    "wrote",
+    "service",
     "comes",
     "runs",
     "sets",

@@ -1,4 +1,4 @@
-"""Several processes that train one model: what settings do to what they exchange, seen by the script itself."""
+"""Several processes that train one model: what settings do to what they exchange, seen by the script."""
 
 from __future__ import annotations
 
@@ -181,7 +181,9 @@ def test_each_process_may_use_the_cpus_of_its_block_alone(two: dict[str, list[An
     assert len(first) == len(second) == len(found[0]["plain"]["cpus"]) // 2
 
 
-def test_a_run_without_communication_sends_nothing_and_its_processes_diverge(two: dict[str, list[Any]]) -> None:
+def test_a_run_without_communication_sends_nothing_and_its_processes_diverge(
+    two: dict[str, list[Any]],
+) -> None:
     first, second = two["silent"]
     assert first["exchanged"] == second["exchanged"] == []
     assert first["weights"] != second["weights"]
