@@ -56,7 +56,7 @@ def __getattr__(name: str) -> object:
 
 def _refuse_elsewhere() -> None:
     """A script may call `step` anywhere; a search needs the systems that we know."""
-    reason = importlib.import_module("autotune.core.supported").refusal(sys.platform, sys.version_info)
+    reason = importlib.import_module("autotune.model.supported").refusal(sys.platform, sys.version_info)
     if reason:
         raise importlib.import_module("autotune.errors").BackendError(reason)
 

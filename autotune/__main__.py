@@ -5,8 +5,8 @@ The machine is looked at first: where it does not do, that is said, and not what
 
 import sys
 
-from autotune.core.supported import refusal
 from autotune.errors import BackendError
+from autotune.model.supported import refusal
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ AutotuneError          exit 70   an internal error; asks for a bug report with `
   BackendError         exit 6    RayUnavailable  TrackerUnavailable  NotApplied
 ```
 
-A failed trial is not an error but a value (`autotune.core.trial.Failure`).
+A failed trial is not an error but a value (`autotune.model.trial.Failure`).
 """
 
 from __future__ import annotations

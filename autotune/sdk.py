@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 if TYPE_CHECKING:
-    from autotune.core.config import Value
+    from autotune.model.config import Value
 
 T = TypeVar("T", bool, int, float, str)
 

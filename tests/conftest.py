@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from accounts import another_account
 
-from autotune.launch.load_check import SAMPLE_S, LoadCheck, Snapshot
+from autotune.launch.devices.load_check import SAMPLE_S, LoadCheck, Snapshot
 
 SCRIPTS = Path(__file__).parent / "scripts"
 WORKLOADS = Path(__file__).parents[1] / "experiments" / "workloads"

@@ -18,7 +18,7 @@ import yaml
 from documents import DOCUMENTS, ROOT, blocks, commands, inline_commands, links, slugs
 
 import autotune.driver
-from autotune.cli import doctor
+from autotune.cli.commands import doctor
 from autotune.cli.main import _command, run
 
 IDS = [str(path.relative_to(ROOT)) for path in DOCUMENTS]
@@ -172,7 +172,7 @@ def test_both_kinds_of_pipeline_are_documented():
 
 @pytest.mark.parametrize("row", TOML, ids=at)
 def test_a_toml_block_holds_settings_that_there_are(home, row):
-    from autotune.edge.settings import project_settings
+    from autotune.config_files.settings import project_settings
 
     (home / "pyproject.toml").write_text(row[1].text)
     assert project_settings(home).values
@@ -206,13 +206,13 @@ def test_every_block_says_what_it_is_or_holds_commands_or_their_output():
 
 def test_the_exit_codes_of_the_documents_are_those_of_the_program():
     from autotune import errors
-    from autotune.driver.ending import StoppedBySignal, StoppedEarly
+    from autotune.driver.exit_status import StoppedBySignal, StoppedEarly
 
     page = (ROOT / "docs" / "exit_codes.md").read_text(encoding="utf-8")
     listed = {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
     kinds = [k for k in vars(errors).values() if isinstance(k, type) and issubclass(k, errors.AutotuneError)]
     raised = {k.exit_code for k in (*kinds, StoppedEarly, StoppedBySignal)}
-    from autotune.cli.verify import EXIT_SLOWER
+    from autotune.cli.commands.verify import EXIT_SLOWER
 
     assert listed == raised | {errors.EXIT_YES, errors.EXIT_NO, errors.EXIT_INCONCLUSIVE, EXIT_SLOWER}
 
@@ -243,8 +243,8 @@ def searched(script):
     """A best.yaml and a small.yaml beside the current folder's script, of a search of it."""
     from study_fakes import changes_of, facts, good_answer, spec, study
 
-    from autotune.core.facts import ScriptFacts
     from autotune.export.best_config import write_best
+    from autotune.model.facts import ScriptFacts
 
     sha256 = hashlib.sha256(script.read_bytes()).hexdigest()
     known = replace(facts(), script=ScriptFacts(path=str(script), sha256=sha256))
@@ -289,7 +289,7 @@ def laid(home, kept, monkeypatch):
     monkeypatch.setattr("autotune.driver.sync.study_paths", lambda path, **more: ("http://tracker", pages))
     monkeypatch.setattr("autotune.driver.sync.sync_study", lambda *given, **more: 0)
     monkeypatch.setattr("autotune.inspection.command.verify", lambda run: None)
-    monkeypatch.setattr("autotune.launch.plain.run_plain", lambda launch, folder, **_: 0)
+    monkeypatch.setattr("autotune.launch.direct_run.run_plain", lambda launch, folder, **_: 0)
     answers = doctor.Finding(name="mlflow store", state="ok", text="it answers")
     monkeypatch.setattr(doctor, "_server", lambda uri, shown: answers)
     monkeypatch.setattr("webbrowser.open", lambda address: True)

@@ -13,16 +13,16 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "autotune"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 SINGLE_IMPORTERS = {
-    "ray": "driver/ray_tune.py",
-    "optuna": "search/sampler.py",
-    "mlflow": "report/mlflow.py",
+    "ray": "driver/backends/ray_tune.py",
+    "optuna": "search/samplers/optuna_sampler.py",
+    "mlflow": "report/mlflow/recorder.py",
     "pynvml": "devices/nvidia.py",
 }
 FORBIDDEN_CALLS = {
     "eval": "runs text as code",
-    "yaml.load": "use edge/yaml.py",
-    "yaml.unsafe_load": "use edge/yaml.py",
-    "yaml.full_load": "use edge/yaml.py",
+    "yaml.load": "use config_files/yaml.py",
+    "yaml.unsafe_load": "use config_files/yaml.py",
+    "yaml.full_load": "use config_files/yaml.py",
     "pickle.load": "runs what the file says",
     "pickle.loads": "runs what the bytes say",
     "marshal.loads": "runs what the bytes say",

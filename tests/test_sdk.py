@@ -8,11 +8,11 @@ from trial_kit import LONG, SHORT, runner
 
 import autotune
 from autotune import sdk
-from autotune.core.change import Change, Keyword
-from autotune.core.measurement import Measurement
-from autotune.launch.measure import measure
-from autotune.launch.outside import Outside
-from autotune.launch.told import Told
+from autotune.launch.result.host_samples import Outside
+from autotune.launch.result.measure import measure
+from autotune.launch.result.process_reports import Told
+from autotune.model.change import Change, Keyword
+from autotune.model.measurement import Measurement
 
 BATCH = Keyword("autotune.sdk.value", "batch")
 

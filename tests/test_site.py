@@ -12,7 +12,7 @@ import yaml
 from documents import DOCUMENTS, ROOT
 
 from autotune.cli.main import _command
-from autotune.edge.settings import KEYS
+from autotune.config_files.settings import KEYS
 
 DOCS = ROOT / "docs"
 PAGES = {"docs/guides/gpu.md": "guides/gpu.md", "docs/knobs.md": "knobs.md", "README.md": "index.md"}

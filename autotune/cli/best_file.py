@@ -16,10 +16,10 @@ from autotune.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.core.change import Change
-    from autotune.core.study import Study
     from autotune.export.best_config import BestConfig, PickPart
     from autotune.inspection.command import Command
+    from autotune.model.change import Change
+    from autotune.model.study import Study
 
 _HARMLESS = re.compile(r"-[bBdEIOPqRsSuv]+")
 """Options of the interpreter that name no file and no module."""
@@ -52,7 +52,7 @@ class BestFile:
     @functools.cached_property
     def search(self) -> Study | None:
         """The search that wrote the file, from this account's own home; None where it is not there."""
-        from autotune.cli.opened import recorded
+        from autotune.cli.open_study import recorded
 
         return recorded(self.best.study.id)
 
@@ -74,12 +74,12 @@ class BestFile:
         Raises:
             UsageError: One of them is none that a knob of this installation, or of the search, makes.
         """
-        from autotune.apply.accept import accepted
-        from autotune.core.facts import Facts, ScriptFacts
         from autotune.export.best_config import core_changes
         from autotune.inspection.host import host_facts
         from autotune.inspection.script import script_facts
         from autotune.knobs.registry import builtin, knobs_for
+        from autotune.model.facts import Facts, ScriptFacts
+        from autotune.space.accept_changes import accepted
 
         found = core_changes(pick)
         known = {change.knob for change in found} <= builtin().keys()
@@ -120,7 +120,7 @@ class BestFile:
         Raises:
             UsageError: As for `command`.
         """
-        from autotune.core.redact import is_incomplete, restore
+        from autotune.text.redact import is_incomplete, restore
 
         # Only a search of this account had the secrets of this account.
         args = [restore(arg) if self._is_known else arg for arg in self.best.study.argv]
@@ -138,8 +138,8 @@ class BestFile:
     @functools.cached_property
     def _is_known(self) -> bool:
         """Whether a search of this account has run exactly this command."""
-        from autotune.core.redact import redact_data
         from autotune.export.best_config import study_part
+        from autotune.text.redact import redact_data
 
         if self.search is None:
             return False
@@ -158,8 +158,8 @@ class BestFile:
             return None
 
     def _read(self, args: Sequence[str], python: str) -> Command:
-        from autotune.core.redact import restore
         from autotune.inspection.command import read_command
+        from autotune.text.redact import restore
 
         part = self.best.study
         written = restore(part.python or "")
@@ -177,7 +177,7 @@ class BestFile:
 
     def _check_start(self, python: str) -> None:
         """Refuse an interpreter, or options of it, that nobody here has chosen."""
-        from autotune.core.launched import ranks_of
+        from autotune.model.distributed_launch import ranks_of
 
         part = self.best.study
         named = "" if python else part.python or ""
@@ -201,8 +201,8 @@ class BestFile:
         )
 
     def _shown(self) -> list[str]:
-        from autotune.core.launched import launch_words
-        from autotune.core.redact import redact_args
+        from autotune.model.distributed_launch import launch_words
+        from autotune.text.redact import redact_args
 
         part = self.best.study
         script = ["-m", part.module] if part.module else [part.script]

@@ -21,31 +21,29 @@ import typer
 import typer.core
 import typer.main
 
-from autotune.cli.apply import apply
-from autotune.cli.clean import clean
-from autotune.cli.compare import compare
-from autotune.cli.doctor import doctor
-from autotune.cli.export import export
+from autotune.cli.commands.apply import apply
+from autotune.cli.commands.clean import clean
+from autotune.cli.commands.compare import compare
+from autotune.cli.commands.doctor import doctor
+from autotune.cli.commands.export import export
+from autotune.cli.commands.inspect import inspect
+from autotune.cli.commands.list import list_studies
+from autotune.cli.commands.logs import logs
+from autotune.cli.commands.report import report
+from autotune.cli.commands.resume import resume
+from autotune.cli.commands.schema import schema
+from autotune.cli.commands.search import search
+from autotune.cli.commands.serve import admin, serve
+from autotune.cli.commands.show import show
+from autotune.cli.commands.spaces import spaces
+from autotune.cli.commands.submit import cancel, fetch, status, submit
+from autotune.cli.commands.sync import sync
+from autotune.cli.commands.ui import ui
+from autotune.cli.commands.verify import verify
 from autotune.cli.grouped import Grouped
-from autotune.cli.inspect import inspect
-from autotune.cli.list import list_studies
-from autotune.cli.logs import logs
-from autotune.cli.report import report
-from autotune.cli.resume import resume
-from autotune.cli.schema import schema
 from autotune.cli.script_options import TAKE_SCRIPT
-from autotune.cli.search import search
-from autotune.cli.serve import admin, serve
 from autotune.cli.settings import defaults_for, with_typed_interpreter
-from autotune.cli.show import show
-from autotune.cli.spaces import spaces
-from autotune.cli.submit import cancel, fetch, status, submit
-from autotune.cli.sync import sync
-from autotune.cli.ui import ui
-from autotune.cli.verify import verify
-from autotune.core.redact import learned, redact
-from autotune.core.visible import visible
-from autotune.driver.dead_drivers import clear_up_all
+from autotune.driver.cleanup.dead_drivers import clear_up_all
 from autotune.driver.spec import version
 from autotune.errors import (
     EXIT_INTERRUPTED,
@@ -56,8 +54,10 @@ from autotune.errors import (
     did_you_mean,
     notes_of,
 )
-from autotune.report.outlet import visible_streams
+from autotune.report.terminal.async_writer import visible_streams
 from autotune.shortage import first_line, shortage
+from autotune.text.printable import visible
+from autotune.text.redact import learned, redact
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -257,8 +257,8 @@ class _Warnings(logging.Handler):
                 text += f": {first_line(error)}"
                 if os.environ.get("AUTOTUNE_DEBUG"):
                     text += "\n" + "".join(traceback.format_exception(error))
-            from autotune.report.live import say_above
-            from autotune.report.outlet import Outlet
+            from autotune.report.terminal.async_writer import Outlet
+            from autotune.report.terminal.live_view import say_above
 
             told = f"{record.levelname.lower()}: {redact(text, free=True)}"
             if not say_above(told):
@@ -284,7 +284,7 @@ def _is_gone(error: BaseException) -> bool:
 
 def _told(error: BaseException, argv: list[str]) -> int:
     """Tell an error in words, and as an object where that was asked for; its exit code."""
-    from autotune.cli.ended import print_error, root_cause, say_error
+    from autotune.cli.outcome import print_error, root_cause, say_error
 
     ours = root_cause(_as_ours(error))
     if isinstance(ours, Interrupted):

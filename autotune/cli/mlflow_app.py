@@ -16,7 +16,7 @@ def main() -> None:
     import uvicorn
 
     from autotune.cli.gate import Gate, Keys
-    from autotune.report.mlflow import server_app
+    from autotune.report.mlflow.recorder import server_app
     from autotune.store.paths import own_store
 
     # Files that are uploaded are for this account alone, as the store is.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from autotune.core.redact import redact_args
+from autotune.text.redact import redact_args
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

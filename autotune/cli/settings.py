@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from autotune.edge.settings import KEYS, check_variables, project_settings, variable
+from autotune.config_files.settings import KEYS, check_variables, project_settings, variable
 
 _PARAMETERS = {
     "set": "sets",
@@ -118,7 +118,7 @@ class Sources:
         return variable(key) if self._source(key) == _VARIABLE else self._origins[key]
 
     def _value(self, key: str) -> str:
-        from autotune.core.redact import redact
+        from autotune.text.redact import redact
 
         value: Any = self._context.params.get(_parameter(key))
         if isinstance(value, (list, tuple)):

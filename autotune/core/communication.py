@@ -9,15 +9,15 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from autotune.core.config import Config
-from autotune.core.rates import baseline_runs, screened
-from autotune.core.trial import NO_COMMUNICATION, Stage
+from autotune.compare.amortised_rate import baseline_runs, screened
+from autotune.model.config import Config
+from autotune.model.trial import NO_COMMUNICATION, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.core.study import Study
-    from autotune.core.trial import Trial
+    from autotune.model.study import Study
+    from autotune.model.trial import Trial
 
 FAMILY: Final = "communication"
 WORTH: Final = 1.03

@@ -7,8 +7,8 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from autotune.core.facts import DeviceFacts
 from autotune.devices.common import Device, DeviceSample
+from autotune.model.facts import DeviceFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from autotune.core.facts import DeviceFacts
+    from autotune.model.facts import DeviceFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from autotune.core.facts import DeviceFacts
 from autotune.devices.common import Device, DeviceSample
+from autotune.model.facts import DeviceFacts
 
 
 class NoDevice(Device):

@@ -8,8 +8,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from autotune.core.facts import DeviceFacts
 from autotune.devices.common import Device, DeviceSample
+from autotune.model.facts import DeviceFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -31,11 +31,11 @@ from autotune.errors import (
 from autotune.inspection.command import Command, read_command
 
 if TYPE_CHECKING:
-    from autotune.core.answer import Answer, Recommendation
-    from autotune.core.config import Value
-    from autotune.core.measurement import Estimate
-    from autotune.core.study import Study
+    from autotune.answer.answer import Answer, Recommendation
     from autotune.driver.tune import SearchEnd
+    from autotune.model.config import Value
+    from autotune.model.measurement import Estimate
+    from autotune.model.study import Study
     from autotune.report.listener import Listener
 
 _REASONS = {
@@ -127,14 +127,15 @@ class Tuned:
 
     @property
     def trials(self) -> Any:
-        """A pandas DataFrame, a row per finished trial; columns as in `autotune.report.notebook.frame`."""
-        from autotune.report.notebook import frame
+        """A pandas DataFrame, a row per finished trial; columns as in
+        `autotune.report.html.notebook.frame`."""
+        from autotune.report.html.notebook import frame
 
         return frame(self.study)
 
     def plot(self) -> Any:
         """Return a matplotlib figure with the speed of every measured trial over the baseline."""
-        from autotune.report.notebook import figure
+        from autotune.report.html.notebook import figure
 
         return figure(self.study, self.answer)
 
@@ -143,7 +144,7 @@ class Tuned:
         return result_data(self.end, self.end.exit_code)
 
     def __str__(self) -> str:
-        from autotune.report.answer_screen import answer_screen
+        from autotune.report.text.answer_screen import answer_screen
 
         end = self.end
         return answer_screen(
@@ -151,7 +152,7 @@ class Tuned:
         )
 
     def _repr_html_(self) -> str:
-        from autotune.report.notebook import card
+        from autotune.report.html.notebook import card
 
         return card(self.study, self.answer, out=self.study.spec.out)
 
@@ -328,8 +329,8 @@ def load(name: str | os.PathLike[str] = "") -> Tuned:
         StudyNotFound: No study, or more than one, has that name.
         StoreError: The study cannot be read, or has no answer yet.
     """
-    from autotune.driver.ending import answer_or_none, exit_code
-    from autotune.driver.rebuilt import space_of
+    from autotune.driver.exit_status import answer_or_none, exit_code
+    from autotune.driver.rebuild_space import space_of
     from autotune.driver.tune import SearchEnd
     from autotune.store.fold import fold
     from autotune.store.journal import Journal
@@ -497,7 +498,7 @@ def _listeners(
     progress: bool | TextIO | Listener | Sequence[Listener], notes: Sequence[str], closers: ExitStack
 ) -> Sequence[Listener]:
     from autotune.report.listener import Listener
-    from autotune.report.live import Progress
+    from autotune.report.terminal.live_view import Progress
 
     if progress is False:
         return ()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from autotune.inspection.host import host_facts, memory_limit_bytes, memory_room_bytes
 
 if TYPE_CHECKING:
-    from autotune.core.study import StudySpec
+    from autotune.model.study import StudySpec
 
 HOST_MEMORY_SHARE = 0.9
 """Of the memory that is free; below Ray's own threshold of 0.95."""

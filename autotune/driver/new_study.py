@@ -10,10 +10,10 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from autotune.core.study import VERIFY
-from autotune.core.wire import to_wire
 from autotune.driver.spec import untaken_label
-from autotune.launch.lock_folder import opened
+from autotune.launch.devices.lock_folder import opened
+from autotune.model.study import VERIFY
+from autotune.model.wire import to_wire
 from autotune.store.journal import Journal
 from autotune.store.outbox import rows_for
 from autotune.store.paths import JOURNAL_FILE, home, make_study_dir
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
     from pathlib import Path
 
-    from autotune.core.study import StudySpec
+    from autotune.model.study import StudySpec
 
 LOCK_FILE: Final = "labels.lock"
 LOCK_S: Final = 10.0

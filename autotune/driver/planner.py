@@ -7,25 +7,25 @@ import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autotune.apply.choose import Dead, choose
-from autotune.apply.command import build_launch, with_flags
-from autotune.apply.space import build_space
-from autotune.core.live import GRACE_S
-from autotune.core.same_step import MOVES_OTHERS, OWN_WAYS
-from autotune.core.trial import Assignment, Failure, FailureKind, Segment
-from autotune.knobs.batch_size import said_batch
-from autotune.search.starting import start_of
+from autotune.knobs.batch.batch_size import said_batch
+from autotune.loss.effective_batch_check import MOVES_OTHERS, OWN_WAYS
+from autotune.model.live import GRACE_S
+from autotune.model.trial import Assignment, Failure, FailureKind, Segment
+from autotune.search.fork_eligibility import start_of
+from autotune.space.build_space import build_space
+from autotune.space.choose_delivery import Dead, choose
+from autotune.space.command import build_launch, with_flags
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autotune.core.change import Change, Refusal
-    from autotune.core.config import Config, Value
-    from autotune.core.facts import Facts
-    from autotune.core.space import SearchSpace
-    from autotune.core.study import Study, StudySpec
-    from autotune.core.trial import Fidelity, Trial
     from autotune.knobs.base import Knob
+    from autotune.model.change import Change, Refusal
+    from autotune.model.config import Config, Value
+    from autotune.model.facts import Facts
+    from autotune.model.space import SearchSpace
+    from autotune.model.study import Study, StudySpec
+    from autotune.model.trial import Fidelity, Trial
 
 SHORTEST_VISIT = 3.0
 """Windows that a visit has to have time for."""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.core.bottleneck import why_not_probed
-from autotune.core.config import Config
-from autotune.core.pick import answer_or_none
-from autotune.core.trial import Stage
+from autotune.answer.bottleneck import why_not_probed
+from autotune.answer.pick import answer_or_none
+from autotune.model.config import Config
+from autotune.model.trial import Stage
 from autotune.protocol.plan import PRIVATE, PROFILE_NSYS, PROFILE_TOP, PROFILE_TRACE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autotune.core.study import Study
-    from autotune.core.trial import Trial
+    from autotune.model.study import Study
+    from autotune.model.trial import Trial
 
 
 _PRIVATE_NOTE = "; it may hold secrets of your environment and was not sent to MLflow"

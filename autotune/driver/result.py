@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autotune.core.answer import Answer
-    from autotune.core.change import Change
-    from autotune.core.config import Config
-    from autotune.core.study import Study
+    from autotune.answer.answer import Answer
     from autotune.driver.tune import SearchEnd
+    from autotune.model.change import Change
+    from autotune.model.config import Config
+    from autotune.model.study import Study
 
 RESULT_SCHEMA = "autotune.result/v1"
 
@@ -48,9 +48,9 @@ def result_data(end: SearchEnd, code: int) -> dict[str, Any]:
 
 def changes_of(study: Study) -> Callable[[Config], Sequence[Change]]:
     """How a config reaches this study's script."""
-    from autotune.apply.choose import choose
     from autotune.driver.planner import dead_ways, measured_changes
     from autotune.knobs.registry import knobs_for
+    from autotune.space.choose_delivery import choose
 
     facts = study.facts
     if facts is None:
@@ -74,8 +74,8 @@ def _best_fields(end: SearchEnd) -> dict[str, Any]:
 
 def explained(study: Study, answer: Answer | None) -> dict[str, Any]:
     """Bottleneck, energy, cost and all advice, as plain data; without an answer advice alone."""
-    from autotune.core.advice import advice_data, advice_of
-    from autotune.report.why import why_data
+    from autotune.answer.advice import advice_data, advice_of
+    from autotune.report.view.bottleneck_text import why_data
 
     told = why_data(study, answer) if answer is not None else {}
     return {**told, "advice": [advice_data(hint) for hint in advice_of(study)]}
@@ -83,7 +83,7 @@ def explained(study: Study, answer: Answer | None) -> dict[str, Any]:
 
 def advice_lines(study: Study, *, most: int = 3) -> list[str]:
     """The first hints for a screen, and how many there are besides."""
-    from autotune.core.advice import advice_of, advice_text
+    from autotune.answer.advice import advice_of, advice_text
 
     hints = advice_of(study)
     lines = [advice_text(hint) for hint in hints[:most]]
@@ -96,7 +96,7 @@ def advice_lines(study: Study, *, most: int = 3) -> list[str]:
 
 def _is_edited(study: Study) -> bool:
     """The script, or a module that it imports, is not what it was when the study began."""
-    from autotune.driver.watch import ScriptWatch, modules_of
+    from autotune.driver.script_watch import ScriptWatch, modules_of
 
     watch = ScriptWatch(study.spec.inspected, study.facts.script.sha256 if study.facts is not None else "")
     watch.follow(lambda: modules_of(study))

@@ -13,20 +13,24 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeGuard, TypeVar
 
-from autotune.apply.space import not_here
+from autotune.answer.ceilings import ceilings
+from autotune.answer.space_selection import settled
 from autotune.clock import SystemClock
-from autotune.core.agreement import agreements, distrusted
-from autotune.core.auto import settled
-from autotune.core.ceilings import ceilings
-from autotune.core.change import Env
+from autotune.compare.agreement import agreements, distrusted
+from autotune.compare.disturbances import NEIGHBOUR, OTHERS, crowds
+from autotune.compare.transfer import beliefs
 from autotune.core.communication import communication_ratio, is_dropped
-from autotune.core.disturbances import NEIGHBOUR, OTHERS, crowds
-from autotune.core.machine_load import news, warning
-from autotune.core.redact import redact, redact_args, secret_values
-from autotune.core.same_step import unlike_step
-from autotune.core.study import SCRIPT_CHANGED, VERIFY
-from autotune.core.transfer import beliefs
-from autotune.core.trial import (
+from autotune.driver.planner import clipped, dead_ways, measured_changes
+from autotune.driver.spec import JOB_END, MIN_BUDGET_S
+from autotune.errors import BackendError, DiskFull
+from autotune.knobs.registry import knobs_for
+from autotune.launch.deadline import whole_deadline_s
+from autotune.launch.runner import NOT_BEGUN, REMEDY, Ended, is_of_cold_starts, said_of_cold_starts
+from autotune.loss.effective_batch_check import unlike_step
+from autotune.model.change import Env
+from autotune.model.machine_load import news, warning
+from autotune.model.study import SCRIPT_CHANGED, VERIFY
+from autotune.model.trial import (
     NO_COMMUNICATION,
     Assignment,
     Failure,
@@ -39,30 +43,26 @@ from autotune.core.trial import (
     Trial,
     TrialState,
 )
-from autotune.core.wire import to_wire
-from autotune.core.writable import writable
-from autotune.driver.planner import clipped, dead_ways, measured_changes
-from autotune.driver.spec import JOB_END, MIN_BUDGET_S
-from autotune.errors import BackendError, DiskFull
-from autotune.knobs.registry import knobs_for
-from autotune.launch.deadline import whole_deadline_s
-from autotune.launch.runner import NOT_BEGUN, REMEDY, Ended, is_of_cold_starts, said_of_cold_starts
+from autotune.model.wire import to_wire
 from autotune.search.costs import Costs
 from autotune.search.forecast import forecast
-from autotune.search.starting import mismatch, refusal, wants_forks
+from autotune.search.fork_eligibility import mismatch, refusal, wants_forks
+from autotune.space.build_space import not_here
 from autotune.store.outbox import rows_for
+from autotune.text.encodable import writable
+from autotune.text.redact import redact, redact_args, secret_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from autotune.clock import Clock
-    from autotune.core.machine_load import MachineLoad
-    from autotune.core.study import Study
-    from autotune.core.trial import Outcome
     from autotune.driver.planner import Planner
-    from autotune.launch.claims import Claim
-    from autotune.launch.load_check import LoadCheck
-    from autotune.launch.machine_lock import MachineLock
+    from autotune.launch.devices.claims import Claim
+    from autotune.launch.devices.load_check import LoadCheck
+    from autotune.launch.devices.machine_lock import MachineLock
+    from autotune.model.machine_load import MachineLoad
+    from autotune.model.study import Study
+    from autotune.model.trial import Outcome
     from autotune.report.listener import Listener
     from autotune.search.strategy import Strategy
     from autotune.store.journal import Journal

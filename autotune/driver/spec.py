@@ -15,17 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.core.earlier import SAME_SCRIPT, SETTINGS
-from autotune.core.objective import ENERGY, SEARCHED, WANTED
-from autotune.core.trial import StartPolicy
 from autotune.errors import InvalidBudget, UsageError, did_you_mean
-from autotune.search.samplers import SAMPLERS
+from autotune.model.history_record import SAME_SCRIPT, SETTINGS
+from autotune.model.objective import ENERGY, SEARCHED, WANTED
+from autotune.model.trial import StartPolicy
+from autotune.search.samplers.registry import SAMPLERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.core.study import SpaceRequest, StudySpec
     from autotune.inspection.command import Command
+    from autotune.model.study import SpaceRequest, StudySpec
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ def budget_s(text: str) -> float:
     Raises:
         InvalidBudget: No duration, or too short for a search.
     """
-    from autotune.edge.duration import duration_s
+    from autotune.config_files.duration import duration_s
 
     seconds = duration_s(text)
     if seconds < MIN_BUDGET_S:
@@ -116,7 +116,7 @@ def wait_s(text: str, option: str = "--wait-for-quiet") -> float | None:
     Raises:
         UsageError: No duration.
     """
-    from autotune.edge.duration import duration_s
+    from autotune.config_files.duration import duration_s
 
     try:
         return duration_s(text) if text else None
@@ -269,10 +269,10 @@ def build_spec(command: Command, options: SearchOptions) -> StudySpec:
         UsageError: Anything in it cannot be carried out.
         BackendError: The command's interpreter is too old, or lacks PyTorch.
     """
-    from autotune.core.study import Budget, StudySpec
-    from autotune.edge.preset import load_space
+    from autotune.config_files.presets import load_space
     from autotune.inspection.command import verify
     from autotune.inspection.constants import named_by_user
+    from autotune.model.study import Budget, StudySpec
     from autotune.store.paths import new_id
 
     cwd = str(Path.cwd())
@@ -382,7 +382,7 @@ def _positive(option: str, value: float | None) -> None:
 
 def _memory(text: str, space: SpaceRequest) -> int | None:
     """The tighter one of two bounds: the option's, and that of the space file."""
-    from autotune.edge.memory import memory_bytes
+    from autotune.config_files.memory import memory_bytes
     from autotune.inspection.host import host_facts
 
     bounds = [memory_bytes(text)] if text else []

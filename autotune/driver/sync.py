@@ -12,22 +12,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from autotune.core.redact import is_incomplete, redact, restore
-from autotune.core.study import VERIFY
-from autotune.core.visible import visible
 from autotune.driver.profiles import profile_files
-from autotune.driver.rebuilt import space_of
+from autotune.driver.rebuild_space import space_of
 from autotune.errors import AutotuneError, StoreError, UsageError
-from autotune.report.mlflow import MlflowSink, Refused, absolute_uri
+from autotune.model.study import VERIFY
+from autotune.report.mlflow.recorder import MlflowSink, Refused, absolute_uri
 from autotune.shortage import first_line
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
 from autotune.store.outbox import MLFLOW, OutboxRow
 from autotune.store.paths import default_tracking_uri, own_store
+from autotune.text.printable import visible
+from autotune.text.redact import is_incomplete, redact, restore
 
 if TYPE_CHECKING:
-    from autotune.core.answer import Answer
-    from autotune.core.study import Study
+    from autotune.answer.answer import Answer
+    from autotune.model.study import Study
 
 log = logging.getLogger(__name__)
 
@@ -354,7 +354,7 @@ def _refuse_verification(study: Study) -> None:
 
 
 def _answer(study: Study) -> Answer | None:
-    from autotune.core.pick import answer
+    from autotune.answer.pick import answer
 
     if not any(trial.measurement for trial in study.baseline):
         return None

@@ -1,8 +1,9 @@
 """Which earlier studies on this disk tell a new one something; read once, at its start, within a few seconds.
 
-What is found is journaled with the new study (`autotune.core.earlier`), and what of it counts is decided
-later and purely (`autotune.core.transfer`). Nothing that goes wrong in here is worth a search: a study that
-cannot be read, or tells nothing, is left out with a reason.
+What is found is journaled with the new study (`autotune.model.history_record`), and what of it counts is
+decided
+later and purely (`autotune.compare.transfer`). Nothing that goes wrong in here is worth a search: a study
+that cannot be read, or tells nothing, is left out with a reason.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from autotune.core.earlier import ALL, OFF, Transfer
-from autotune.core.study import VERIFY
-from autotune.core.transfer import fingerprint, is_own
-from autotune.driver.rebuilt import space_of
+from autotune.compare.transfer import fingerprint, is_own
+from autotune.driver.rebuild_space import space_of
 from autotune.errors import AutotuneError
-from autotune.search.lessons import lessons, unfit
-from autotune.search.samplers import PLANNER
+from autotune.model.history_record import ALL, OFF, Transfer
+from autotune.model.study import VERIFY
+from autotune.search.history_export import lessons, unfit
+from autotune.search.samplers.registry import PLANNER
 from autotune.store.fold import fold
 from autotune.store.journal import Journal, is_locked
 from autotune.store.paths import JOURNAL_FILE, newest_study_dirs
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from autotune.core.earlier import Earlier, Fingerprint
-    from autotune.core.study import Study
+    from autotune.model.history_record import Earlier, Fingerprint
+    from autotune.model.study import Study
     from autotune.store.journal import Entry
 
 log = logging.getLogger(__name__)

@@ -16,35 +16,27 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, TypeVar
 
-from autotune.apply.choose import choose
-from autotune.apply.environment import user_environment
-from autotune.apply.space import build_space, not_here
+from autotune.answer.space_selection import likely
 from autotune.clock import SystemClock
-from autotune.core.auto import likely
-from autotune.core.facts import Facts
-from autotune.core.redact import learned, redact, secret_variables
-from autotune.core.study import VERIFY, Study
-from autotune.core.trial import Failure, FailureKind
-from autotune.core.wire import to_wire
-from autotune.driver import ray_auth
-from autotune.driver.dead_drivers import clear_up, clear_up_all, missing_variables
-from autotune.driver.dead_trials import end_dead_trials
-from autotune.driver.ending import answer_or_none, exit_code, why_nothing
-from autotune.driver.head_start import QUIET_S, HeadStart
+from autotune.driver.backends import ray_auth
+from autotune.driver.backends.head_start import QUIET_S, HeadStart
+from autotune.driver.backends.inline import InlineDriver
+from autotune.driver.backends.local_ray import refuse_small_address_space
+from autotune.driver.cleanup.dead_drivers import clear_up, clear_up_all, missing_variables
+from autotune.driver.cleanup.dead_trials import end_dead_trials
+from autotune.driver.deadline_watchdog import HardWall
+from autotune.driver.exit_status import answer_or_none, exit_code, why_nothing
 from autotune.driver.host_memory import free_for, free_memory, trial_limit
-from autotune.driver.inline import InlineDriver
 from autotune.driver.new_study import append_opened, create_study
-from autotune.driver.own_ray import refuse_small_address_space
-from autotune.driver.page import write_report
 from autotune.driver.planner import Planner, dead_ways
+from autotune.driver.recovery import cut_cycles, is_asked_again, waits
+from autotune.driver.report_writer import write_report
+from autotune.driver.script_watch import ScriptWatch, changed_module, modules_of
 from autotune.driver.session import ENDING_S, Session
 from autotune.driver.signals import breakable, polite_ending
 from autotune.driver.spec import within_job
 from autotune.driver.sync import OPENING_S, Syncer
 from autotune.driver.transfer import gather
-from autotune.driver.unfinished import cut_cycles, is_asked_again, waits
-from autotune.driver.wall import HardWall
-from autotune.driver.watch import ScriptWatch, changed_module, modules_of
 from autotune.errors import (
     AutotuneError,
     BackendError,
@@ -62,29 +54,37 @@ from autotune.inspection.interpreter import interpreter
 from autotune.inspection.script import script_facts
 from autotune.knobs.declared import own_values
 from autotune.knobs.registry import knobs_for
-from autotune.launch import enclosure
-from autotune.launch.load_check import LoadCheck
-from autotune.launch.machine_lock import MachineLock
+from autotune.launch.devices.load_check import LoadCheck
+from autotune.launch.devices.machine_lock import MachineLock
 from autotune.launch.process import LocalRunner
-from autotune.search.samplers import strategy_for
+from autotune.launch.workspace import isolation
+from autotune.model.facts import Facts
+from autotune.model.study import VERIFY, Study
+from autotune.model.trial import Failure, FailureKind
+from autotune.model.wire import to_wire
+from autotune.search.samplers.registry import strategy_for
 from autotune.shortage import shortage
+from autotune.space.build_space import build_space, not_here
+from autotune.space.choose_delivery import choose
+from autotune.space.environment import user_environment
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
 from autotune.store.outbox import rows_for
 from autotune.store.paths import DRIVEN_FILE, default_tracking_uri, unwritable
 from autotune.store.redact import with_secrets
+from autotune.text.redact import learned, redact, secret_variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autotune.core.answer import Answer
-    from autotune.core.change import Change
-    from autotune.core.config import Config
-    from autotune.core.space import SearchSpace
-    from autotune.core.study import SpaceRequest, StudySpec
-    from autotune.core.trial import Trial
-    from autotune.driver.head_start import Driver
-    from autotune.driver.ray_tune import RayDriver
+    from autotune.answer.answer import Answer
+    from autotune.driver.backends.head_start import Driver
+    from autotune.driver.backends.ray_tune import RayDriver
+    from autotune.model.change import Change
+    from autotune.model.config import Config
+    from autotune.model.space import SearchSpace
+    from autotune.model.study import SpaceRequest, StudySpec
+    from autotune.model.trial import Trial
     from autotune.report.listener import Listener
 
 log = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ _Failed = TypeVar("_Failed", bound=Exception)
 
 
 class _Now(TypedDict):
-    """The machine as a resume finds it; see `autotune.driver.unfinished`."""
+    """The machine as a resume finds it; see `autotune.driver.recovery`."""
 
     wall_s: float
     up_s: float
@@ -751,8 +751,8 @@ def _static_facts(spec: StudySpec) -> Facts:
     )
 
 
-def _isolation_here(spec: StudySpec) -> enclosure.Isolation:
-    return enclosure.found_for(str(Path(spec.cwd, spec.script)), spec.cwd, os.environ)
+def _isolation_here(spec: StudySpec) -> isolation.Isolation:
+    return isolation.found_for(str(Path(spec.cwd, spec.script)), spec.cwd, os.environ)
 
 
 def _environment(spec: StudySpec) -> dict[str, str]:
@@ -775,7 +775,7 @@ def _import_ray() -> None:
 def _ray_driver_class(address: str = "") -> type[RayDriver]:
     """Import Ray; its authentication is settled before."""
     ray_auth.prepare(address)
-    from autotune.driver.ray_tune import RayDriver
+    from autotune.driver.backends.ray_tune import RayDriver
 
     return RayDriver
 

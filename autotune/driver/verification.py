@@ -16,51 +16,51 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from autotune.apply.environment import user_environment
 from autotune.clock import SystemClock
-from autotune.core.change import Change
-from autotune.core.config import Config
-from autotune.core.control import control
-from autotune.core.effect import Effect
-from autotune.core.facts import Facts
-from autotune.core.redact import learned
-from autotune.core.space import Dimension, SearchSpace
-from autotune.core.study import SCRIPT_CHANGED, VERIFY, Budget, SpaceRequest, StudySpec
-from autotune.core.trial import FailureKind
-from autotune.core.wire import from_wire, to_wire
-from autotune.driver.ending import StoppedBySignal, StoppedEarly, why_nothing
+from autotune.compare.control import control
+from autotune.driver.backends.inline import InlineDriver
+from autotune.driver.exit_status import StoppedBySignal, StoppedEarly, why_nothing
 from autotune.driver.host_memory import free_memory
-from autotune.driver.inline import InlineDriver
 from autotune.driver.new_study import create_study
 from autotune.driver.planner import Planner
+from autotune.driver.script_watch import ScriptWatch, modules_of
 from autotune.driver.session import ENDING_S, Session
 from autotune.driver.signals import breakable, polite_ending
 from autotune.driver.spec import redirected_stdin, version
-from autotune.driver.watch import ScriptWatch, modules_of
 from autotune.errors import AutotuneError, NotApplied, StoreError, UsageError
 from autotune.inspection.host import host_facts
 from autotune.inspection.interpreter import interpreter
 from autotune.inspection.script import script_facts
 from autotune.knobs.registry import builtin
-from autotune.launch import enclosure
-from autotune.launch.load_check import LoadCheck
-from autotune.launch.machine_lock import MachineLock
+from autotune.launch.devices.load_check import LoadCheck
+from autotune.launch.devices.machine_lock import MachineLock
 from autotune.launch.process import LocalRunner
-from autotune.search.verification import Verification
+from autotune.launch.workspace import isolation
+from autotune.model.change import Change
+from autotune.model.config import Config
+from autotune.model.effect import Effect
+from autotune.model.facts import Facts
+from autotune.model.space import Dimension, SearchSpace
+from autotune.model.study import SCRIPT_CHANGED, VERIFY, Budget, SpaceRequest, StudySpec
+from autotune.model.trial import FailureKind
+from autotune.model.wire import from_wire, to_wire
+from autotune.search.confirmation.verification import Verification
+from autotune.space.environment import user_environment
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
 from autotune.store.paths import JOURNAL_FILE, new_id
+from autotune.text.redact import learned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from autotune.core.change import Refusal
-    from autotune.core.comparison import Comparison
-    from autotune.core.measurement import Estimate
-    from autotune.core.study import Study
+    from autotune.compare.comparison import Comparison
     from autotune.driver.planner import Dead
     from autotune.export.best_config import PickPart
     from autotune.inspection.command import Command
+    from autotune.model.change import Refusal
+    from autotune.model.measurement import Estimate
+    from autotune.model.study import Study
     from autotune.report.listener import Listener
 
 log = logging.getLogger(__name__)
@@ -176,7 +176,7 @@ def verify(
     Args:
         pick: Of a best.yaml.
         command: How the user starts the script.
-        changes: Of the pick, those that may be carried out (`autotune.apply.accept`).
+        changes: Of the pick, those that may be carried out (`autotune.space.accept_changes`).
         label: Of the study that holds the runs.
         budget_s: Wall time for all of it.
         name: Of the pick.
@@ -330,8 +330,8 @@ def _spec(command: Command, label: str, budget_s: float) -> StudySpec:
     )
 
 
-def _isolation_of(spec: StudySpec) -> enclosure.Isolation:
-    return enclosure.found_for(spec.script, spec.cwd, os.environ)
+def _isolation_of(spec: StudySpec) -> isolation.Isolation:
+    return isolation.found_for(spec.script, spec.cwd, os.environ)
 
 
 def _facts(spec: StudySpec, command: Command) -> Facts:

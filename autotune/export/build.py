@@ -9,13 +9,9 @@ import sys
 import time
 from typing import TYPE_CHECKING, Literal
 
-from autotune.core.bottleneck import bottleneck
-from autotune.core.change import Change, Flag, Keyword, Patch
-from autotune.core.closest import closest
-from autotune.core.config import Config, Value
-from autotune.core.contributions import contributions
-from autotune.core.redact import redact_args, redact_data
-from autotune.core.run_length import planned_steps
+from autotune.answer.bottleneck import bottleneck
+from autotune.answer.closest import closest
+from autotune.answer.contributions import contributions
 from autotune.export.parts import (
     SCHEMA,
     BaselinePart,
@@ -36,14 +32,18 @@ from autotune.export.parts import (
     StudyPart,
     sealed,
 )
+from autotune.model.change import Change, Flag, Keyword, Patch
+from autotune.model.config import Config, Value
+from autotune.model.run_length import planned_steps
+from autotune.text.redact import redact_args, redact_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from autotune.core.answer import Answer, FrontMember, Recommendation
-    from autotune.core.loss_guard import LossVerdict
-    from autotune.core.measurement import Estimate
-    from autotune.core.study import Study
+    from autotune.answer.answer import Answer, FrontMember, Recommendation
+    from autotune.loss.loss_guard import LossVerdict
+    from autotune.model.measurement import Estimate
+    from autotune.model.study import Study
 
 GIB = 1024**3
 
@@ -60,7 +60,7 @@ def build_best(
     Args:
         study: Folded study.
         answer: Its answer.
-        changes_of: How a config reaches this script (`apply.choose.choose` with its facts).
+        changes_of: How a config reaches this script (`space.choose_delivery.choose` with its facts).
         mlflow_run: Id of the study's MLflow run, empty where there is none.
     """
     picks = {"best": answer.best, "safe": answer.safe, "fastest": answer.fastest, "likely": answer.likely}

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from autotune.core.change import Change, Constant, Env, Flag, Keyword, Patch
 from autotune.errors import UnknownKnob, UsageError, did_you_mean
 from autotune.export.parts import MINOR, SCHEMA, BestConfig, ChangePart, Part, PickPart
+from autotune.model.change import Change, Constant, Env, Flag, Keyword, Patch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autotune.core.change import Spelling
-    from autotune.core.facts import HostFacts
+    from autotune.model.change import Spelling
+    from autotune.model.facts import HostFacts
 
 
 _MAX_BYTES = 1 << 20
@@ -49,7 +49,7 @@ def read_best(path: str | os.PathLike[str]) -> BestConfig:
 
 def parse(text: str, *, source: str) -> BestConfig:
     """The content of a best.yaml given as text; see `read_best`."""
-    from autotune.edge.yaml import load
+    from autotune.config_files.yaml import load
 
     data = load(text, source=source, error=UsageError, max_bytes=_MAX_BYTES)
     if not isinstance(data, dict):
@@ -98,7 +98,7 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _core_change(part: ChangePart) -> Change:
-    from autotune.edge.yaml import scalar
+    from autotune.config_files.yaml import scalar
 
     if part.how == "flag":
         others = all(_OTHER_OPTION.fullmatch(name) for name in part.also)
@@ -179,7 +179,7 @@ def _validate(data: dict[str, Any], source: str, *, is_newer: bool) -> BestConfi
 
 def _check_names(best: BestConfig, data: dict[str, Any], source: str) -> None:
     """Refuse a knob of a pick that is nearly a known one: what it was meant for would be passed over."""
-    from autotune.edge.yaml import line_at
+    from autotune.config_files.yaml import line_at
     from autotune.knobs.registry import builtin
 
     changed = {change.knob for pick in best.picks.values() for change in pick.changes}
@@ -193,8 +193,8 @@ def _check_names(best: BestConfig, data: dict[str, Any], source: str) -> None:
 
 def _told(fault: Any, data: dict[str, Any], source: str) -> UsageError:
     """One fault with its place, and what to do about it."""
-    from autotune.edge.faults import choices_of, wanted
-    from autotune.edge.yaml import line_at, steps
+    from autotune.config_files.validation_errors import choices_of, wanted
+    from autotune.config_files.yaml import line_at, steps
 
     location, kind = list(fault["loc"]), fault["type"]
     path = [part for part, _, _ in steps(data, location)]

@@ -6,23 +6,23 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.core.config import config_text
-from autotune.core.launched import launch_words
 from autotune.errors import UsageError
 from autotune.export.build import build_best
 from autotune.export.dump import dump
 from autotune.export.files import write_whole
 from autotune.export.parts import BestConfig, PickPart, digest
 from autotune.export.read import parse, read_best
+from autotune.model.config import config_text
+from autotune.model.distributed_launch import launch_words
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Sequence
 
-    from autotune.core.answer import Answer
-    from autotune.core.change import Change
-    from autotune.core.config import Config
-    from autotune.core.study import Study
+    from autotune.answer.answer import Answer
+    from autotune.model.change import Change
+    from autotune.model.config import Config
+    from autotune.model.study import Study
 
 
 def write_best(

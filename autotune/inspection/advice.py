@@ -2,7 +2,7 @@
 
 Syntax trees only; nothing is imported or run. The script is read, and modules of the user's own beside it
 that it imports. Everything is a hint with the line it is about; what it may buy is said by
-`autotune.core.advice`.
+`autotune.answer.advice`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from autotune.core.facts import Advice
 from autotune.inspection.sources import shown, sources
 from autotune.inspection.told import constant_samples, told_calls
+from autotune.model.facts import Advice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from autotune.core.facts import HostFacts
+    from autotune.model.facts import HostFacts
 
 _READS: Final = frozenset({"item", "tolist", "numpy"})
 _MAKERS: Final = frozenset({"model", "net", "network", "criterion", "loss_fn", "loss_func", "loss_function"})

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from autotune.core.redact import redact, redact_args
 from autotune.errors import AutotuneError, BackendError, UsageError, did_you_mean
 from autotune.inspection import launchers
 from autotune.inspection.interpreter import Interpreter, interpreter, module_file
 from autotune.inspection.script import script_facts
 from autotune.inspection.shebang import wrapped_module, written_interpreter
+from autotune.text.redact import redact, redact_args
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -37,8 +37,8 @@ class Command:
         args: The script's own arguments.
         options: The interpreter's own.
         module: Dotted name after ``-m``; empty for a script.
-        launcher: Of `autotune.core.launched`, where one stood before the script; its variables are set.
-        source: The file to read options and hazards from, where it is not the script (behind a
+        launcher: Of `autotune.model.distributed_launch`, where one stood before the script; its variables
+        are set. source: The file to read options and hazards from, where it is not the script (behind a
             console script it is the file of what that calls).
         notes: Sentences for the user: which interpreter is used, and what was left out.
     """

@@ -11,13 +11,13 @@ import ast
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from autotune.core.constants import constant_value, last_name, named_values
-from autotune.core.facts import ScriptFlag
+from autotune.model.facts import ScriptFlag
+from autotune.source.constants import constant_value, last_name, named_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from autotune.core.config import Value
+    from autotune.model.config import Value
 
 _MOST_BYTES: Final = 1 << 20
 _FALLBACK: Final = "--"

@@ -6,16 +6,16 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.core.change import Constant
-from autotune.core.constants import key_of, named_values
-from autotune.core.facts import ScriptConstant
 from autotune.inspection.sources import sources
 from autotune.knobs.registry import builtin
+from autotune.model.change import Constant
+from autotune.model.facts import ScriptConstant
+from autotune.source.constants import key_of, named_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.core.config import Value
+    from autotune.model.config import Value
 
 
 def knobs_by_key() -> dict[str, str]:

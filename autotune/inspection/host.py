@@ -13,9 +13,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from autotune.core.facts import HostFacts
 from autotune.devices.find import find_devices
 from autotune.devices.nsys import find_nsys
+from autotune.model.facts import HostFacts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from autotune.core.supported import OLDEST_PYTHON, python_refusal, torch_refusal
 from autotune.errors import BackendError, UsageError
+from autotune.model.supported import OLDEST_PYTHON, python_refusal, torch_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

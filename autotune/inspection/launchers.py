@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from autotune.core.launched import ACCELERATE, several
 from autotune.errors import UsageError
 from autotune.inspection.host import host_facts
+from autotune.model.distributed_launch import ACCELERATE, several
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,7 +67,7 @@ class Within:
     Args:
         words: As if it had been typed without the launcher.
         python: The interpreter that the launcher would take; empty where it does not choose.
-        launcher: Word of `autotune.core.launched` for one that sets variables; empty for others.
+        launcher: Word of `autotune.model.distributed_launch` for one that sets variables; empty for others.
         notes: What is not carried over, as sentences.
     """
 

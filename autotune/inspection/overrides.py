@@ -7,9 +7,9 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from autotune.core.constants import last_name
-from autotune.core.facts import ScriptFlag
 from autotune.errors import UsageError
+from autotune.model.facts import ScriptFlag
+from autotune.source.constants import last_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -82,7 +82,7 @@ def _of_omegaconf(tree: ast.Module, folder: Path) -> Iterator[Mapping[str, Any]]
 
 def _read(path: Path) -> dict[str, Any]:
     # Imported here: a script without such a file is read with the standard library alone.
-    from autotune.edge.yaml import load
+    from autotune.config_files.yaml import load
 
     try:
         data = load(path.read_text(encoding="utf-8"), source=path.name, max_bytes=_MOST_BYTES)

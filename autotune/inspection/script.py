@@ -12,9 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from autotune.core.facts import ScriptFacts, ScriptFlag
-from autotune.core.loops import written_hazards
-from autotune.core.redact import is_secret_name
 from autotune.errors import UsageError
 from autotune.inspection.configurators import configured_flags, executes_configuration
 from autotune.inspection.constants import script_constants
@@ -27,12 +24,15 @@ from autotune.inspection.subcommands import (
     positional_words,
     typer_owners,
 )
+from autotune.model.facts import ScriptFacts, ScriptFlag
+from autotune.source.loops import written_hazards
+from autotune.text.redact import is_secret_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from autotune.core.config import Value
     from autotune.inspection.subcommands import Owner
+    from autotune.model.config import Value
 
 _KINDS: Final = {
     "int": "int",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from autotune.core.facts import ScriptFlag
+    from autotune.model.facts import ScriptFlag
 
 Names = frozenset[str]
 """One command's name and its aliases."""

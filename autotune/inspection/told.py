@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from autotune.core.redact import is_secret_name
 from autotune.inspection.sources import shown, sources
+from autotune.text.redact import is_secret_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autotune.core.config import Value
+    from autotune.model.config import Value
 
 _PACKAGE: Final = "autotune"
 _SDK: Final = "autotune.sdk"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from autotune.core.disturbances import is_disturbed
+from autotune.compare.disturbances import is_disturbed
 from autotune.errors import UsageError
-from autotune.report.summary import speedup_of
+from autotune.report.view.summary import speedup_of
 
 if TYPE_CHECKING:
-    from autotune.core.study import Study
-    from autotune.core.trial import Trial
+    from autotune.model.study import Study
+    from autotune.model.trial import Trial
 
 
 def trial_figures(study: Study, trial: Trial) -> dict[str, float]:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autotune.core.config import config_text, value_text
 from autotune.integrations.figures import required, trial_figures
+from autotune.model.config import config_text, value_text
 from autotune.report.listener import Listener
 
 if TYPE_CHECKING:
     import os
 
-    from autotune.core.study import Study
-    from autotune.core.trial import Trial
+    from autotune.model.study import Study
+    from autotune.model.trial import Trial
 
 
 class TensorBoard(Listener):

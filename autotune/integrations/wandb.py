@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autotune.core.config import config_text, value_text
-from autotune.core.pick import answer as answer_of
-from autotune.core.redact import redact
+from autotune.answer.pick import answer as answer_of
 from autotune.integrations.figures import required, trial_figures
+from autotune.model.config import config_text, value_text
 from autotune.report.listener import Listener
-from autotune.report.summary import headline
+from autotune.report.view.summary import headline
+from autotune.text.redact import redact
 
 if TYPE_CHECKING:
-    from autotune.core.study import Study
-    from autotune.core.trial import Trial
+    from autotune.model.study import Study
+    from autotune.model.trial import Trial
 
 
 class WeightsAndBiases(Listener):

@@ -19,10 +19,10 @@ from autotune.knobs.frameworks import refuse_by_owner
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from autotune.core.change import Env, Keyword, Spelling
-    from autotune.core.config import Config, Value
-    from autotune.core.effect import Effect
-    from autotune.core.facts import Facts, ScriptFlag
+    from autotune.model.change import Env, Keyword, Spelling
+    from autotune.model.config import Config, Value
+    from autotune.model.effect import Effect
+    from autotune.model.facts import Facts, ScriptFlag
 
 
 class LoaderSeam(Protocol):
@@ -313,7 +313,7 @@ class Knob(ABC):
     """Knobs that a space gets along with this one, because this one acts through them."""
     unit: ClassVar[str] = ""
     family: ClassVar[str] = "own"
-    """One of `autotune.core.families.FAMILIES`: knobs of a family act on the same part of a step."""
+    """One of `autotune.model.knob_families.FAMILIES`: knobs of a family act on the same part of a step."""
     withdraws_with: ClassVar[Sequence[str]] = ()
     """Knobs that make no sense, or another training, where this one is withdrawn (`withdraw`)."""
     live: ClassVar[Collection[str]] = ()
@@ -407,7 +407,7 @@ class Knob(ABC):
     def environment(self, value: Value, spelling: Env, facts: Facts) -> str | None:
         """The text that this variable gets for a value; None where it cannot say the value.
 
-        What the user has in a variable that holds a list is kept (`autotune.core.variables`).
+        What the user has in a variable that holds a list is kept (`autotune.model.environment_variables`).
         """
         return self.deliver(value)
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from autotune.core.change import Constant, Flag
-from autotune.core.constants import key_of, rank_of
+from autotune.model.change import Constant, Flag
+from autotune.source.constants import key_of, rank_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from autotune.core.change import Spelling
-    from autotune.core.config import Value
-    from autotune.core.facts import (
+    from autotune.model.change import Spelling
+    from autotune.model.config import Value
+    from autotune.model.facts import (
         DeviceFacts,
         Facts,
         FetchState,

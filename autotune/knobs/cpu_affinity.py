@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from autotune.core.change import Patch, Spelling
-from autotune.core.effect import Effect
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.distributed import refuse_single
+from autotune.model.change import Patch, Spelling
+from autotune.model.effect import Effect
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.core.config import Value
-    from autotune.core.facts import Facts
+    from autotune.model.config import Value
+    from autotune.model.facts import Facts
 
 
 class CpuAffinity(Knob):

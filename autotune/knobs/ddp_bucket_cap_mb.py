@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from autotune.core.effect import Effect
 from autotune.knobs.distributed import DistributedKnob, parallel_of
+from autotune.model.effect import Effect
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.core.config import Value
-    from autotune.core.facts import Facts, ParallelFacts
+    from autotune.model.config import Value
+    from autotune.model.facts import Facts, ParallelFacts
 
 _LADDER_MB: Final = (10, 25, 50, 100, 200)
 """Around PyTorch's default of 25; larger ones than 200 were not reported to help (pytorch#118421)."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from autotune.core.effect import Effect
 from autotune.knobs.distributed import SwitchKnob, uses_gradients
+from autotune.model.effect import Effect
 
 if TYPE_CHECKING:
-    from autotune.core.facts import Facts, ParallelFacts
+    from autotune.model.facts import Facts, ParallelFacts
 
 
 class DdpGradientAsBucketView(SwitchKnob):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from autotune.core.effect import Effect
 from autotune.knobs.common import as_count, joined
 from autotune.knobs.distributed import DistributedKnob, uses_gradients
+from autotune.model.effect import Effect
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.core.config import Value
-    from autotune.core.facts import Facts, ParallelFacts
+    from autotune.model.config import Value
+    from autotune.model.facts import Facts, ParallelFacts
 
 
 class DdpNoSync(DistributedKnob):

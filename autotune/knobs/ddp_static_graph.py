@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from autotune.core.effect import Effect
 from autotune.knobs.distributed import SwitchKnob
+from autotune.model.effect import Effect
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from autotune.core.config import Config, Value
-    from autotune.core.facts import Facts, ParallelFacts
+    from autotune.model.config import Config, Value
+    from autotune.model.facts import Facts, ParallelFacts
 
 
 class DdpStaticGraph(SwitchKnob):

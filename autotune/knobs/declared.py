@@ -1,6 +1,6 @@
 """Knobs that a user declares in a space file: an option of the script, a variable, a keyword.
 
-A declaration is data (`core.study.DeclaredSpec`) and becomes a knob here. Nothing reads back what
+A declaration is data (`model.study.DeclaredSpec`) and becomes a knob here. Nothing reads back what
 such a knob does: it counts when it was delivered.
 """
 
@@ -10,18 +10,18 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
-from autotune.core.change import Env, Flag, Keyword, Spelling
-from autotune.core.effect import Effect
 from autotune.errors import did_you_mean
 from autotune.knobs.base import Knob
 from autotune.knobs.common import as_switch
+from autotune.model.change import Env, Flag, Keyword, Spelling
+from autotune.model.effect import Effect
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from autotune.core.config import Value
-    from autotune.core.facts import Facts, ScriptFacts, ScriptFlag
-    from autotune.core.study import DeclaredSpec
+    from autotune.model.config import Value
+    from autotune.model.facts import Facts, ScriptFacts, ScriptFlag
+    from autotune.model.study import DeclaredSpec
 
 SDK_VALUE: Final = "autotune.sdk.value"
 """The callable by which a script asks for a value itself; the keyword is the name."""

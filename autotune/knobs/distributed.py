@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from autotune.core.change import Patch, Spelling
-from autotune.core.loops import OWN_GRADIENT
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import as_switch
+from autotune.model.change import Patch, Spelling
+from autotune.source.loops import OWN_GRADIENT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.core.config import Value
-    from autotune.core.facts import Facts, ParallelFacts
+    from autotune.model.config import Value
+    from autotune.model.facts import Facts, ParallelFacts
 
 _NAMES = {"ddp": "DistributedDataParallel", "fsdp": "fully_shard (FSDP2)"}
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from autotune.core.change import Constant, Keyword, Patch, Spelling
+from autotune.model.change import Constant, Keyword, Patch, Spelling
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.core.config import Value
-    from autotune.core.facts import Facts
+    from autotune.model.config import Value
+    from autotune.model.facts import Facts
 
 ARGUMENTS: Final = "transformers.TrainingArguments"
 TRAINER: Final = "transformers.Trainer"

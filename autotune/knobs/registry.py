@@ -11,20 +11,16 @@ from importlib import metadata
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from autotune.core.effect import Effect
 from autotune.errors import UsageError
-from autotune.knobs.accumulation import Accumulation
-from autotune.knobs.activation_checkpointing import ActivationCheckpointing
-from autotune.knobs.allocator import Allocator
-from autotune.knobs.attention_backend import AttentionBackend
 from autotune.knobs.base import Knob
-from autotune.knobs.batch_size import BatchSize
-from autotune.knobs.channels_last import ChannelsLast
-from autotune.knobs.compile_mode import CompileMode
-from autotune.knobs.compile_region import CompileRegion
-from autotune.knobs.compile_shapes import CompileShapes
+from autotune.knobs.batch.accumulation import Accumulation
+from autotune.knobs.batch.batch_size import BatchSize
+from autotune.knobs.batch.effective_batch import EffectiveBatch
+from autotune.knobs.compile.compile_mode import CompileMode
+from autotune.knobs.compile.compile_region import CompileRegion
+from autotune.knobs.compile.compile_shapes import CompileShapes
+from autotune.knobs.compile.memory_budget import MemoryBudget
 from autotune.knobs.cpu_affinity import CpuAffinity
-from autotune.knobs.cudnn_benchmark import CudnnBenchmark
 from autotune.knobs.ddp_bucket_cap_mb import DdpBucketCapMb
 from autotune.knobs.ddp_comm_hook import DdpCommHook
 from autotune.knobs.ddp_find_unused_parameters import DdpFindUnusedParameters
@@ -33,33 +29,37 @@ from autotune.knobs.ddp_no_sync import DdpNoSync
 from autotune.knobs.ddp_powersgd_rank import DdpPowersgdRank
 from autotune.knobs.ddp_static_graph import DdpStaticGraph
 from autotune.knobs.declared import declared_knob
-from autotune.knobs.effective_batch import EffectiveBatch
-from autotune.knobs.fp8 import Fp8
 from autotune.knobs.fsdp_param_dtype import FsdpParamDtype
 from autotune.knobs.fsdp_prefetch import FsdpPrefetch
 from autotune.knobs.fsdp_reshard_after_forward import FsdpReshardAfterForward
-from autotune.knobs.fused_optimizer import FusedOptimizer
-from autotune.knobs.gc_control import GcControl
-from autotune.knobs.in_order import InOrder
-from autotune.knobs.malloc import Malloc
-from autotune.knobs.memory_budget import MemoryBudget
-from autotune.knobs.mp_context import MpContext
-from autotune.knobs.non_blocking import NonBlocking
-from autotune.knobs.num_workers import NumWorkers
-from autotune.knobs.persistent_workers import PersistentWorkers
-from autotune.knobs.pin_memory import PinMemory
-from autotune.knobs.precision import Precision
-from autotune.knobs.prefetch_factor import PrefetchFactor
-from autotune.knobs.pure_bf16 import PureBf16
-from autotune.knobs.set_to_none import SetToNone
-from autotune.knobs.tf32 import Tf32
-from autotune.knobs.threads import Threads
-from autotune.knobs.wait_policy import WaitPolicy
+from autotune.knobs.host.gc_control import GcControl
+from autotune.knobs.host.malloc import Malloc
+from autotune.knobs.host.threads import Threads
+from autotune.knobs.host.wait_policy import WaitPolicy
+from autotune.knobs.kernels.attention_backend import AttentionBackend
+from autotune.knobs.kernels.channels_last import ChannelsLast
+from autotune.knobs.kernels.cudnn_benchmark import CudnnBenchmark
+from autotune.knobs.kernels.fused_optimizer import FusedOptimizer
+from autotune.knobs.loader.in_order import InOrder
+from autotune.knobs.loader.mp_context import MpContext
+from autotune.knobs.loader.non_blocking import NonBlocking
+from autotune.knobs.loader.num_workers import NumWorkers
+from autotune.knobs.loader.persistent_workers import PersistentWorkers
+from autotune.knobs.loader.pin_memory import PinMemory
+from autotune.knobs.loader.prefetch_factor import PrefetchFactor
+from autotune.knobs.memory.activation_checkpointing import ActivationCheckpointing
+from autotune.knobs.memory.allocator import Allocator
+from autotune.knobs.memory.set_to_none import SetToNone
+from autotune.knobs.numerics.fp8 import Fp8
+from autotune.knobs.numerics.precision import Precision
+from autotune.knobs.numerics.pure_bf16 import PureBf16
+from autotune.knobs.numerics.tf32 import Tf32
+from autotune.model.effect import Effect
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from autotune.core.study import SpaceRequest
+    from autotune.model.study import SpaceRequest
 
 ENTRY_POINTS: Final = "autotune.knobs"
 

@@ -10,7 +10,7 @@ import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from autotune.core.facts import (
+from autotune.model.facts import (
     DeviceFacts,
     Facts,
     HostFacts,
@@ -24,8 +24,8 @@ from autotune.core.facts import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from autotune.core.config import Value
     from autotune.knobs.base import Knob
+    from autotune.model.config import Value
 
 _MANY: Final = 10**9
 """Whatever the made-up script counts: shares of it are whole numbers."""

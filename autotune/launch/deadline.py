@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from autotune.core.trial import Assignment, Segment
+    from autotune.model.trial import Assignment, Segment
 
 LOCK_SHARE = 0.5
 """Of a trial's time: so much may pass until its devices are free. With less left it would fail for that."""

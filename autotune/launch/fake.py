@@ -13,18 +13,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from autotune.clock import Clock, SimulatedClock
-from autotune.core.config import Config, Value
-from autotune.core.facts import LoaderFacts, ModelFacts, OptimizerFacts, RunFacts
-from autotune.core.live import Part, Visited, visited
-from autotune.core.measurement import Contamination, Estimate, LossPoint, Measurement, Memory, Reading
-from autotune.core.trial import Failure, FailureKind
 from autotune.launch.runner import Ended, Runner
+from autotune.model.config import Config, Value
+from autotune.model.facts import LoaderFacts, ModelFacts, OptimizerFacts, RunFacts
+from autotune.model.live import Part, Visited, visited
+from autotune.model.measurement import Contamination, Estimate, LossPoint, Measurement, Memory, Reading
+from autotune.model.trial import Failure, FailureKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autotune.core.live import Visit
-    from autotune.core.trial import Assignment, Fidelity, Outcome
+    from autotune.model.live import Visit
+    from autotune.model.trial import Assignment, Fidelity, Outcome
 
 Pair = tuple[str, Value]
 GIB = 2**30

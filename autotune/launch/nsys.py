@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autotune.core.redact import redact, secret_values
-from autotune.core.trial import Failure, FailureKind
 from autotune.devices.nsys import find_nsys, nsys_command
-from autotune.launch.output import log_tail
-from autotune.launch.running import LINGER_S
+from autotune.launch.result.trial_output import log_tail
+from autotune.launch.running_trial import LINGER_S
+from autotune.model.trial import Failure, FailureKind
 from autotune.protocol.plan import PRIVATE, PROFILE_NSYS
+from autotune.text.redact import redact, secret_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.core.trial import Launch, Outcome
-    from autotune.launch.prepared import Prepared
+    from autotune.launch.workspace.workspace import Prepared
+    from autotune.model.trial import Launch, Outcome
 
 NSYS_LINGER_S = 60.0
 """Nsight Systems writes its report once what it watches has ended."""

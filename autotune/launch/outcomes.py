@@ -6,22 +6,22 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from autotune.core.live import Part, visited
-from autotune.core.trial import CEILINGS, Failure, FailureKind, Family
-from autotune.launch.classify import classify
-from autotune.launch.guard import AWAY_S
-from autotune.launch.measure import measure, visit_part
-from autotune.launch.output import last_text, log_tail
-from autotune.launch.outside import Outside, read_samples
+from autotune.launch.guard.guard import AWAY_S
+from autotune.launch.result.classify import classify
+from autotune.launch.result.host_samples import Outside, read_samples
+from autotune.launch.result.measure import measure, visit_part
+from autotune.launch.result.trial_output import last_text, log_tail
+from autotune.model.live import Part, visited
+from autotune.model.trial import CEILINGS, Failure, FailureKind, Family
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.core.live import Visited
-    from autotune.core.measurement import Measurement
-    from autotune.core.trial import Launch, Outcome
-    from autotune.launch.running import Running
-    from autotune.launch.told import Told
+    from autotune.launch.result.process_reports import Told
+    from autotune.launch.running_trial import Running
+    from autotune.model.live import Visited
+    from autotune.model.measurement import Measurement
+    from autotune.model.trial import Launch, Outcome
 
 LESS_MEMORY_SHARE = 0.75
 """Of what was planned for a trial: where less than that is free when it begins, others have come."""

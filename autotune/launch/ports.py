@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING, Final
 
-from autotune.core.launched import FREE_PORT
+from autotune.model.distributed_launch import FREE_PORT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,35 +8,37 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.clock import SystemClock
-from autotune.core.measurement import Measurement
-from autotune.core.trial import Failure, FailureKind, Start
-from autotune.core.writable import writable
 from autotune.devices.energy import Meter
 from autotune.errors import DiskFull
-from autotune.launch import enclosure, isolation_faults, library, sweep
 from autotune.launch.deadline import AGAIN_SHARE, LOCK_SHARE, shortened, whole_deadline_s
-from autotune.launch.device_care import DeviceCare, Held
-from autotune.launch.devices_sampler import device_sampler
-from autotune.launch.disks import SpaceFloor
-from autotune.launch.folders import remove_scratch, temporary_folder
-from autotune.launch.forking import LOADED, LOADED_TO_COMPILE, Forks, ForkServer
-from autotune.launch.leftovers import end_strays
+from autotune.launch.devices.device_care import DeviceCare, Held
+from autotune.launch.devices.devices_sampler import device_sampler
+from autotune.launch.fork_pool import LOADED, LOADED_TO_COMPILE, Forks, ForkServer
+from autotune.launch.guard import process_tree
 from autotune.launch.nsys import linger_s, reported, under_nsys
 from autotune.launch.outcomes import outcomes_of, outside_of, visit_of
-from autotune.launch.output import hide_secrets, trim_logs
-from autotune.launch.prepared import prepare
+from autotune.launch.result.process_reports import Told
+from autotune.launch.result.trial_output import hide_secrets, trim_logs
 from autotune.launch.runner import NOT_BEGUN, REMEDY, Ended, Runner, said_of_cold_starts
-from autotune.launch.running import Running
-from autotune.launch.told import Told
+from autotune.launch.running_trial import Running
+from autotune.launch.workspace import isolation as enclosure
+from autotune.launch.workspace import isolation_failures, runtime_library
+from autotune.launch.workspace.disk_space import SpaceFloor
+from autotune.launch.workspace.folders import remove_scratch, temporary_folder
+from autotune.launch.workspace.orphans import end_strays
+from autotune.launch.workspace.workspace import prepare
+from autotune.model.measurement import Measurement
+from autotune.model.trial import Failure, FailureKind, Start
 from autotune.shortage import shortage
+from autotune.text.encodable import writable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from autotune.clock import Clock
-    from autotune.core.live import Visited
-    from autotune.core.trial import Assignment, Launch, Outcome
-    from autotune.launch.outside import DeviceSample, Outside
+    from autotune.launch.result.host_samples import DeviceSample, Outside
+    from autotune.model.live import Visited
+    from autotune.model.trial import Assignment, Launch, Outcome
 
 GRACE_S = 5.0
 SHOWN_FILES = 3
@@ -47,7 +49,7 @@ _NO_TRIAL = -1
 class LocalRunner(Runner):
     """Runs assignments on this machine, one at a time.
 
-    Each runs under a guard (`autotune.launch.guard`) that outlives neither the trial nor this
+    Each runs under a guard (`autotune.launch.guard.guard`) that outlives neither the trial nor this
     process, in a directory of its own below the study's, with its writes kept off the user's files.
 
     Args:
@@ -122,7 +124,7 @@ class LocalRunner(Runner):
         """The same for one launch: what its folders do not allow is not tried in the trial."""
         if not launch.protect or self.isolation != "overlay":
             return self.isolation
-        if isolation_faults.is_noted(self._study_dir):
+        if isolation_failures.is_noted(self._study_dir):
             return "redirect"
         found = enclosure.found_for(launch.script, launch.cwd, launch.env, str(self._study_dir / "trials"))
         return found.mode
@@ -184,7 +186,7 @@ class LocalRunner(Runner):
             cut = shortened(assignment, time.monotonic() - begun_s)
             isolation = self._isolation_of(launch)
             outcomes, told = self._run_held(cut, held, server, isolation)
-            suspected = isolation_faults.suspected(outcomes.values())
+            suspected = isolation_failures.suspected(outcomes.values())
             if suspected and launch.protect and isolation == "overlay" and suspected not in self._blamed:
                 cut = shortened(assignment, time.monotonic() - begun_s, AGAIN_SHARE)
                 outcomes, told = self._run_redirected(cut, held, outcomes)
@@ -214,14 +216,14 @@ class LocalRunner(Runner):
         self._begun_s = self._clock.now_s()
         self._notes, self._visited, self._lost_visit = (), None, {}
         outcomes, told = self._run_held(assignment, held, None, "redirect")
-        suspected = isolation_faults.suspected(failed.values())
-        message = isolation_faults.message_of(failed.values())
-        if isolation_faults.is_measured(outcomes.values()):
-            isolation_faults.note(self._study_dir, message)
-            self._notes = (isolation_faults.sentence(message), *self._notes)
-        elif isolation_faults.is_the_scripts(outcomes.values()):
+        suspected = isolation_failures.suspected(failed.values())
+        message = isolation_failures.message_of(failed.values())
+        if isolation_failures.is_measured(outcomes.values()):
+            isolation_failures.note(self._study_dir, message)
+            self._notes = (isolation_failures.sentence(message), *self._notes)
+        elif isolation_failures.is_the_scripts(outcomes.values()):
             self._blamed.add(suspected)
-            outcomes = isolation_faults.with_both(outcomes, suspected, message)
+            outcomes = isolation_failures.with_both(outcomes, suspected, message)
         return outcomes, told
 
     def _server(self, assignment: Assignment) -> ForkServer | None:
@@ -237,7 +239,7 @@ class LocalRunner(Runner):
             return None
         found = self._forks.server(
             launch,
-            library.make(self._study_dir / "lib", compiler=(launch.python, *launch.options)),
+            runtime_library.make(self._study_dir / "lib", compiler=(launch.python, *launch.options)),
             within_s=LOCK_SHARE * whole_deadline_s(assignment),
             stopped=lambda: self._stop_wanted,
         )
@@ -286,8 +288,8 @@ class LocalRunner(Runner):
         launch = assignment.launch
         folder = ""
         if self._command is None:
-            folder = library.make(self._study_dir / "lib", compiler=(launch.python, *launch.options))
-            command: Sequence[str] = library.trial_command(launch.python, folder, launch.options)
+            folder = runtime_library.make(self._study_dir / "lib", compiler=(launch.python, *launch.options))
+            command: Sequence[str] = runtime_library.trial_command(launch.python, folder, launch.options)
         else:
             command = self._command(launch.python)
         try:
@@ -334,7 +336,7 @@ class LocalRunner(Runner):
         if self._sample_devices is not None:
             return self._sample_devices
         return device_sampler(
-            lambda: sweep.descendants(running.pid), held.devices, lambda: _uuids(running.told)
+            lambda: process_tree.descendants(running.pid), held.devices, lambda: _uuids(running.told)
         )
 
     def _memory_limit(self, assignment: Assignment) -> int:

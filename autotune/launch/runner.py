@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 # At run time too: an `Ended` crosses a process border, and the wire reads its hints.
-from autotune.core.facts import RunFacts  # noqa: TC001 - read at run time, see above
-from autotune.core.live import Visited  # noqa: TC001 - the same
-from autotune.core.trial import Outcome, Start
+from autotune.model.facts import RunFacts  # noqa: TC001 - read at run time, see above
+from autotune.model.live import Visited  # noqa: TC001 - the same
+from autotune.model.trial import Outcome, Start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autotune.core.trial import Assignment
+    from autotune.model.trial import Assignment
 
 NOT_BEGUN = "not_begun"
 """In the evidence of a failure: no process was started, so its config had no part in it."""

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from autotune.core.facts import RunFacts
-from autotune.core.measurement import LossPoint, Reading
+from autotune.model.facts import RunFacts
+from autotune.model.measurement import LossPoint, Reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ class Closed:
             the window, ``host`` where it did not, empty where no accelerator trains.
         short: The window holds the few steps that there were, without the usual warm-up before it.
         unsettled: It opened before the level of the loader's queue had settled.
-        part: Of the visit (`autotune.core.live.Visit.parts`), from 1; 0 for the process's own config.
+        part: Of the visit (`autotune.model.live.Visit.parts`), from 1; 0 for the process's own config.
         sent_ns: When this was said; 0 where it was not noted.
         import_ns: Time that the script's imports took up to the first step, in nanoseconds.
     """

@@ -12,9 +12,9 @@ import os
 import stat
 from typing import TYPE_CHECKING, BinaryIO
 
-from autotune.core import wire
-from autotune.core.writable import writable_json
+from autotune.model import wire
 from autotune.protocol.events import EVENTS, Event, StepRow, Steps
+from autotune.text.encodable import writable_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

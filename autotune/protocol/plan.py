@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from autotune.core import wire
-from autotune.core.change import Change
-from autotune.core.config import Value
-from autotune.core.live import Visit
-from autotune.core.trial import Segment
+from autotune.model import wire
+from autotune.model.change import Change
+from autotune.model.config import Value
+from autotune.model.live import Visit
+from autotune.model.trial import Segment
 
 PLAN_VARIABLE = "AUTOTUNE_PLAN"
 HIDDEN_VARIABLE = "AUTOTUNE_HIDDEN"

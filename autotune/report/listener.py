@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from autotune.core.study import Study
-    from autotune.core.trial import Trial
+    from autotune.model.study import Study
+    from autotune.model.trial import Trial
 
 
 class Listener:

@@ -7,21 +7,21 @@ import statistics
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from autotune.core.chances import FEWEST_PAIRS
-from autotune.core.config import Config
-from autotune.core.disturbances import undisturbed
-from autotune.core.effect import Effect
-from autotune.core.transfer import beliefs
-from autotune.core.trial import Fidelity, Stage, Start
+from autotune.compare.alpha_spending import FEWEST_PAIRS
+from autotune.compare.disturbances import undisturbed
+from autotune.compare.transfer import beliefs
 from autotune.knobs.declared import SDK_VALUE
+from autotune.model.config import Config
+from autotune.model.effect import Effect
+from autotune.model.trial import Fidelity, Stage, Start
 from autotune.search.trial_limit import CYCLES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from autotune.core.measurement import Measurement
-    from autotune.core.study import Study
-    from autotune.core.trial import Trial
+    from autotune.model.measurement import Measurement
+    from autotune.model.study import Study
+    from autotune.model.trial import Trial
 
 _LONGEST_WINDOW_S, _MOST_S = 4.5, 20.0
 """Longest window of a baseline run in a budget of `_USUAL_BUDGET_S`, and in any. It grows with the square

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from autotune.core.chances import FEWEST_PAIRS
-from autotune.core.config import Config
-from autotune.core.families import applicable
+from autotune.compare.alpha_spending import FEWEST_PAIRS
+from autotune.model.config import Config
+from autotune.model.knob_families import applicable
 from autotune.search.costs import Costs
 
 if TYPE_CHECKING:
-    from autotune.core.study import Study
+    from autotune.model.study import Study
 
 _PAIRS = FEWEST_PAIRS + 1
 """Pairs that a budget which is recommended has room for: one may be disturbed."""

@@ -14,17 +14,17 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autotune.core.config import Config
-from autotune.core.disturbances import only_disturbed
-from autotune.core.effect import Effect
-from autotune.core.launched import ranks_of
-from autotune.core.trial import CEILINGS, Proposal, Stage
-from autotune.search.confirmation import has_winner, is_confirming, next_confirmation
+from autotune.compare.disturbances import only_disturbed
+from autotune.model.config import Config
+from autotune.model.distributed_launch import ranks_of
+from autotune.model.effect import Effect
+from autotune.model.trial import CEILINGS, Proposal, Stage
+from autotune.search.confirmation.next_run import has_winner, is_confirming, next_confirmation
 from autotune.search.costs import Costs
-from autotune.search.initial_design import next_start, start_is_over, start_list, uncovered
-from autotune.search.parts import DEFAULT, Parts
-from autotune.search.probing import kept_s, spare_probe, without_communication
-from autotune.search.refining import (
+from autotune.search.diagnosis import kept_s, spare_probe, without_communication
+from autotune.search.feature_flags import DEFAULT, Parts
+from autotune.search.screening.initial_design import next_start, start_is_over, start_list, uncovered
+from autotune.search.screening.refinement import (
     bold,
     for_front,
     left_for_bold_s,
@@ -33,9 +33,9 @@ from autotune.search.refining import (
     separating,
     simpler,
 )
-from autotune.search.second_looks import AGAIN, last_doubts, second_look
-from autotune.search.state import SearchState, Suggestion
-from autotune.search.stopping import PATIENCE, no_progress, on_its_own, too_dear, whole_patience
+from autotune.search.screening.replication import AGAIN, last_doubts, second_look
+from autotune.search.screening.state import SearchState, Suggestion
+from autotune.search.screening.stopping import PATIENCE, no_progress, on_its_own, too_dear, whole_patience
 from autotune.search.strategy import Sampler, Strategy
 from autotune.search.trial_limit import BASELINES, CYCLES
 from autotune.search.visits import visit
@@ -43,9 +43,9 @@ from autotune.search.visits import visit
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.core.live import Visit
-    from autotune.core.space import SearchSpace
-    from autotune.core.study import Study
+    from autotune.model.live import Visit
+    from autotune.model.space import SearchSpace
+    from autotune.model.study import Study
 
 _BASE = Config()
 _ATTEMPTS = 64

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.core.config import Config
-    from autotune.core.space import SearchSpace
-    from autotune.core.study import Study
-    from autotune.core.trial import Proposal
+    from autotune.model.config import Config
+    from autotune.model.space import SearchSpace
+    from autotune.model.study import Study
+    from autotune.model.trial import Proposal
 
 
 class Strategy(ABC):

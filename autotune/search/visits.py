@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.apply.choose import way
-from autotune.core.agreement import changed, distrusted
-from autotune.core.change import Change
-from autotune.core.config import Config
-from autotune.core.live import Visit
-from autotune.core.objective import ENERGY
+from autotune.compare.agreement import changed, distrusted
 from autotune.knobs.registry import knobs_for
+from autotune.model.change import Change
+from autotune.model.config import Config
+from autotune.model.live import Visit
+from autotune.model.objective import ENERGY
+from autotune.space.choose_delivery import way
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from autotune.core.study import Study
+    from autotune.model.study import Study
     from autotune.search.costs import Costs
 
 MOST = 10

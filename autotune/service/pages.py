@@ -17,7 +17,7 @@ from fastapi import Depends, HTTPException, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, FileSystemLoader, select_autoescape
 
-from autotune.report.summary import duration_text
+from autotune.report.view.summary import duration_text
 from autotune.service.auth import COOKIE, LOGIN
 from autotune.service.requests import Parts, Who, With, cancelled, shown, visible
 from autotune.service.states import FINAL, State

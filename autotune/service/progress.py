@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autotune.core.facts import HostFacts
-    from autotune.core.study import Study
+    from autotune.model.facts import HostFacts
+    from autotune.model.study import Study
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +35,11 @@ class Result:
 
 def result_of(home: Path) -> Result | None:
     """Return what the newest study below a home says; None where there is none that can be read yet."""
-    from autotune.core.config import config_text
-    from autotune.driver.ending import answer_or_none
-    from autotune.driver.rebuilt import space_of
+    from autotune.driver.exit_status import answer_or_none
+    from autotune.driver.rebuild_space import space_of
     from autotune.errors import AutotuneError
-    from autotune.report.summary import best_other, headline
+    from autotune.model.config import config_text
+    from autotune.report.view.summary import best_other, headline
     from autotune.store.fold import fold
     from autotune.store.journal import Journal
     from autotune.store.paths import JOURNAL_FILE, newest_study_dirs

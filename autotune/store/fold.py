@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from autotune.core.auto import settled
-from autotune.core.earlier import Transfer
-from autotune.core.facts import Facts, RunFacts
-from autotune.core.live import Visited
-from autotune.core.machine_load import MachineLoad
-from autotune.core.measurement import Measurement
-from autotune.core.space import SearchSpace
-from autotune.core.study import Study, StudySpec
-from autotune.core.trial import Failure, Outcome, Stage, Start, Trial, TrialState
-from autotune.core.wire import from_wire
+from autotune.answer.space_selection import settled
 from autotune.errors import JournalDamaged
+from autotune.model.facts import Facts, RunFacts
+from autotune.model.history_record import Transfer
+from autotune.model.live import Visited
+from autotune.model.machine_load import MachineLoad
+from autotune.model.measurement import Measurement
+from autotune.model.space import SearchSpace
+from autotune.model.study import Study, StudySpec
+from autotune.model.trial import Failure, Outcome, Stage, Start, Trial, TrialState
+from autotune.model.wire import from_wire
 
 if TYPE_CHECKING:
     from autotune.store.journal import Entry

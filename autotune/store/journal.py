@@ -34,10 +34,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from autotune.clock import Clock, SystemClock
-from autotune.core.redact import redact_data
-from autotune.core.wire import to_wire
-from autotune.core.writable import writable, writable_json
 from autotune.errors import DiskFull, JournalDamaged, StoreError, StudyLocked
+from autotune.model.wire import to_wire
 from autotune.store.outbox import OutboxRow
 from autotune.store.paths import BALLAST_FILE, JOURNAL_FILE, LOCK_FILE, SET_HOME, unwritable
 from autotune.store.sqlite_file import (
@@ -51,6 +49,8 @@ from autotune.store.sqlite_file import (
     connect_to_write,
     is_endless,
 )
+from autotune.text.encodable import writable, writable_json
+from autotune.text.redact import redact_data
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -250,7 +250,7 @@ class Journal:
         Args:
             kind: ``opened``, ``told``, ...
             uid: Names the event; what makes a repeat a repeat.
-            data: Core values and plain data; anything `autotune.core.wire.to_wire` takes.
+            data: Core values and plain data; anything `autotune.model.wire.to_wire` takes.
             outbox: Rows, usually `autotune.store.outbox.rows_for(kind, data)`.
 
         Returns:

@@ -1,17 +1,17 @@
-"""Secrets never reach the journal (`core.redact`); resuming takes them from the environment again."""
+"""Secrets never reach the journal (`text.redact`); resuming takes them from the environment again."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autotune.core.redact import is_incomplete, missing_names, restore
 from autotune.errors import UsageError
+from autotune.text.redact import is_incomplete, missing_names, restore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autotune.core.study import StudySpec
+    from autotune.model.study import StudySpec
 
 
 def with_secrets(spec: StudySpec, environ: Mapping[str, str] | None = None) -> StudySpec:

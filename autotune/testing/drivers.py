@@ -5,12 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from autotune.core.trial import Stage, TrialState
+from autotune.model.trial import Stage, TrialState
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autotune.core.study import Study
+    from autotune.model.study import Study
     from autotune.store.journal import Entry
 
 

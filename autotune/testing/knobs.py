@@ -14,11 +14,10 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from autotune.apply.choose import choose, way
-from autotune.core.change import Change, Env, Flag
-from autotune.core.config import Config, Value
-from autotune.core.effect import Effect
-from autotune.core.facts import (
+from autotune.model.change import Change, Env, Flag
+from autotune.model.config import Config, Value
+from autotune.model.effect import Effect
+from autotune.model.facts import (
     OPTION,
     AttentionFacts,
     BlockFacts,
@@ -34,8 +33,9 @@ from autotune.core.facts import (
     ScriptFacts,
     ScriptFlag,
 )
-from autotune.core.families import FAMILIES
-from autotune.core.wire import dumps, loads
+from autotune.model.knob_families import FAMILIES
+from autotune.model.wire import dumps, loads
+from autotune.space.choose_delivery import choose, way
 from autotune.testing.fake_model import FakeModelSeams
 
 if TYPE_CHECKING:

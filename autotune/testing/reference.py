@@ -14,16 +14,16 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from autotune.core.change import Constant, Env, Flag, Keyword, Patch, Spelling
 from autotune.knobs.frameworks import DEEPSPEED
 from autotune.knobs.registry import builtin
+from autotune.model.change import Constant, Env, Flag, Keyword, Patch, Spelling
 from autotune.testing.knobs import example_facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autotune.core.config import Value
     from autotune.knobs.base import Knob
+    from autotune.model.config import Value
 
 _HEAD: Final = """\
 # Knobs

@@ -1,7 +1,7 @@
 """A whole search on a recorded table, on a virtual clock: the real strategy, session, journal and picks.
 
-Only what starts processes is another (`autotune.launch.replay`). The space is the recorded configurations
-and nothing else, for every strategy alike.
+Only what starts processes is another (`autotune.testing.replay_runner`). The space is the recorded
+configurations and nothing else, for every strategy alike.
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autotune.answer.space_selection import CANDIDATES
 from autotune.clock import SimulatedClock
-from autotune.core.auto import CANDIDATES
-from autotune.core.config import Config
-from autotune.core.earlier import Transfer
-from autotune.core.space import SearchSpace
-from autotune.core.study import Budget, Study, StudySpec
-from autotune.core.transfer import fingerprint
-from autotune.core.trial import FailureKind, Family, StartPolicy
-from autotune.core.wire import to_wire
-from autotune.driver.inline import InlineDriver
+from autotune.compare.transfer import fingerprint
+from autotune.config_files.presets import AUTO_SPACE, built_in, load_space
+from autotune.driver.backends.inline import InlineDriver
 from autotune.driver.planner import Planner
 from autotune.driver.session import Session
-from autotune.edge.preset import AUTO_SPACE, built_in, load_space
 from autotune.knobs.registry import knobs_for
-from autotune.launch.guard import SHARED_MEMORY
-from autotune.launch.replay import ReplayRunner
+from autotune.launch.guard.guard import SHARED_MEMORY
+from autotune.model.config import Config
+from autotune.model.history_record import Transfer
+from autotune.model.space import SearchSpace
+from autotune.model.study import Budget, Study, StudySpec
+from autotune.model.trial import FailureKind, Family, StartPolicy
+from autotune.model.wire import to_wire
 from autotune.report.listener import Listener
-from autotune.search.samplers import PLANNER, strategy_for
+from autotune.search.samplers.registry import PLANNER, strategy_for
 from autotune.search.strategy import Strategy
 from autotune.store.journal import Journal
+from autotune.testing.replay_runner import ReplayRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from autotune.apply.choose import Dead
-    from autotune.core.earlier import Earlier
-    from autotune.core.facts import Facts
-    from autotune.core.study import SpaceRequest
-    from autotune.core.table import Table
-    from autotune.core.trial import Assignment, Proposal, Trial
     from autotune.launch.runner import Ended
+    from autotune.model.facts import Facts
+    from autotune.model.history_record import Earlier
+    from autotune.model.study import SpaceRequest
+    from autotune.model.trial import Assignment, Proposal, Trial
+    from autotune.space.choose_delivery import Dead
+    from autotune.testing.table import Table
 
 _NOT_RECORDED = "It was not recorded."
 
@@ -177,7 +177,7 @@ def replay(
     Args:
         table: As recorded; its own request, facts and script make the space.
         budget_s: Virtual seconds.
-        sampler: A name of `autotune.search.samplers`.
+        sampler: A name of `autotune.search.samplers.registry`.
         strategy: In place of what that name stands for.
         seed: Of the search and of what is drawn from the table.
         workers: Processes at once; each costs what it cost alone.

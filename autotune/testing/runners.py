@@ -5,11 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from autotune.core.trial import Failure, Measurement
+from autotune.model.trial import Failure, Measurement
 
 if TYPE_CHECKING:
-    from autotune.core.trial import Assignment
     from autotune.launch.runner import Runner
+    from autotune.model.trial import Assignment
 
 
 class RunnerContract(ABC):

@@ -23,13 +23,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from autotune.protocol.events import Hello
 from autotune.protocol.plan import FORKS_VARIABLE, HIDDEN_VARIABLE, PLAN_VARIABLE, Plan, load_plan
-from autotune.trial import constants, ranks
-from autotune.trial.channel import Channel
-from autotune.trial.install import Session
-from autotune.trial.kinds import kind_of
+from autotune.trial.entry import ranks
+from autotune.trial.entry.trial_runtime import Session
+from autotune.trial.loop import constants
+from autotune.trial.runtime.channel import Channel
+from autotune.trial.runtime.exception_kind import kind_of
 
 if TYPE_CHECKING:
-    from autotune.trial.constants import Constants
+    from autotune.trial.loop.constants import Constants
 
 _TAIL_LINES = 40
 _MESSAGE_CHARS = 500
@@ -40,7 +41,7 @@ def main() -> None:
     """Run the plan that the environment names."""
     forks = os.environ.pop(FORKS_VARIABLE, "")
     if forks:
-        importlib.import_module("autotune.trial.zygote").serve(int(forks))
+        importlib.import_module("autotune.trial.entry.fork_server").serve(int(forks))
     if not os.environ.get(PLAN_VARIABLE):
         sys.stderr.write(f"autotune: {PLAN_VARIABLE} names no plan; this module is started by the launcher\n")
         raise SystemExit(2)
@@ -66,7 +67,7 @@ def main() -> None:
         session.recorder.on_applied = lambda: ranks.report_applied(plan, rank)
     if plan.shadow_dir and plan.measure:
         try:
-            shadow = importlib.import_module("autotune.trial.shadow")
+            shadow = importlib.import_module("autotune.trial.entry.file_redirect")
             shadow.install(plan.protected, plan.shadow_dir)
             session.hooks.on("torch", shadow.wrap_torch)
             session.hooks.on("safetensors.torch", shadow.wrap_safetensors)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from autotune.trial.undo import Undo
+    from autotune.trial.runtime.undo import Undo
 
 AFFINITY: Final = "cpu_affinity"
 _CPUS: Final = Path("/sys/devices/system/cpu")

@@ -15,14 +15,14 @@ import inspect
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from autotune.core.facts import ParallelFacts
+from autotune.model.facts import ParallelFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.core.config import Value
-    from autotune.trial.state import State
-    from autotune.trial.undo import Undo
+    from autotune.model.config import Value
+    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.undo import Undo
 
 ARGUMENTS: Final = {
     "ddp_bucket_cap_mb": "bucket_cap_mb",

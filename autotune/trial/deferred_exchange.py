@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.trial.accumulation import Accumulation
     from autotune.trial.data_parallel import DataParallel
-    from autotune.trial.state import State
-    from autotune.trial.undo import Undo
+    from autotune.trial.hooks.step.accumulation import Accumulation
+    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.undo import Undo
 
 NO_SYNC: Final = "ddp_no_sync"
 _FLAG: Final = "require_backward_grad_sync"

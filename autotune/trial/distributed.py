@@ -10,11 +10,11 @@ from autotune.trial.deferred_exchange import NO_SYNC, DeferredExchange
 from autotune.trial.sharding import SETTINGS, Sharding
 
 if TYPE_CHECKING:
-    from autotune.core.config import Value
-    from autotune.core.facts import ParallelFacts
-    from autotune.trial.imports import AfterImport
-    from autotune.trial.state import State
-    from autotune.trial.undo import Undo
+    from autotune.model.config import Value
+    from autotune.model.facts import ParallelFacts
+    from autotune.trial.runtime.imports import AfterImport
+    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.undo import Undo
 
 
 class Distributed:

@@ -12,13 +12,13 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-from autotune.core.facts import ParallelFacts
+from autotune.model.facts import ParallelFacts
 
 if TYPE_CHECKING:
-    from autotune.core.config import Value
-    from autotune.trial.imports import AfterImport
-    from autotune.trial.state import State
-    from autotune.trial.undo import Undo
+    from autotune.model.config import Value
+    from autotune.trial.runtime.imports import AfterImport
+    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.undo import Undo
 
 RESHARD: Final = "fsdp_reshard_after_forward"
 PREFETCH: Final = "fsdp_prefetch"

@@ -20,15 +20,15 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from autotune.apply.command import build_launch
-from autotune.apply.environment import user_environment
-from autotune.core.bottleneck import evidence_of, judge
-from autotune.core.config import Config
-from autotune.core.measurement import Measurement
-from autotune.core.trial import Assignment, Fidelity, Segment
-from autotune.edge.duration import duration_s
+from autotune.answer.bottleneck import evidence_of, judge
+from autotune.config_files.duration import duration_s
 from autotune.inspection.host import host_facts
 from autotune.launch.process import LocalRunner
+from autotune.model.config import Config
+from autotune.model.measurement import Measurement
+from autotune.model.trial import Assignment, Fidelity, Segment
+from autotune.space.command import build_launch
+from autotune.space.environment import user_environment
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "claims"))
@@ -38,7 +38,7 @@ import proofs  # noqa: E402 - in the folder beside, which is found by the line a
 PLANTED = HERE / "planted.py"
 RAW = HERE / "results" / "raw.jsonl"
 DECIDING = (
-    "core/bottleneck.py",
+    "answer/bottleneck.py",
     *(f"trial/{part}.py" for part in ("counting", "drain", "phases", "probe", "replay")),
 )
 """What a verdict is made by."""

@@ -12,8 +12,8 @@ import statistics
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from autotune.core import table as tables
-from autotune.core.machine_load import QUIET_CORES
+from autotune.model.machine_load import QUIET_CORES
+from autotune.testing import table as tables
 
 HERE = Path(__file__).resolve().parent
 EXPERIMENTS = HERE.parent

@@ -7,15 +7,15 @@ yields what the machine's course says times what the config is truly worth.
 import math
 from dataclasses import replace
 
-from autotune.core.config import Config
-from autotune.core.effect import Effect
-from autotune.core.measurement import Contamination, Estimate, LossPoint, Measurement, Memory
-from autotune.core.pick import answer
-from autotune.core.space import Dimension, SearchSpace
-from autotune.core.study import Budget, SpaceRequest, Study, StudySpec
-from autotune.core.trial import Stage, Trial, TrialState
+from autotune.answer.pick import answer
+from autotune.model.config import Config
+from autotune.model.effect import Effect
+from autotune.model.measurement import Contamination, Estimate, LossPoint, Measurement, Memory
+from autotune.model.space import Dimension, SearchSpace
+from autotune.model.study import Budget, SpaceRequest, Study, StudySpec
+from autotune.model.trial import Stage, Trial, TrialState
+from autotune.search.confirmation.verification import Verification
 from autotune.search.stages import Staged
-from autotune.search.verification import Verification
 
 BASE = Config()
 HELPS = Config({"threads": 1})

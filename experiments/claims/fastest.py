@@ -22,12 +22,12 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from autotune.core.config import Config
-from autotune.core.effect import Effect
-from autotune.core.space import Dimension, SearchSpace
-from autotune.core.study import Study
-from autotune.core.trial import Trial, TrialState
-from autotune.search.verification import Verification
+from autotune.model.config import Config
+from autotune.model.effect import Effect
+from autotune.model.space import Dimension, SearchSpace
+from autotune.model.study import Study
+from autotune.model.trial import Trial, TrialState
+from autotune.search.confirmation.verification import Verification
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "loss_guard")]

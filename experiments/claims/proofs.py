@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 import autotune
-from autotune.edge.duration import duration_s
+from autotune.config_files.duration import duration_s
 
 PACKAGE = Path(autotune.__file__).parent
 CONFIDENCE = 0.95

@@ -26,7 +26,7 @@ import torch
 from neighbours import NEIGHBOURS, beside
 from scipy.stats import beta
 
-from autotune.edge.duration import duration_s
+from autotune.config_files.duration import duration_s
 from autotune.export.best_config import (
     SCHEMA,
     BaselinePart,

@@ -21,7 +21,7 @@ sys.path.insert(0, str(HERE))
 import proofs  # noqa: E402 - a neighbour of this file
 import recording  # noqa: E402 - a neighbour of this file
 
-from autotune.edge.duration import duration_s  # noqa: E402
+from autotune.config_files.duration import duration_s  # noqa: E402
 
 
 def main(words=None):

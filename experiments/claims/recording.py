@@ -3,13 +3,13 @@
 import os
 import sys
 
-from autotune.apply.command import build_launch
-from autotune.apply.environment import user_environment
-from autotune.core.config import Config
-from autotune.core.measurement import Measurement
-from autotune.core.trial import Assignment, Fidelity, Segment
 from autotune.launch.process import LocalRunner
-from autotune.launch.raw_window import raw_window
+from autotune.model.config import Config
+from autotune.model.measurement import Measurement
+from autotune.model.trial import Assignment, Fidelity, Segment
+from autotune.space.command import build_launch
+from autotune.space.environment import user_environment
+from autotune.testing.raw_window import raw_window
 
 
 class Recording:

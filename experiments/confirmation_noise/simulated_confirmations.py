@@ -10,11 +10,11 @@ from unittest import mock
 import claim_noise
 import claim_studies
 
-from autotune.core import chances, comparison
-from autotune.core.config import Config
-from autotune.core.space import Dimension, SearchSpace
-from autotune.core.study import Study
-from autotune.core.trial import Fidelity, Stage, Trial, TrialState
+from autotune.compare import alpha_spending, comparison
+from autotune.model.config import Config
+from autotune.model.space import Dimension, SearchSpace
+from autotune.model.study import Study
+from autotune.model.trial import Fidelity, Stage, Trial, TrialState
 from autotune.search.trial_limit import BASELINES
 
 CANDIDATES = 6
@@ -23,7 +23,7 @@ FINALISTS = 2
 LOOKS = (3, 5, 8)
 """Pairs at which a claim may end a confirmation; the end of the budget is one interim analysis more."""
 VERIFY_LOOKS = (3, 5)
-"""The same of `autotune verify` (`autotune.search.verification`)."""
+"""The same of `autotune verify` (`autotune.search.confirmation.verification`)."""
 SCATTER = 0.05
 """Standard deviation of ln rate of one run, for the noise that is not recorded."""
 JUMP = 10.0
@@ -214,5 +214,5 @@ class Confirmation:
         """The same comparisons with intervals of 95 % confidence."""
         # An equal study of another identity, so that no cached comparison is returned.
         same = replace(self.study, spec=replace(self.study.spec))
-        with mock.patch.object(chances, "_confidence", return_value=0.95):
+        with mock.patch.object(alpha_spending, "_confidence", return_value=0.95):
             return comparison.compare(same)

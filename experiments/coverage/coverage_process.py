@@ -1,23 +1,24 @@
 """One training process as a stream of steps, measured by the recorder and the launcher that ship.
 
-No process is started: steps with known truth go through `trial.recorder.Recorder` (warm-up, window, when to
-stop, steady state) and `launch.measure.measure` (what a window says), as those of a real script do.
+No process is started: steps with known truth go through `trial.measure.recorder.Recorder` (warm-up, window,
+when to
+stop, steady state) and `launch.result.measure.measure` (what a window says), as those of a real script do.
 """
 
 import threading
 from dataclasses import dataclass
 from types import SimpleNamespace
 
-from autotune.core.config import Config
-from autotune.core.facts import LoaderFacts, RunFacts
-from autotune.core.trial import Fidelity, Segment
-from autotune.launch.measure import measure
-from autotune.launch.outside import DeviceSample, Outside
-from autotune.launch.told import Told
+from autotune.launch.result.host_samples import DeviceSample, Outside
+from autotune.launch.result.measure import measure
+from autotune.launch.result.process_reports import Told
+from autotune.model.config import Config
+from autotune.model.facts import LoaderFacts, RunFacts
+from autotune.model.trial import Fidelity, Segment
 from autotune.protocol.disturbed import spans
 from autotune.protocol.events import Closed, Compiling, Seen, StepRow
-from autotune.trial.calm import Calm
-from autotune.trial.recorder import Recorder
+from autotune.trial.measure.recorder import Recorder
+from autotune.trial.records.steady_steps import Calm
 
 NS = 1_000_000_000
 BATCH = 32

@@ -19,7 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from autotune.core.rates import mean_rate
+from autotune.compare.amortised_rate import mean_rate
 
 HERE = Path(__file__).resolve().parent
 WORKLOADS = HERE.parent / "workloads"

@@ -25,20 +25,20 @@ import searching
 import timer
 import yaml
 
-from autotune.apply.choose import choose
-from autotune.core.answer import Answer, Recommendation, SearchOutcome
-from autotune.core.config import Config
-from autotune.core.effect import Effect
-from autotune.core.loss_guard import LossVerdict
-from autotune.core.measurement import Estimate
-from autotune.core.study import Budget, Study, StudySpec
-from autotune.core.table import decode
-from autotune.core.trial import FailureKind
+from autotune.answer.answer import Answer, Recommendation, SearchOutcome
 from autotune.errors import AutotuneError
 from autotune.export.best_config import write_best
 from autotune.inspection.host import host_facts
 from autotune.inspection.script import script_facts
 from autotune.knobs.registry import knobs_for
+from autotune.loss.loss_guard import LossVerdict
+from autotune.model.config import Config
+from autotune.model.effect import Effect
+from autotune.model.measurement import Estimate
+from autotune.model.study import Budget, Study, StudySpec
+from autotune.model.trial import FailureKind
+from autotune.space.choose_delivery import choose
+from autotune.testing.table import decode
 
 HERE = Path(__file__).resolve().parent
 GRIDS = HERE.parent / "grids"

@@ -27,13 +27,13 @@ import oracle
 import searching
 import timer
 
-from autotune.cli.opened import open_study
-from autotune.core.config import Config
-from autotune.core.effect import Effect
-from autotune.core.rates import own_batch, planned_steps
-from autotune.core.trial import Stage
+from autotune.cli.open_study import open_study
+from autotune.compare.amortised_rate import own_batch, planned_steps
 from autotune.driver.result import changes_of
 from autotune.export.best_config import write_best
+from autotune.model.config import Config
+from autotune.model.effect import Effect
+from autotune.model.trial import Stage
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "search_replay"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "grids"))

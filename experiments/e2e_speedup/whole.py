@@ -20,8 +20,8 @@ import searching
 import timer
 import yaml
 
-from autotune.cli.opened import open_search
-from autotune.core.trial import Stage
+from autotune.cli.open_study import open_search
+from autotune.model.trial import Stage
 
 HERE = Path(__file__).resolve().parent
 WORKLOADS = HERE.parent / "workloads"

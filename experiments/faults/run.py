@@ -273,9 +273,9 @@ def _sources() -> str:
 
 
 def _isolation() -> str:
-    from autotune.launch import enclosure
+    from autotune.launch.workspace import isolation
 
-    return enclosure.available()
+    return isolation.available()
 
 
 def _seconds(text: str) -> float:

@@ -351,11 +351,11 @@ class Experiment:
         # Late: reading a study loads the package, which a table does not need.
         import oracle
 
-        from autotune.apply.choose import choose
-        from autotune.cli.opened import open_study
-        from autotune.core.config import Config
+        from autotune.cli.open_study import open_study
         from autotune.export.best_config import write_best
         from autotune.knobs.registry import knobs_for
+        from autotune.model.config import Config
+        from autotune.space.choose_delivery import choose
 
         wanted = scripts.known().get(script) or ()
         lines = [line for line in self.searched(script) if line["arm"] == "after"]

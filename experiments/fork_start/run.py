@@ -22,15 +22,15 @@ import sys
 import tempfile
 from pathlib import Path
 
-from autotune.apply.command import build_launch
-from autotune.apply.environment import user_environment
-from autotune.core.change import Change, Patch
-from autotune.core.config import Config
-from autotune.core.measurement import Measurement
-from autotune.core.stats import ratio_interval
-from autotune.core.trial import Assignment, Fidelity, Segment, Start
 from autotune.inspection.host import host_facts
 from autotune.launch.process import LocalRunner
+from autotune.model.change import Change, Patch
+from autotune.model.config import Config
+from autotune.model.measurement import Measurement
+from autotune.model.trial import Assignment, Fidelity, Segment, Start
+from autotune.space.command import build_launch
+from autotune.space.environment import user_environment
+from autotune.statistics.intervals import ratio_interval
 
 HERE = Path(__file__).resolve().parent
 WORKLOADS = HERE.parent / "workloads"

@@ -27,15 +27,15 @@ if importlib.util.find_spec("autotune") is None:
     sys.path.insert(0, str(ROOT))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
 
-from autotune.apply.command import build_launch  # noqa: E402 - after the package can be found
-from autotune.apply.environment import user_environment  # noqa: E402
-from autotune.core.change import Change, Patch  # noqa: E402
-from autotune.core.config import Config  # noqa: E402
-from autotune.core.measurement import Measurement  # noqa: E402
-from autotune.core.stats import ratio_interval  # noqa: E402
-from autotune.core.trial import Assignment, Fidelity, Segment  # noqa: E402
 from autotune.devices.find import find_devices  # noqa: E402
 from autotune.launch.process import LocalRunner  # noqa: E402
+from autotune.model.change import Change, Patch  # noqa: E402
+from autotune.model.config import Config  # noqa: E402
+from autotune.model.measurement import Measurement  # noqa: E402
+from autotune.model.trial import Assignment, Fidelity, Segment  # noqa: E402
+from autotune.space.command import build_launch  # noqa: E402 - after the package can be found
+from autotune.space.environment import user_environment  # noqa: E402
+from autotune.statistics.intervals import ratio_interval  # noqa: E402
 
 sys.path.append(str(HERE.parent / "grids"))
 from grid import scrubbed  # noqa: E402

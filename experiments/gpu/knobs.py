@@ -26,9 +26,9 @@ from pathlib import Path
 
 from common import HERE, parsed, parser, patch, write
 
-from autotune.core import wire
-from autotune.core.change import Change, Env, Keyword
 from autotune.knobs.registry import builtin
+from autotune.model import wire
+from autotune.model.change import Change, Env, Keyword
 from autotune.protocol.plan import PLAN_VARIABLE, Plan
 
 LOADER = "torch.utils.data.DataLoader"

@@ -19,7 +19,7 @@ from pathlib import Path
 from common import FULL, HERE, earlier, interval, parsed, parser, patch, stopwatch, write
 from search import plain, work
 
-from autotune.core import wire
+from autotune.model import wire
 from autotune.protocol.plan import PLAN_VARIABLE, Plan
 
 CONV = ("resnet50", "vit_b16")

@@ -12,12 +12,12 @@ import random
 import re
 from dataclasses import dataclass, replace
 
-from autotune.core.config import Config
-from autotune.core.effect import Effect
-from autotune.core.study import SpaceRequest
-from autotune.core.table import Growth
-from autotune.core.trial import FailureKind, Family, Fidelity
 from autotune.errors import UsageError
+from autotune.model.config import Config
+from autotune.model.effect import Effect
+from autotune.model.study import SpaceRequest
+from autotune.model.trial import FailureKind, Family, Fidelity
+from autotune.testing.table import Growth
 
 SCHEMA = "autotune.grid/v1"
 _AS_IT_IS = {"precision": "fp32"}

@@ -3,8 +3,8 @@
     python record.py text_chargpt --limit 20m     # as often as it takes; goes on where it stopped
     python record.py text_chargpt --list          # how far it is; runs nothing
 
-Rows go to `<workload>/<device>.jsonl` as they are made (`autotune/core/table.py` says what they hold). Needs
-PyTorch and the standard library, nothing else, so that it also runs on machines that have nothing else.
+Rows go to `<workload>/<device>.jsonl` as they are made (`autotune/testing/table.py` says what they hold).
+Needs PyTorch and the standard library, nothing else, so that it also runs on machines that have nothing else.
 """
 
 import argparse
@@ -50,26 +50,7 @@ from grid import (  # noqa: E402 - after the package can be found
 )
 
 from autotune import __version__  # noqa: E402
-from autotune.apply.environment import user_environment  # noqa: E402
 from autotune.clock import SystemClock  # noqa: E402
-from autotune.core import table as tables  # noqa: E402
-from autotune.core import wire  # noqa: E402
-from autotune.core.config import Config  # noqa: E402
-from autotune.core.facts import COUNTED, Facts  # noqa: E402
-from autotune.core.machine_load import QUIET_CORES  # noqa: E402
-from autotune.core.measurement import Measurement, Memory  # noqa: E402
-from autotune.core.redact import redact_args, redact_data  # noqa: E402
-from autotune.core.run_length import planned_steps  # noqa: E402
-from autotune.core.stats import ratio_interval  # noqa: E402
-from autotune.core.study import Budget, Study, StudySpec  # noqa: E402
-from autotune.core.trial import (  # noqa: E402
-    Assignment,
-    Failure,
-    FailureKind,
-    Stage,
-    Trial,
-    TrialState,
-)
 from autotune.driver.planner import Planner, cache_key  # noqa: E402
 from autotune.errors import (  # noqa: E402
     EXIT_INTERRUPTED,
@@ -81,11 +62,30 @@ from autotune.errors import (  # noqa: E402
 from autotune.inspection.host import host_facts  # noqa: E402
 from autotune.inspection.script import script_facts  # noqa: E402
 from autotune.knobs.registry import knobs_for  # noqa: E402
-from autotune.launch import enclosure  # noqa: E402
 from autotune.launch.process import LocalRunner  # noqa: E402
-from autotune.launch.raw_window import raw_window  # noqa: E402
 from autotune.launch.runner import Ended  # noqa: E402
+from autotune.launch.workspace import isolation  # noqa: E402
+from autotune.model import wire  # noqa: E402
+from autotune.model.config import Config  # noqa: E402
+from autotune.model.facts import COUNTED, Facts  # noqa: E402
+from autotune.model.machine_load import QUIET_CORES  # noqa: E402
+from autotune.model.measurement import Measurement, Memory  # noqa: E402
+from autotune.model.run_length import planned_steps  # noqa: E402
+from autotune.model.study import Budget, Study, StudySpec  # noqa: E402
+from autotune.model.trial import (  # noqa: E402
+    Assignment,
+    Failure,
+    FailureKind,
+    Stage,
+    Trial,
+    TrialState,
+)
+from autotune.space.environment import user_environment  # noqa: E402
+from autotune.statistics.intervals import ratio_interval  # noqa: E402
 from autotune.store.paths import home  # noqa: E402
+from autotune.testing import table as tables  # noqa: E402
+from autotune.testing.raw_window import raw_window  # noqa: E402
+from autotune.text.redact import redact_args, redact_data  # noqa: E402
 
 MEMORY_SHARE = 0.9
 _TELLING = ("knob", "how", "error")
@@ -534,7 +534,7 @@ class Recorder:
         planned = self.planner.assign(self.study, trial)
         if isinstance(planned, Assignment):
             ended = list(self.runner.run(planned))[-1]
-            enclosure.remove(self.work / "trials" / planned.uid)
+            isolation.remove(self.work / "trials" / planned.uid)
         else:
             ended = Ended(trial=trial.number, outcome=planned, seconds=0.0)
         outcome = ended.outcome

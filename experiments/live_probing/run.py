@@ -25,21 +25,21 @@ sys.path.insert(0, str(HERE.parent / "claims"))
 
 import proofs  # noqa: E402 - a neighbour of this file
 
-from autotune.apply.environment import user_environment  # noqa: E402
-from autotune.core.agreement import BOUND, Agreement, Pair  # noqa: E402
-from autotune.core.config import Config  # noqa: E402
-from autotune.core.facts import Facts  # noqa: E402
-from autotune.core.live import Visit  # noqa: E402
-from autotune.core.measurement import Measurement  # noqa: E402
-from autotune.core.stats import mean_interval  # noqa: E402
-from autotune.core.study import Budget, SpaceRequest, Study, StudySpec  # noqa: E402
-from autotune.core.trial import Fidelity, Stage, Trial  # noqa: E402
+from autotune.compare.agreement import BOUND, Agreement, Pair  # noqa: E402
 from autotune.driver.planner import Planner  # noqa: E402
 from autotune.inspection.host import host_facts  # noqa: E402
 from autotune.inspection.script import script_facts  # noqa: E402
 from autotune.knobs.registry import builtin, knobs_for  # noqa: E402
 from autotune.launch.process import LocalRunner  # noqa: E402
+from autotune.model.config import Config  # noqa: E402
+from autotune.model.facts import Facts  # noqa: E402
+from autotune.model.live import Visit  # noqa: E402
+from autotune.model.measurement import Measurement  # noqa: E402
+from autotune.model.study import Budget, SpaceRequest, Study, StudySpec  # noqa: E402
+from autotune.model.trial import Fidelity, Stage, Trial  # noqa: E402
 from autotune.search.visits import is_live  # noqa: E402
+from autotune.space.environment import user_environment  # noqa: E402
+from autotune.statistics.intervals import mean_interval  # noqa: E402
 
 NAMES = (
     *("text_chargpt", "vision_digits", "photos_denoise", "speech_vowels", "shapes_vit"),

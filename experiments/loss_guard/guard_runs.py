@@ -14,8 +14,8 @@ import statistics
 import sys
 from pathlib import Path
 
-from autotune.core.loss_guard import judge
-from autotune.core.measurement import LossPoint
+from autotune.loss.loss_guard import judge
+from autotune.model.measurement import LossPoint
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "claims")]

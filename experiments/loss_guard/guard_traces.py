@@ -5,8 +5,8 @@ import json
 import math
 from pathlib import Path
 
-from autotune.core import table as tables
-from autotune.core.measurement import LossPoint
+from autotune.model.measurement import LossPoint
+from autotune.testing import table as tables
 
 HERE = Path(__file__).resolve().parent
 EXPERIMENTS = HERE.parent

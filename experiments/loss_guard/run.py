@@ -3,7 +3,7 @@
     python run.py --limit 20m --jobs 2     # as often as it takes; goes on where it stopped
     python run.py --list                   # what is done and what it says; runs nothing
 
-Traces go through `core.loss_guard.judge` with as many seeds as a confirmation has. Traces of small
+Traces go through `loss.loss_guard.judge` with as many seeds as a confirmation has. Traces of small
 trainings are those of `guard_runs.py`, those of the workloads what the recorder of grids has written;
 both are run beforehand.
 """
@@ -19,11 +19,11 @@ import guard_runs
 import guard_traces
 from guard_runs import FEWEST, MOST, seeds
 
-from autotune.core import table as tables
-from autotune.core.config import Config
-from autotune.core.loss_guard import judge
-from autotune.core.measurement import LossPoint
-from autotune.core.more_cycles import MOST_CYCLES
+from autotune.compare.extension import MOST_CYCLES
+from autotune.loss.loss_guard import judge
+from autotune.model.config import Config
+from autotune.model.measurement import LossPoint
+from autotune.testing import table as tables
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "claims")]

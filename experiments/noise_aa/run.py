@@ -5,7 +5,8 @@
     python run.py --list          # what is done and what it says; runs nothing
 
 Fresh processes of unchanged scripts in pairs, by the runner of a search; then the confirmation that ships
-(`core/comparison.py`, `search/verification.py`) judges them as if one of each pair were a finalist.
+(`compare/comparison.py`, `search/confirmation/verification.py`) judges them as if one of each pair were a
+finalist.
 Neighbours are those of `../claims/neighbours.py`; what was measured beside one lies in a file of its own.
 """
 
@@ -24,9 +25,9 @@ import neighbours  # noqa: E402 - after its folder is known
 import proofs  # noqa: E402
 import recording  # noqa: E402
 
-from autotune.core.study import Study  # noqa: E402
-from autotune.core.trial import Fidelity, Stage, Trial, TrialState  # noqa: E402
-from autotune.search.verification import Verification  # noqa: E402
+from autotune.model.study import Study  # noqa: E402
+from autotune.model.trial import Fidelity, Stage, Trial, TrialState  # noqa: E402
+from autotune.search.confirmation.verification import Verification  # noqa: E402
 
 NAMES = ("vision_digits", "tabular_mlp", "photos_denoise")
 PAIRS_PER_CLAIM = 5

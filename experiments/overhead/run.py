@@ -28,15 +28,15 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from autotune.core.change import Change, Keyword
-from autotune.core.config import Config
-from autotune.core.trial import Fidelity, Segment
 from autotune.inspection.host import host_facts
 from autotune.knobs.common import LOADER
+from autotune.model.change import Change, Keyword
+from autotune.model.config import Config
+from autotune.model.trial import Fidelity, Segment
 from autotune.protocol.plan import Plan
-from autotune.trial import install
-from autotune.trial.channel import Channel
-from autotune.trial.undo import Undo
+from autotune.trial.entry import trial_runtime
+from autotune.trial.runtime.channel import Channel
+from autotune.trial.runtime.undo import Undo
 
 HERE = Path(__file__).resolve().parent
 WIDTH, BATCH, BURN = 64, 32, 192
@@ -92,7 +92,7 @@ class Hooks:
 
     def __init__(self, folder, *, apply=False):
         undo = []
-        install.Undo = lambda: undo.append(Recorded()) or undo[-1]
+        trial_runtime.Undo = lambda: undo.append(Recorded()) or undo[-1]
         plan = Plan(
             nonce="overhead",
             script=__file__,
@@ -105,7 +105,7 @@ class Hooks:
             measure=not apply,
         )
         channel = None if apply else Channel(folder / "events.jsonl", plan.nonce)
-        self.session = install.Session(plan, channel)
+        self.session = trial_runtime.Session(plan, channel)
         self.session.begin()
         self.undo = undo[0]
         self.taken = []

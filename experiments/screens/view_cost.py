@@ -44,9 +44,9 @@ AT_MOST = 1.3
 
 def logged(trials, folder):
     """A made study in an MLflow and a home of its own: the study, the store, the environment."""
-    from autotune.core.pick import answer
-    from autotune.core.wire import to_wire
-    from autotune.report.mlflow import MlflowSink
+    from autotune.answer.pick import answer
+    from autotune.model.wire import to_wire
+    from autotune.report.mlflow.recorder import MlflowSink
     from autotune.store.journal import Journal
 
     # Baselines, pairs and the ablation are some thirty of them.
@@ -136,8 +136,8 @@ def main():
         raise SystemExit("no Chromium is on this machine; name one: CHROMIUM=/path/to/chrome")
     import mlflow
 
-    from autotune.core.pick import answer
-    from autotune.report.view import view_state
+    from autotune.answer.pick import answer
+    from autotune.report.mlflow.saved_views import view_state
 
     given.out.parent.mkdir(exist_ok=True)
     part = given.out.with_suffix(".part")

@@ -18,7 +18,7 @@ import levels
 import numpy as np
 import worlds
 
-from autotune.core.table import decode
+from autotune.testing.table import decode
 
 MEANS_SD = 0.35
 """Of levels that have nothing in common, in ln rate: a run or two decide each."""

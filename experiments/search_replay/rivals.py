@@ -12,18 +12,18 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from autotune.core.config import Config
-from autotune.core.measurement import Measurement
-from autotune.core.rates import screened
-from autotune.core.trial import Proposal, Stage
-from autotune.launch.replay import ReplayRunner
+from autotune.compare.amortised_rate import screened
+from autotune.model.config import Config
+from autotune.model.measurement import Measurement
+from autotune.model.trial import Proposal, Stage
 from autotune.search.costs import Costs
-from autotune.search.feasible import FITS
-from autotune.search.memory_model import MemoryModel
-from autotune.search.sampler import OptunaSampler
+from autotune.search.models.memory_model import MemoryModel
+from autotune.search.models.throughput_model import LOADER_KNOBS, wait_frac
+from autotune.search.samplers.optuna_sampler import OptunaSampler
+from autotune.search.screening.feasible import FITS
 from autotune.search.stages import Staged
 from autotune.search.strategy import Sampler, Strategy
-from autotune.search.throughput_model import LOADER_KNOBS, wait_frac
+from autotune.testing.replay_runner import ReplayRunner
 
 WAITS = 0.1
 SWEEPS = 8

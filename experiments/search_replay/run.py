@@ -40,16 +40,16 @@ import synthetic
 import worlds
 from rivals import RIVALS
 
-from autotune.core.config import Config
-from autotune.core.table import decode
-from autotune.core.transfer import beliefs
-from autotune.core.trial import StartPolicy
+from autotune.compare.transfer import beliefs
 from autotune.errors import AutotuneError, UsageError, did_you_mean
-from autotune.launch.replay import ReplayRunner
-from autotune.search.lessons import lessons
-from autotune.search.parts import DEFAULT, NAMES
-from autotune.search.samplers import PLANNER, SAMPLERS, strategy_for
+from autotune.model.config import Config
+from autotune.model.trial import StartPolicy
+from autotune.search.feature_flags import DEFAULT, NAMES
+from autotune.search.history_export import lessons
+from autotune.search.samplers.registry import PLANNER, SAMPLERS, strategy_for
 from autotune.testing.replay import replay
+from autotune.testing.replay_runner import ReplayRunner
+from autotune.testing.table import decode
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -95,7 +95,8 @@ LIVE = "live"
 FORKED = analyse.FORKED
 """Last word of any sampler in our frame: its screening trials are forked (``--start fork``)."""
 SEGMENT_SD = 0.03
-"""In ln ratio: what a segment may miss fresh processes by, beside its window (`autotune.core.agreement`)."""
+"""In ln ratio: what a segment may miss fresh processes by, beside its window
+(`autotune.compare.agreement`)."""
 
 
 def sha256(path):

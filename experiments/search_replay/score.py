@@ -5,21 +5,21 @@ import math
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
-from autotune.core.broken import broken
-from autotune.core.comparison import compare
-from autotune.core.config import Config
-from autotune.core.effect import Effect
-from autotune.core.finalists import may_win
-from autotune.core.measurement import Estimate, Measurement
-from autotune.core.pick import answer_or_none
-from autotune.core.rates import amortised, screened
-from autotune.core.stats import window_estimate
-from autotune.core.study import Budget, Study, StudySpec
-from autotune.core.trial import Stage
-from autotune.search.finalists import shortlist
-from autotune.search.overtaking import foremost
-from autotune.search.parts import DEFAULT
-from autotune.search.racing import excluded
+from autotune.answer.pick import answer_or_none
+from autotune.compare.amortised_rate import amortised, screened
+from autotune.compare.comparison import compare
+from autotune.compare.failed_configs import broken
+from autotune.compare.finalists import may_win
+from autotune.model.config import Config
+from autotune.model.effect import Effect
+from autotune.model.measurement import Estimate, Measurement
+from autotune.model.study import Budget, Study, StudySpec
+from autotune.model.trial import Stage
+from autotune.search.confirmation.challengers import foremost
+from autotune.search.confirmation.racing import excluded
+from autotune.search.feature_flags import DEFAULT
+from autotune.search.screening.shortlist import shortlist
+from autotune.statistics.intervals import window_estimate
 from autotune.testing.replay import RecordedPlanner
 
 WITHIN = (5, 2, 1)

@@ -32,7 +32,7 @@ QUICK_START_S = 5.0
 
 def _reserve_of_before(costs, members, *_):
     """Three cycles at least are kept from the start, as before decision 102."""
-    base = importlib.import_module("autotune.core.config").Config()
+    base = importlib.import_module("autotune.model.config").Config()
     cycle_s = costs.cycle(members) if members else 2.0 * costs.confirming(base)
     budget_s = costs.study.spec.budget.seconds
     apart_s = costs.ablation(members[0], len(members[0])) if members else 0.0
@@ -66,10 +66,10 @@ def leave_out(names):
 
 def searched(module, world, name, budget_s, seed):
     """One replayed search as a line."""
-    replay, runner = module("autotune.testing.replay"), module("autotune.launch.replay")
-    samplers, pick = module("autotune.search.samplers"), module("autotune.core.pick")
-    config, stage = module("autotune.core.config").Config, module("autotune.core.trial").Stage
-    rates, start = module("autotune.core.rates"), module("autotune.core.trial").StartPolicy
+    replay, runner = module("autotune.testing.replay"), module("autotune.testing.replay_runner")
+    samplers, pick = module("autotune.search.samplers.registry"), module("autotune.answer.pick")
+    config, stage = module("autotune.model.config").Config, module("autotune.model.trial").Stage
+    rates, start = module("autotune.compare.amortised_rate"), module("autotune.model.trial").StartPolicy
     ended = replay.replay(
         world.table,
         budget_s=budget_s,
@@ -117,7 +117,7 @@ def run(options):
     """Every search that is not there yet, with the code that this process imports."""
     sys.path.insert(0, str(HERE))
     given, worlds = importlib.import_module("run"), importlib.import_module("worlds")
-    table = importlib.import_module("autotune.core.table")
+    table = importlib.import_module("autotune.testing.table")
     leave_out(options.without)
     code = options.code or given.code_sha256()
     names = ("label", "code", "table", "budget_s", "seed")

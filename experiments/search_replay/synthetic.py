@@ -10,16 +10,16 @@ import math
 import random
 from dataclasses import dataclass, field
 
-from autotune.apply.space import build_space
-from autotune.core.config import Config
-from autotune.core.effect import Effect
-from autotune.core.facts import Facts, HostFacts, ScriptFacts
-from autotune.core.measurement import Memory, Reading
-from autotune.core.study import SpaceRequest
-from autotune.core.table import Blocks, KnobPart, ProtocolPart, Table, TableHeader, TableRow, WorkloadPart
-from autotune.core.trial import Fidelity
 from autotune.knobs.registry import builtin
 from autotune.launch.fake import World
+from autotune.model.config import Config
+from autotune.model.effect import Effect
+from autotune.model.facts import Facts, HostFacts, ScriptFacts
+from autotune.model.measurement import Memory, Reading
+from autotune.model.study import SpaceRequest
+from autotune.model.trial import Fidelity
+from autotune.space.build_space import build_space
+from autotune.testing.table import Blocks, KnobPart, ProtocolPart, Table, TableHeader, TableRow, WorkloadPart
 
 GIB = 2**30
 BLOCKS = 24

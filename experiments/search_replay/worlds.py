@@ -35,11 +35,11 @@ from statistics import fmean, median, pstdev, stdev
 import levels
 import score
 
-from autotune.core.config import Config
-from autotune.core.loss_guard import finite_and_sane
-from autotune.core.measurement import LossPoint
-from autotune.core.table import Blocks, Table
 from autotune.errors import UsageError, did_you_mean
+from autotune.loss.loss_guard import finite_and_sane
+from autotune.model.config import Config
+from autotune.model.measurement import LossPoint
+from autotune.testing.table import Blocks, Table
 
 FORK_STARTS = Path(__file__).resolve().parents[1] / "fork_start" / "results"
 

@@ -28,8 +28,8 @@ import soak_measures as measures  # noqa: E402 (these are found through the line
 from faultbed.common import tree_hash  # noqa: E402
 from proofs import machine, sources_sha256  # noqa: E402
 
-from autotune.edge.duration import duration_s  # noqa: E402
-from autotune.launch.load_check import usable_cpus  # noqa: E402
+from autotune.config_files.duration import duration_s  # noqa: E402
+from autotune.launch.devices.load_check import usable_cpus  # noqa: E402
 
 TARGET = "3h"
 BUDGET = "90s"

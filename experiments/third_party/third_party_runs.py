@@ -18,24 +18,24 @@ from pathlib import Path
 import third_party_envs as envs
 import third_party_judge as judge
 
-from autotune.apply.choose import choose
-from autotune.apply.command import build_launch, with_flags
-from autotune.apply.environment import user_environment
-from autotune.apply.space import build_space
-from autotune.core.change import Env, Flag, Keyword
-from autotune.core.config import Config
-from autotune.core.facts import Facts
-from autotune.core.study import SpaceRequest
-from autotune.core.trial import Assignment, Failure, Fidelity, Segment
 from autotune.errors import AutotuneError
 from autotune.inspection.command import read_command, verify
 from autotune.inspection.host import host_facts
 from autotune.inspection.script import script_facts
-from autotune.knobs.batch_size import said_batch
+from autotune.knobs.batch.batch_size import said_batch
 from autotune.knobs.registry import builtin
 from autotune.launch.process import LocalRunner
+from autotune.model.change import Env, Flag, Keyword
+from autotune.model.config import Config
+from autotune.model.facts import Facts
+from autotune.model.study import SpaceRequest
+from autotune.model.trial import Assignment, Failure, Fidelity, Segment
 from autotune.protocol.events import Closed, Seen
 from autotune.protocol.lines import Reader
+from autotune.space.build_space import build_space
+from autotune.space.choose_delivery import choose
+from autotune.space.command import build_launch, with_flags
+from autotune.space.environment import user_environment
 
 STOPWATCH = Path(__file__).resolve().parent / "stopwatch"
 BARE_STEPS_S = 4.0

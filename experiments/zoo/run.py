@@ -27,7 +27,7 @@ import zoo  # noqa: E402 - found by the line above
 import zoo_fork  # noqa: E402 - the same
 import zoo_table  # noqa: E402 - the same
 
-from autotune.core.facts import COUNTED  # noqa: E402 - the same
+from autotune.model.facts import COUNTED  # noqa: E402 - the same
 
 
 def main():

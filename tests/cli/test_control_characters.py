@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from hostile import CONTROLS
 
-from autotune.core.config import Config
-from autotune.core.trial import Stage
 from autotune.driver.sync import _shown
-from autotune.report.live import Line, Screen, fitted
-from autotune.report.outlet import Outlet, VisibleStream, raw, visible_streams
+from autotune.model.config import Config
+from autotune.model.trial import Stage
+from autotune.report.terminal.async_writer import Outlet, VisibleStream, raw, visible_streams
+from autotune.report.terminal.live_view import Line, Screen, fitted
 from autotune.store.journal import Journal
 from autotune.store.paths import study_dir
 

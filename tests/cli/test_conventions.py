@@ -10,7 +10,7 @@ import pytest
 import yaml
 from study_fakes import changes_of, facts, good_answer, study
 
-from autotune.cli import doctor
+from autotune.cli.commands import doctor
 from autotune.driver.spec import version
 from autotune.export.best_config import write_best
 
@@ -142,7 +142,7 @@ def test_doctor_takes_names_of_people_for_what_they_are_and_nothing_else(monkeyp
 def test_completion_offers_the_studies_that_there_are(tmp_path):
     from report_study import spec
 
-    from autotune.core.wire import to_wire
+    from autotune.model.wire import to_wire
     from autotune.store.journal import Journal
 
     home, study_id = tmp_path / "home", spec().study_id
@@ -202,7 +202,7 @@ def test_a_wrong_word_is_told_with_its_place_and_what_to_do_in_our_words(cli, sc
 def test_a_study_that_is_nearly_named_is_meant(cli, tmp_path, monkeypatch, verb):
     from report_study import spec
 
-    from autotune.core.wire import to_wire
+    from autotune.model.wire import to_wire
     from autotune.store.journal import Journal
 
     monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))

@@ -7,9 +7,9 @@ import pytest
 from journaled import journaled, trials
 from study_fakes import failed
 
-from autotune.core.config import Config
-from autotune.core.trial import Stage
 from autotune.driver.spec import version
+from autotune.model.config import Config
+from autotune.model.trial import Stage
 
 ARGPARSE = (
     "import argparse\np = argparse.ArgumentParser()\np.add_argument('--epochs')\np.add_argument('--lr')\n"

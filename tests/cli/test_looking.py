@@ -15,16 +15,16 @@ import pytest
 from fake_nvml import FakeNvml
 from study_fakes import facts
 
-import autotune.cli.doctor as doctor
-from autotune.core.facts import DeviceFacts
+import autotune.cli.commands.doctor as doctor
 from autotune.devices.nvidia import NvidiaDevices
+from autotune.model.facts import DeviceFacts
 from autotune.store.paths import default_store, home
 
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch):
     import autotune.inspection.host as host
-    import autotune.launch.enclosure as enclosure
+    import autotune.launch.workspace.isolation as enclosure
 
     monkeypatch.setattr(host, "host_facts", lambda: facts().host)
     monkeypatch.setattr(enclosure, "examined", lambda *_: enclosure.Isolation("redirect"))
@@ -51,7 +51,7 @@ def test_doctor_shows_versions_and_what_is_missing(cli, monkeypatch):
 
 
 def test_doctor_examines_this_folder_and_reports_what_rules_out_an_overlay(cli, monkeypatch, tmp_path):
-    import autotune.launch.enclosure as enclosure
+    import autotune.launch.workspace.isolation as enclosure
 
     asked = []
     found = enclosure.Isolation("redirect", why="an overlay that you mount cannot write to data (me:lab)")
@@ -65,7 +65,7 @@ def test_doctor_examines_this_folder_and_reports_what_rules_out_an_overlay(cli, 
 
 @pytest.mark.parametrize("moves", [True, False])
 def test_doctor_reports_what_an_overlay_cannot_do(cli, monkeypatch, moves):
-    import autotune.launch.enclosure as enclosure
+    import autotune.launch.workspace.isolation as enclosure
 
     found = enclosure.Isolation("overlay", moves_folders=moves)
     monkeypatch.setattr(enclosure, "examined", lambda *_: found)
@@ -131,7 +131,7 @@ def test_triton_is_missed_where_there_is_a_gpu_alone(monkeypatch):
 def test_who_else_is_on_a_gpu_is_named_without_ourselves(monkeypatch):
     nvml = FakeNvml(count=1)
     monkeypatch.setattr("autotune.devices.find.find_devices", lambda: NvidiaDevices(nvml).devices())
-    monkeypatch.setattr("autotune.launch.devices_sampler.draws", lambda pid: pid == 7)
+    monkeypatch.setattr("autotune.launch.devices.devices_sampler.draws", lambda pid: pid == 7)
     nvml.pids = [5, 7, os.getpid()]
     (found,) = doctor._neighbours()
     assert (found.state, found.text) == ("warn", "others are on NVIDIA H200, by process id: 5")

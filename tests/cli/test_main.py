@@ -114,7 +114,7 @@ def test_an_error_of_which_the_message_cannot_be_made_is_still_one_line(
     cli, script, tune, monkeypatch, first, second, code, text
 ):
     tune.end = raising(first)
-    monkeypatch.setattr("autotune.cli.ended.say_error", lambda _: raising(second)(None))
+    monkeypatch.setattr("autotune.cli.outcome.say_error", lambda _: raising(second)(None))
     got, _out, err = cli(*SEARCH, "--quiet")
     assert got == code
     assert err.startswith(text)

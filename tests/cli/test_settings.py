@@ -8,7 +8,7 @@ from study_fakes import facts
 
 from autotune.cli.main import _command
 from autotune.cli.settings import _parameter, defaults_for, with_typed_interpreter
-from autotune.edge.settings import KEYS, variable
+from autotune.config_files.settings import KEYS, variable
 
 FILE = '[tool.autotune]\nbudget = "20m"\ndriver = "inline"\nset = ["num_workers=0,2"]\n'
 

@@ -12,9 +12,9 @@ from hostile import CONTROLS, TRAIN, content, put, searched
 from picks import env, flag, patch
 from study_fakes import facts, spec
 
-from autotune.core.change import Env
-from autotune.core.effect import Effect
-from autotune.core.study import DeclaredSpec, SpaceRequest
+from autotune.model.change import Env
+from autotune.model.effect import Effect
+from autotune.model.study import DeclaredSpec, SpaceRequest
 
 VERBS = [
     ["apply", "best.yaml", "--", "python", "train.py"],
@@ -47,7 +47,7 @@ def here(monkeypatch):
 def ran(monkeypatch):
     """Launches that were started for real; nothing is."""
     import autotune.driver.verification as verification
-    import autotune.launch.plain as plain
+    import autotune.launch.direct_run as plain
 
     launches = []
     monkeypatch.setattr(plain, "run_plain", lambda launch, *_, **__: launches.append(launch) or 7)

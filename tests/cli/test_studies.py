@@ -9,11 +9,11 @@ import pytest
 from study_fakes import facts, failed, measured, spec, study
 
 import autotune.driver
-from autotune.core.config import Config
-from autotune.core.facts import DeviceFacts
-from autotune.core.study import Budget, SpaceRequest
-from autotune.core.trial import Stage
-from autotune.core.wire import to_wire
+from autotune.model.config import Config
+from autotune.model.facts import DeviceFacts
+from autotune.model.study import Budget, SpaceRequest
+from autotune.model.trial import Stage
+from autotune.model.wire import to_wire
 from autotune.store.journal import Journal
 from autotune.store.paths import study_dir
 
@@ -127,7 +127,7 @@ def test_a_study_whose_space_cannot_be_built_any_more_is_shown(cli, script, monk
     def broken(*args, **more):
         raise TypeError("from another version")
 
-    monkeypatch.setattr("autotune.driver.rebuilt.build_space", broken)
+    monkeypatch.setattr("autotune.driver.rebuild_space.build_space", broken)
     code, out, err = cli("show")
     assert (code, err) == (0, "")
     assert "study train-1" in out
@@ -211,9 +211,9 @@ def test_sync_that_has_nothing_to_send_does_not_vouch_for_the_store(cli, script,
 
 
 def test_compile_caches_of_a_study_are_found_where_they_fit(script):
-    from autotune.cli.opened import compiled_for
-    from autotune.core.study import Study
+    from autotune.cli.open_study import compiled_for
     from autotune.driver.planner import cache_key
+    from autotune.model.study import Study
     from autotune.store.fold import fold
 
     folder = journaled(
@@ -251,12 +251,12 @@ def test_a_narrow_terminal_is_kept_to_and_a_pipe_gets_whole_lines(cli, script, m
     journaled(script)
     listed, shown = cli("list")[1], cli("show")[1]
     assert "01KAK2M7Q4ZC0V9X3T5R8W6Y1B" in listed
-    monkeypatch.setattr("autotune.cli.ended.terminal_columns", lambda: 80)
+    monkeypatch.setattr("autotune.cli.outcome.terminal_columns", lambda: 80)
     narrow = cli("list")[1].splitlines()
     assert all(len(line) <= 80 for line in narrow)
     assert narrow[0].split() == ["STUDY", "SCRIPT", "WHEN", "TRIALS", "STATE", "OUTCOME"]
     assert narrow[1].startswith("train-1")
-    monkeypatch.setattr("autotune.cli.ended.terminal_columns", lambda: 50)
+    monkeypatch.setattr("autotune.cli.outcome.terminal_columns", lambda: 50)
     folded = cli("show")[1]
     assert len(folded.splitlines()) > len(shown.splitlines())
     assert sorted(folded.split()) == sorted(shown.split())

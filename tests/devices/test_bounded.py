@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autotune.core.facts import DeviceFacts
 from autotune.devices.bounded import Bounded
 from autotune.devices.common import Device, DeviceSample
 from autotune.devices.energy import Meter, Rapl
+from autotune.model.facts import DeviceFacts
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 from fake_nvml import FakeNvml
 
-from autotune.core.facts import DeviceFacts
 from autotune.devices.common import Device, DeviceSample
 from autotune.devices.energy import Meter, Rapl, spent_j
 from autotune.devices.none import NoDevice
 from autotune.devices.nvidia import NvidiaDevice
+from autotune.model.facts import DeviceFacts
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ from fake_nvml import FUNCTIONS, QUERIES, TOTAL, FakeNvml
 from autotune.devices.find import find_device, find_devices, why_unread
 from autotune.devices.none import NoDevice
 from autotune.devices.nvidia import NvidiaDevices
-from autotune.launch.devices_sampler import device_sampler
+from autotune.launch.devices.devices_sampler import device_sampler
 
 
 def test_the_stand_in_has_the_functions_of_the_binding() -> None:

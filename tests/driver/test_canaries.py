@@ -12,10 +12,10 @@ import pytest
 from inline_search import inline
 
 from autotune.cli.main import run
-from autotune.core.trial import Assignment, Failure, FailureKind
 from autotune.launch.fake import COMPUTE_BOUND
 from autotune.launch.runner import Ended
-from autotune.report.notes import note
+from autotune.model.trial import Assignment, Failure, FailureKind
+from autotune.report.text.study_notes import note
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
 from autotune.store.paths import find_study, home

@@ -11,15 +11,15 @@ from driver_worlds import WORLDS
 from session_fakes import RUN_FACTS, Listed, PlainPlanner, facts, measurement, spec
 
 from autotune.clock import SimulatedClock
-from autotune.core.config import Config
-from autotune.core.study import Study
-from autotune.core.trial import Assignment, Failure, FailureKind, Start, StartPolicy, Trial, TrialState
-from autotune.core.wire import to_wire
-from autotune.driver.inline import InlineDriver
+from autotune.driver.backends.inline import InlineDriver
 from autotune.driver.session import Session
 from autotune.launch.fake import FakeRunner
 from autotune.launch.runner import Ended
-from autotune.search.starting import start_of
+from autotune.model.config import Config
+from autotune.model.study import Study
+from autotune.model.trial import Assignment, Failure, FailureKind, Start, StartPolicy, Trial, TrialState
+from autotune.model.wire import to_wire
+from autotune.search.fork_eligibility import start_of
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
 

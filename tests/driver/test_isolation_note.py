@@ -10,8 +10,8 @@ from inline_search import inline
 
 from autotune.cli.main import run
 from autotune.driver import tune
-from autotune.launch.enclosure import Isolation
 from autotune.launch.fake import COMPUTE_BOUND
+from autotune.launch.workspace.isolation import Isolation
 
 if TYPE_CHECKING:
     from pathlib import Path

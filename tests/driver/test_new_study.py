@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 from session_fakes import spec
 
-from autotune.core.study import VERIFY, StudySpec
 from autotune.driver import new_study
 from autotune.driver.new_study import create_study
+from autotune.model.study import VERIFY, StudySpec
 from autotune.store.fold import fold
 from autotune.store.paths import new_id, studies
 

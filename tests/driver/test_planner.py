@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 from session_fakes import facts, measurement, spec
 
-from autotune.core.config import Config
-from autotune.core.facts import ScriptFlag
-from autotune.core.live import GRACE_S, Visit
-from autotune.core.study import Study
-from autotune.core.trial import Assignment, Fidelity, Stage, Trial, TrialState
 from autotune.driver.planner import Planner, clipped
 from autotune.knobs.registry import builtin
+from autotune.model.config import Config
+from autotune.model.facts import ScriptFlag
+from autotune.model.live import GRACE_S, Visit
+from autotune.model.study import Study
+from autotune.model.trial import Assignment, Fidelity, Stage, Trial, TrialState
 
 FIDELITY = Fidelity(
     min_window_s=1.0, max_window_s=2.0, min_steps=5, target_width=0.05, setup_s=60.0, deadline_s=90.0

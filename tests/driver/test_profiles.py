@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from study_fakes import BASE, BEST, good_answer, measured, no_answer, study, told
 
-from autotune.core.trial import Failure, FailureKind, Stage
 from autotune.driver.profiles import kept_profiles, kept_reports, profile_files, profile_lines
+from autotune.model.trial import Failure, FailureKind, Stage
 from autotune.protocol.plan import PRIVATE
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from other_user import files_with, second_account
 
-from autotune.driver.own_ray import FOLDER
-from autotune.launch import sweep
+from autotune.driver.backends.local_ray import FOLDER
+from autotune.launch.guard import process_tree
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]
 
@@ -40,7 +40,7 @@ from autotune.clock import SystemClock
 from autotune.driver import ray_auth
 root, address = Path(sys.argv[1]), sys.argv[2]
 ray_auth.prepare(address)
-from autotune.driver.ray_tune import RayDriver
+from autotune.driver.backends.ray_tune import RayDriver
 environ = {{name: value for name, value in os.environ.items() if not name.startswith("RAY_")}}
 session, journal = open_session(
     root / "project", clock=SystemClock(), budget_s=600, python=str(root / "python"), environ=environ,
@@ -116,10 +116,10 @@ class World:
         try:
             yield process
         finally:
-            theirs = sweep.descendants(process.pid)
+            theirs = process_tree.descendants(process.pid)
             process.kill()
             process.wait()
-            sweep.send(theirs, signal.SIGKILL)
+            process_tree.send(theirs, signal.SIGKILL)
 
     def await_trial(self, process: subprocess.Popen[bytes]) -> None:
         """Wait until the first trial runs, with its environment."""
@@ -169,18 +169,22 @@ def listening(pids: set[int]) -> set[str]:
 def test_a_killed_search_leaves_no_secret_no_process_and_nothing_that_others_can_reach(world: World) -> None:
     with world.started(DRIVER, "", env=SECRETS) as driver:
         world.await_trial(driver)
-        pids = {driver.pid, *sweep.descendants(driver.pid)}
+        pids = {driver.pid, *process_tree.descendants(driver.pid)}
         addresses = listening(pids)
         assert addresses, "nothing listens: this test looks in the wrong places"
         assert addresses <= LOOPBACK
         assert len(list((world.root / "t").glob(f"{FOLDER}*"))) == 1
         assert world.holding() == []
-        theirs = {pid: sweep.start_ticks(pid) for pid in pids}
+        theirs = {pid: process_tree.start_ticks(pid) for pid in pids}
         driver.kill()
         driver.wait()
         world.within(
             lambda: (
-                not [p for p, t in theirs.items() if sweep.start_ticks(p) == t and not sweep.is_zombie(p)]
+                not [
+                    p
+                    for p, t in theirs.items()
+                    if process_tree.start_ticks(p) == t and not process_tree.is_zombie(p)
+                ]
             ),
             ENDS_S,
             "a process of the search lives on",

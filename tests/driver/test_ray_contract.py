@@ -10,12 +10,12 @@ import pytest
 from driver_worlds import WORLDS, open_session, stub_python
 
 from autotune.clock import SystemClock
-from autotune.core.study import Study
-from autotune.driver import ray_auth
-from autotune.driver.head_start import HeadStart
-from autotune.driver.own_ray import MARK
-from autotune.launch import sweep
+from autotune.driver.backends import ray_auth
+from autotune.driver.backends.head_start import HeadStart
+from autotune.driver.backends.local_ray import MARK
+from autotune.launch.guard import process_tree
 from autotune.launch.process import LocalRunner
+from autotune.model.study import Study
 from autotune.store.journal import Entry
 from autotune.testing.drivers import DriverContract
 
@@ -46,7 +46,7 @@ class TestRay(DriverContract):
 
     def search(self, folder: Path, script: str) -> tuple[Study, list[Entry]]:
         ray_auth.prepare("")
-        from autotune.driver.ray_tune import RayDriver
+        from autotune.driver.backends.ray_tune import RayDriver
 
         python = stub_python(folder, WORLDS[script])
         session, journal = open_session(
@@ -87,7 +87,7 @@ class TestRay(DriverContract):
 def test_a_ray_that_starts_in_a_thread_runs_the_trials_after_the_first_one(tmp_path: Path) -> None:
     """Linux kills Ray's processes when that thread ends, so it ends with the driver."""
     ray_auth.prepare("")
-    from autotune.driver.ray_tune import RayDriver
+    from autotune.driver.backends.ray_tune import RayDriver
 
     session, journal = open_session(
         tmp_path,
@@ -119,5 +119,5 @@ def test_a_ray_that_starts_in_a_thread_runs_the_trials_after_the_first_one(tmp_p
     assert session.stopping == ""
     assert len(study.trials) > 2
     assert all(trial.measurement is not None for trial in study.trials)
-    assert sweep.marked(rays[0]._temp, MARK) == []
+    assert process_tree.marked(rays[0]._temp, MARK) == []
     assert not Path(rays[0]._temp).exists()

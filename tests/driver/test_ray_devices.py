@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from session_fakes import spec
 
-from autotune.core.config import Config
-from autotune.core.trial import Assignment, Fidelity, Launch, Segment
+from autotune.model.config import Config
+from autotune.model.trial import Assignment, Fidelity, Launch, Segment
 
 pytestmark = pytest.mark.ray
 
@@ -34,7 +34,7 @@ def assignment(**env: str) -> Assignment:
 def test_a_trial_sees_the_device_that_is_meant_for_it(
     monkeypatch: pytest.MonkeyPatch, given: str, ids: list[int], pinned: str, seen: str
 ) -> None:
-    from autotune.driver import ray_tune
+    from autotune.driver.backends import ray_tune
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
     monkeypatch.setattr(ray_tune.ray, "get_gpu_ids", lambda: ids)
@@ -56,7 +56,7 @@ def test_a_trial_sees_the_device_that_is_meant_for_it(
 def test_pairs_are_pinned_where_every_device_is_ours(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any, address: str, visible: str | None, gpus: int, pinned: str
 ) -> None:
-    from autotune.driver.ray_tune import RayDriver
+    from autotune.driver.backends.ray_tune import RayDriver
 
     if visible is None:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -79,7 +79,8 @@ def test_pairs_are_pinned_where_every_device_is_ours(
 def test_on_a_cluster_a_trial_has_its_share_of_the_memory_of_its_node(
     monkeypatch: pytest.MonkeyPatch, at_once: int, gpus: list[int], allowed: int, limit: int
 ) -> None:
-    from autotune.driver import host_memory, ray_tune
+    from autotune.driver import host_memory
+    from autotune.driver.backends import ray_tune
 
     nodes = [
         {"NodeID": "other", "Resources": {"CPU": 64.0, "GPU": 8.0}},
@@ -106,8 +107,8 @@ def test_on_a_cluster_a_trial_has_its_share_of_the_memory_of_its_node(
 def test_on_a_cluster_each_trial_claims_its_node_and_waits_as_for_a_device(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any, asked: dict[str, Any], wait_s: float
 ) -> None:
-    from autotune.core import wire
-    from autotune.driver import ray_tune
+    from autotune.driver.backends import ray_tune
+    from autotune.model import wire
 
     request = ray_tune.node_request(replace(spec(7200.0), **asked))
     assert (request.study_id, request.label, request.wait_s) == ("01STUDY", "train", wait_s)

@@ -16,15 +16,15 @@ from typing import Any
 
 import pytest
 
-from autotune.driver import ray_auth
-from autotune.driver.own_ray import MARK
-from autotune.driver.ray_head import Head
+from autotune.driver.backends import ray_auth
+from autotune.driver.backends.local_ray import MARK
+from autotune.driver.backends.ray_head import Head
 
 pytestmark = pytest.mark.ray
 
 
 def driver(tmp_path: Path, address: str = "") -> Any:
-    from autotune.driver.ray_tune import RayDriver
+    from autotune.driver.backends.ray_tune import RayDriver
 
     return RayDriver(None, study_dir=tmp_path, isolation="redirect", address=address)
 
@@ -32,7 +32,7 @@ def driver(tmp_path: Path, address: str = "") -> Any:
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What Ray was asked for; none is started, and none is ended."""
-    from autotune.driver import ray_tune
+    from autotune.driver.backends import ray_tune
 
     calls: list[dict[str, Any]] = []
     monkeypatch.setattr(ray_tune.ray, "init", lambda **asked: calls.append(asked))
@@ -79,7 +79,7 @@ def test_a_ray_of_ours_is_asked_to_listen_on_this_machine_alone(
     """Ray itself exchanges a loopback address for one that other machines reach."""
     from ray._private import services
 
-    from autotune.driver import ray_tune
+    from autotune.driver.backends import ray_tune
 
     seen: list[tuple[str, str]] = []
 
@@ -99,7 +99,7 @@ def test_a_ray_of_ours_is_asked_to_listen_on_this_machine_alone(
 
 def test_nobody_else_may_enter_the_folder_of_our_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray lets everybody into the folder that it is given, and Tune stages the user's environment there."""
-    from autotune.driver import ray_tune
+    from autotune.driver.backends import ray_tune
 
     modes: list[int] = []
 
@@ -133,7 +133,7 @@ def test_others_on_a_cluster_are_not_shown_the_secrets_of_our_command(
 ) -> None:
     from ray._private import utils
 
-    from autotune.driver import ray_tune
+    from autotune.driver.backends import ray_tune
 
     shown: list[str] = []
     monkeypatch.setattr(sys, "argv", ["autotune", "search", "--", "--password", "CANARY", "--lr", "0.1"])
@@ -153,7 +153,7 @@ def test_a_signal_while_ray_starts_is_told_to_our_handler(
     """Ray's own would leave by SystemExit from wherever the driver is."""
     from ray._private import utils
 
-    from autotune.driver import ray_tune
+    from autotune.driver.backends import ray_tune
 
     told: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
@@ -176,7 +176,7 @@ def test_a_signal_while_ray_starts_is_told_to_our_handler(
 def test_what_never_comes_ends_the_search_and_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from autotune.driver import ray_tune
+    from autotune.driver.backends import ray_tune
 
     class Patient:
         remaining_s = 100.0
@@ -213,7 +213,7 @@ def test_a_cluster_whose_head_has_gone_ends_the_search_with_a_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ray itself would end this process after a minute, with nothing written."""
-    from autotune.driver import ray_tune
+    from autotune.driver.backends import ray_tune
 
     class Session:
         remaining_s = 100.0
@@ -262,7 +262,7 @@ def test_tune_does_not_ask_a_head_for_what_it_would_only_print(tmp_path: Path) -
 def test_the_interrupt_by_which_it_breaks_its_loop_is_known_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from autotune.driver import ray_tune
+    from autotune.driver.backends import ray_tune
 
     class Session:
         def stop(self, why: str) -> None:
@@ -279,7 +279,7 @@ def test_the_interrupt_by_which_it_breaks_its_loop_is_known_once(
 def test_a_ray_that_does_not_start_leaves_no_mark_and_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from autotune.driver import ray_tune
+    from autotune.driver.backends import ray_tune
     from autotune.errors import RayUnavailable
 
     begun: list[subprocess.Popen[bytes]] = []

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from autotune.driver import ray_auth
+from autotune.driver.backends import ray_auth
 
 pytestmark = pytest.mark.ray
 
@@ -34,7 +34,7 @@ class Counted:
 
 @pytest.fixture
 def searcher() -> Any:
-    from autotune.driver.ray_tune import SessionSearcher
+    from autotune.driver.backends.ray_tune import SessionSearcher
 
     class Session:
         def start(self, assignment: Any) -> None:
@@ -96,7 +96,7 @@ def test_a_searcher_without_a_bell_never_rests(searcher: Any, monkeypatch: pytes
 def test_a_ray_of_ours_is_quiet_unless_the_user_says_how_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from autotune.driver import ray_tune
+    from autotune.driver.backends import ray_tune
 
     seen: list[dict[str, str]] = []
     monkeypatch.setattr(ray_tune.ray, "init", lambda **_: seen.append(dict(os.environ)))
@@ -115,7 +115,7 @@ def test_a_ray_of_ours_is_quiet_unless_the_user_says_how_it_is(
 def test_what_a_ray_of_ours_runs_is_no_nicer_than_we_are(tmp_path: Path) -> None:
     import ray
 
-    from autotune.driver.ray_tune import RayDriver
+    from autotune.driver.backends.ray_tune import RayDriver
 
     one = RayDriver(None, study_dir=tmp_path, isolation="redirect")
     one.connect()
@@ -134,8 +134,8 @@ class Ran:
     """A runner of one assignment, which ends at once."""
 
     def run(self, assignment: Any) -> Any:
-        from autotune.core.trial import Failure, FailureKind
         from autotune.launch.runner import Ended
+        from autotune.model.trial import Failure, FailureKind
 
         failed = Failure(kind=FailureKind.CRASH_EXIT, message="as an example")
         return iter([Ended(trial=assignment, outcome=failed, seconds=1.0, notes=("of the runner",))])
@@ -147,9 +147,9 @@ class Ran:
 def test_how_nice_trials_are_on_the_ray_of_others_is_told(
     monkeypatch: pytest.MonkeyPatch, *, is_ours: bool, niceness: int, told: bool
 ) -> None:
-    from autotune.core import wire
-    from autotune.driver import ray_tune
+    from autotune.driver.backends import ray_tune
     from autotune.launch.runner import Ended
+    from autotune.model import wire
 
     monkeypatch.setattr(os, "getpriority", lambda *_: niceness)
     one = ray_tune.Launcher.__new__(ray_tune.Launcher)
@@ -161,7 +161,7 @@ def test_how_nice_trials_are_on_the_ray_of_others_is_told(
 
 def test_what_tune_writes_lies_in_the_study_and_goes_with_the_driver(tmp_path: Path) -> None:
     """After a kill it is there, where the next command and `clean` look."""
-    from autotune.driver.ray_tune import RayDriver
+    from autotune.driver.backends.ray_tune import RayDriver
 
     (tmp_path / "tune" / "of_a_dead_one").mkdir(parents=True)
     one = RayDriver(None, study_dir=tmp_path, isolation="redirect")
@@ -176,7 +176,7 @@ def test_what_tune_writes_lies_in_the_study_and_goes_with_the_driver(tmp_path: P
 @pytest.fixture
 def head(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     """The memory of a head of Ray, as far as it holds assignments."""
-    from autotune.driver import ray_tune
+    from autotune.driver.backends import ray_tune
 
     kept: dict[str, bytes] = {}
 
@@ -195,8 +195,8 @@ def head(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
 
 
 def an_assignment() -> Any:
-    from autotune.core.config import Config
-    from autotune.core.trial import Assignment, Fidelity, Launch, Segment
+    from autotune.model.config import Config
+    from autotune.model.trial import Assignment, Fidelity, Launch, Segment
 
     launch = Launch(
         command=("python", "train.py"),
@@ -214,7 +214,7 @@ def an_assignment() -> Any:
 
 
 def test_an_assignment_is_in_rays_head_until_its_worker_collects_it(head: dict[str, bytes]) -> None:
-    from autotune.driver.ray_tune import collect, hand_over
+    from autotune.driver.backends.ray_tune import collect, hand_over
 
     key = hand_over(an_assignment())
     assert "CANARY" not in key
@@ -227,8 +227,8 @@ def test_an_assignment_is_in_rays_head_until_its_worker_collects_it(head: dict[s
 def test_tune_is_given_a_key_and_what_no_worker_collects_is_withdrawn(head: dict[str, bytes]) -> None:
     from types import SimpleNamespace
 
-    from autotune.core.trial import Stage
-    from autotune.driver.ray_tune import SessionSearcher, collect
+    from autotune.driver.backends.ray_tune import SessionSearcher, collect
+    from autotune.model.trial import Stage
 
     class Session:
         study = SimpleNamespace(trials=[SimpleNamespace(number=0, stage=Stage.BASELINE)])
@@ -258,7 +258,7 @@ def test_tune_copies_no_variable_of_the_driver_but_its_own(monkeypatch: pytest.M
     """Ray logs them where every user of the machine can read it."""
     from ray.tune.execution import class_cache
 
-    from autotune.driver import ray_tune
+    from autotune.driver.backends import ray_tune
 
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "CANARY")
     assert "AWS_SECRET_ACCESS_KEY" in class_cache.ENV_VARS_TO_PROPAGATE, "Tune's list has changed"

@@ -13,20 +13,20 @@ from session_fakes import RUN_FACTS, Listed, facts, measurement, spec
 
 from autotune.cli.main import run as command
 from autotune.clock import SimulatedClock
-from autotune.core.config import Config
-from autotune.core.study import Study
-from autotune.core.trial import Assignment, Failure, FailureKind
-from autotune.core.wire import to_wire
-from autotune.driver.ending import why_nothing
-from autotune.driver.inline import InlineDriver
+from autotune.driver.backends.inline import InlineDriver
+from autotune.driver.exit_status import why_nothing
 from autotune.driver.planner import Planner
 from autotune.driver.session import Session
 from autotune.knobs.registry import builtin
 from autotune.launch.runner import Ended, Runner
-from autotune.report.jsonl import Lines
-from autotune.report.live import Progress
-from autotune.report.notes import note
-from autotune.report.summary import apply_command, user_command
+from autotune.model.config import Config
+from autotune.model.study import Study
+from autotune.model.trial import Assignment, Failure, FailureKind
+from autotune.model.wire import to_wire
+from autotune.report.terminal.event_stream import Lines
+from autotune.report.terminal.live_view import Progress
+from autotune.report.text.study_notes import note
+from autotune.report.view.summary import apply_command, user_command
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
 from autotune.store.paths import study_dir

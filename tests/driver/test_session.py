@@ -13,21 +13,21 @@ from hypothesis import strategies as st
 from session_fakes import FIDELITY, RUN_FACTS, Listed, PlainPlanner, facts, measurement, spec
 
 from autotune.clock import SimulatedClock
-from autotune.core.config import Config
-from autotune.core.disturbances import busy_notes
-from autotune.core.facts import DeviceFacts
-from autotune.core.machine_load import Culprit, MachineLoad
-from autotune.core.measurement import Contamination, Measurement
-from autotune.core.roofline import Remainder
-from autotune.core.study import Study
-from autotune.core.trial import Failure, FailureKind, Proposal, Stage, Trial, TrialState
-from autotune.core.wire import to_wire
+from autotune.compare.disturbances import busy_notes
 from autotune.driver import session as session_module
 from autotune.driver.session import Session
 from autotune.driver.spec import MIN_BUDGET_S
 from autotune.errors import BackendError, DiskFull
-from autotune.launch.claims import Claim
+from autotune.launch.devices.claims import Claim
 from autotune.launch.runner import NOT_BEGUN, Ended
+from autotune.model.config import Config
+from autotune.model.facts import DeviceFacts
+from autotune.model.machine_load import Culprit, MachineLoad
+from autotune.model.measurement import Contamination, Measurement
+from autotune.model.roofline import Remainder
+from autotune.model.study import Study
+from autotune.model.trial import Failure, FailureKind, Proposal, Stage, Trial, TrialState
+from autotune.model.wire import to_wire
 from autotune.report.listener import Listener
 from autotune.search.costs import Costs
 from autotune.store.fold import fold

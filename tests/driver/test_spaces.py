@@ -9,28 +9,28 @@ from pathlib import Path
 import pytest
 from inline_search import on_one_processor
 
+from autotune.answer.pick import answer
 from autotune.cli.main import run as command
 from autotune.clock import SimulatedClock
-from autotune.core.change import Flag
-from autotune.core.config import Config
-from autotune.core.effect import Effect
-from autotune.core.facts import Facts
-from autotune.core.pick import answer
-from autotune.core.study import Budget, DeclaredSpec, SpaceRequest, Study, StudySpec
-from autotune.core.trial import Stage
-from autotune.core.wire import from_wire, to_wire
-from autotune.driver.inline import InlineDriver
+from autotune.config_files.presets import load_space
+from autotune.driver.backends.inline import InlineDriver
 from autotune.driver.planner import Planner
 from autotune.driver.result import changes_of
 from autotune.driver.session import Session
 from autotune.driver.tune import plan_search
-from autotune.edge.preset import load_space
 from autotune.export.best_config import write_best
 from autotune.knobs.registry import knobs_for
 from autotune.launch.fake import COMPUTE_BOUND, INPUT_BOUND, FakeRunner, World
-from autotune.report.answer_screen import answer_screen
+from autotune.model.change import Flag
+from autotune.model.config import Config
+from autotune.model.effect import Effect
+from autotune.model.facts import Facts
+from autotune.model.study import Budget, DeclaredSpec, SpaceRequest, Study, StudySpec
+from autotune.model.trial import Stage
+from autotune.model.wire import from_wire, to_wire
 from autotune.report.listener import Listener
-from autotune.report.notes import note
+from autotune.report.text.answer_screen import answer_screen
+from autotune.report.text.study_notes import note
 from autotune.search.stages import Staged
 from autotune.store.fold import fold
 from autotune.store.journal import Journal

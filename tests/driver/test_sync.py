@@ -17,7 +17,7 @@ import pytest
 from autotune.driver import sync
 from autotune.driver.sync import Syncer, study_paths, sync_study
 from autotune.errors import StoreError, StudyLocked, TrackerUnavailable
-from autotune.report.mlflow import Refused
+from autotune.report.mlflow.recorder import Refused
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
 

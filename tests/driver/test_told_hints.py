@@ -4,12 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from autotune.core.change import Env, Keyword
-from autotune.core.config import Config
-from autotune.core.effect import Effect
-from autotune.core.study import DeclaredSpec
-from autotune.core.trial import Failure, FailureKind
-from autotune.driver.ending import _hint_for
+from autotune.driver.exit_status import _hint_for
+from autotune.model.change import Env, Keyword
+from autotune.model.config import Config
+from autotune.model.effect import Effect
+from autotune.model.study import DeclaredSpec
+from autotune.model.trial import Failure, FailureKind
 from autotune.search.costs import Costs
 
 

@@ -14,22 +14,22 @@ import recorded_world
 from inline_search import inline
 
 from autotune.cli.main import run
-from autotune.core.earlier import ALL, OFF, SAME_SCRIPT, Transfer
-from autotune.core.facts import DeviceFacts
-from autotune.core.study import VERIFY, Study
-from autotune.core.table import Table
-from autotune.core.trial import Assignment, Stage
-from autotune.core.wire import dumps, to_wire
 from autotune.driver import transfer
 from autotune.driver.session import ENDING_S, KILL_S
 from autotune.driver.transfer import MOST_OWN, MOST_READ, gather
 from autotune.launch.fake import COMPUTE_BOUND
 from autotune.launch.runner import Ended
-from autotune.search.samplers import strategy_for
+from autotune.model.facts import DeviceFacts
+from autotune.model.history_record import ALL, OFF, SAME_SCRIPT, Transfer
+from autotune.model.study import VERIFY, Study
+from autotune.model.trial import Assignment, Stage
+from autotune.model.wire import dumps, to_wire
+from autotune.search.samplers.registry import strategy_for
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
 from autotune.store.paths import newest_study_dirs
 from autotune.testing.replay import RecordedPlanner, replay
+from autotune.testing.table import Table
 
 BUDGET_S = 300.0
 

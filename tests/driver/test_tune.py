@@ -14,20 +14,20 @@ from typing import Any
 import pytest
 
 from autotune.clock import SimulatedClock
-from autotune.core.change import Flag
-from autotune.core.effect import Effect
-from autotune.core.study import Budget, DeclaredSpec, SpaceRequest, Study, StudySpec
-from autotune.core.trial import Failure, FailureKind, Proposal, Stage
 from autotune.driver import tune
-from autotune.driver.ending import StoppedEarly
+from autotune.driver.exit_status import StoppedEarly
 from autotune.driver.sync import OPENING_S
 from autotune.driver.tune import SearchEnd
 from autotune.errors import BackendError, DiskFull, NothingFeasible, StoreError, UsageError, notes_of
 from autotune.export.best_config import read_best
-from autotune.launch.claims import ClaimRequest, Resources
+from autotune.launch.devices.claims import ClaimRequest, Resources
+from autotune.launch.devices.machine_lock import MachineLock
 from autotune.launch.fake import COMPUTE_BOUND, FakeRunner, World
-from autotune.launch.machine_lock import MachineLock
 from autotune.launch.runner import NOT_BEGUN, Ended
+from autotune.model.change import Flag
+from autotune.model.effect import Effect
+from autotune.model.study import Budget, DeclaredSpec, SpaceRequest, Study, StudySpec
+from autotune.model.trial import Failure, FailureKind, Proposal, Stage
 from autotune.report.listener import Listener
 from autotune.search.stages import Staged
 from autotune.store.fold import fold
@@ -445,7 +445,7 @@ def test_a_report_that_cannot_be_made_costs_no_answer(made: Made) -> None:
     def broken(*_args: object, **_more: object) -> str:
         raise ValueError("no page today")
 
-    made.monkeypatch.setattr("autotune.report.page.report_html", broken)
+    made.monkeypatch.setattr("autotune.report.html.page.report_html", broken)
     end = made.search()
     assert end.answer is not None
     assert "report" not in end.links

@@ -10,19 +10,19 @@ import pytest
 from session_fakes import RUN_FACTS, Listed, facts, measurement, spec
 
 from autotune.clock import SimulatedClock
-from autotune.core.change import Change, Constant, Flag
-from autotune.core.config import Config
-from autotune.core.effect import Effect
-from autotune.core.facts import Facts, LoaderFacts, OptimizerFacts, ScriptFlag
-from autotune.core.same_step import unlike_step
-from autotune.core.study import DeclaredSpec, Study
-from autotune.core.trial import Assignment, Failure, FailureKind, Outcome
-from autotune.core.wire import to_wire
 from autotune.driver.planner import Planner, dead_ways
 from autotune.driver.result import changes_of
 from autotune.driver.session import Session
 from autotune.knobs.registry import builtin
 from autotune.launch.runner import Ended
+from autotune.loss.effective_batch_check import unlike_step
+from autotune.model.change import Change, Constant, Flag
+from autotune.model.config import Config
+from autotune.model.effect import Effect
+from autotune.model.facts import Facts, LoaderFacts, OptimizerFacts, ScriptFlag
+from autotune.model.study import DeclaredSpec, Study
+from autotune.model.trial import Assignment, Failure, FailureKind, Outcome
+from autotune.model.wire import to_wire
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from autotune.launch import enclosure, sweep
+from autotune.launch.guard import process_tree
+from autotune.launch.workspace import isolation
 
 pytestmark = [pytest.mark.torch, pytest.mark.mlflow, pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -22,18 +23,18 @@ def told(place: Any) -> list[dict[str, Any]]:
 def fork_servers(pid: int) -> list[int]:
     """Children of the search that were started to be forked from."""
     found = []
-    for child in sweep.descendants(pid):
+    for child in process_tree.descendants(pid):
         try:
             is_one = b"\0AUTOTUNE_FORKS=" in b"\0" + Path(f"/proc/{child}/environ").read_bytes()
         except OSError:
             continue
-        if is_one and int(sweep.stat_fields(child)[1]) == pid:
+        if is_one and int(process_tree.stat_fields(child)[1]) == pid:
             found.append(child)
     return found
 
 
 def test_a_search_forks_what_it_screens_and_outlives_its_fork_server(place: Any) -> None:
-    if enclosure.available() != "overlay":
+    if isolation.available() != "overlay":
         pytest.skip("no overlay can be made here")
     words = ("--start", "fork", "--budget", "3m", "--set", "num_workers=0,1,2,4", "--knob", "num_workers")
     search = place.begin("slow_loader.py", *words)
@@ -51,7 +52,7 @@ def test_a_search_forks_what_it_screens_and_outlives_its_fork_server(place: Any)
         search.kill()
     assert killed
     assert search.returncode in (0, 1, 8), err
-    assert all(map(sweep.is_zombie, killed))
+    assert all(map(process_tree.is_zombie, killed))
     stages = {
         e.data["trial"]["number"]: e.data["trial"]["stage"] for e in place.journal() if e.kind == "asked"
     }

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from environments import environment
 
-from autotune.driver.looking import look
+from autotune.driver.inspect_run import look
 from autotune.inspection.command import read_command
-from autotune.report.look import knob_rows
+from autotune.report.text.inspect_text import knob_rows
 
 pytestmark = [pytest.mark.mlflow, pytest.mark.timeout(400)]
 

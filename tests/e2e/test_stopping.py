@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from autotune.launch import sweep
+from autotune.launch.guard import process_tree
 
 pytestmark = [pytest.mark.torch, pytest.mark.mlflow, pytest.mark.timeout(300)]
 
@@ -78,10 +78,10 @@ def test_a_whole_job_that_is_stopped_for_a_while_shows_no_absurd_ratio(place):
             assert time.monotonic() < until, "no trial trains"
             time.sleep(0.1)
         time.sleep(1.0)
-        job = [process.pid, *sweep.descendants(process.pid)]
-        sweep.send(job, signal.SIGSTOP)
+        job = [process.pid, *process_tree.descendants(process.pid)]
+        process_tree.send(job, signal.SIGSTOP)
         time.sleep(8.0)
-        sweep.send(job, signal.SIGCONT)
+        process_tree.send(job, signal.SIGCONT)
         out, err = process.communicate(timeout=240)
     finally:
         process.kill()

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from accounts import Account
 
-from autotune.launch.claims import ClaimRequest, Resources
-from autotune.launch.machine_lock import MachineLock
+from autotune.launch.devices.claims import ClaimRequest, Resources
+from autotune.launch.devices.machine_lock import MachineLock
 from autotune.store.journal import Journal
 
 pytestmark = [pytest.mark.torch, pytest.mark.mlflow, pytest.mark.slow, pytest.mark.timeout(400)]

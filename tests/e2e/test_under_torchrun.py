@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from study_fakes import facts, good_answer, spec, study
 
-from autotune.core.change import Change, Flag, Keyword, Patch
-from autotune.core.config import Config, Value
-from autotune.core.facts import ScriptFacts
 from autotune.export.best_config import write_best
 from autotune.inspection.host import host_facts
+from autotune.model.change import Change, Flag, Keyword, Patch
+from autotune.model.config import Config, Value
+from autotune.model.facts import ScriptFacts
 
 pytestmark = [pytest.mark.torch, pytest.mark.thorough, pytest.mark.timeout(300)]
 

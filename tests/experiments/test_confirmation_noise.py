@@ -14,7 +14,7 @@ import claim_noise
 import pytest
 import simulated_confirmations as simulated
 
-from autotune.core.trial import Stage
+from autotune.model.trial import Stage
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "confirmation_noise"
 SERIES = claim_noise.recorded()[0]

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import recorded_world
 
-from autotune.core.pick import answer_or_none
-from autotune.core.wire import to_wire
+from autotune.answer.pick import answer_or_none
 from autotune.driver.result import changes_of
 from autotune.export.best_config import build_best, read_best
 from autotune.knobs.registry import builtin
+from autotune.model.wire import to_wire
 from autotune.testing.replay import replay
 
 HERE = Path(__file__).resolve().parents[2] / "experiments" / "first_answer"

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from autotune.core.trial import Failure, FailureKind, Start
 from autotune.launch.runner import Ended
+from autotune.model.trial import Failure, FailureKind, Start
 
 RUN = Path(__file__).resolve().parents[2] / "experiments" / "fork_start" / "run.py"
 

@@ -14,7 +14,7 @@ import grid
 import pytest
 from alone import environment
 
-from autotune.knobs.allocator import Allocator
+from autotune.knobs.memory.allocator import Allocator
 
 GPU = Path(__file__).resolve().parents[2] / "experiments" / "gpu"
 GRIDS = GPU.parent / "grids"

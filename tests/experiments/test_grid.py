@@ -19,14 +19,22 @@ import pytest
 import record
 from alone import environment
 
-from autotune.apply.space import build_space
 from autotune.clock import SystemClock
-from autotune.core.config import Config
-from autotune.core.effect import Effect
-from autotune.core.facts import LoaderFacts, RunFacts
-from autotune.core.measurement import Contamination, LossPoint, Reading
-from autotune.core.study import SpaceRequest
-from autotune.core.table import (
+from autotune.errors import DiskFull, UsageError
+from autotune.knobs.registry import knobs_for
+from autotune.launch.result.host_samples import Outside
+from autotune.launch.result.measure import measure
+from autotune.launch.result.process_reports import Told
+from autotune.launch.runner import Ended
+from autotune.model.config import Config
+from autotune.model.effect import Effect
+from autotune.model.facts import LoaderFacts, RunFacts
+from autotune.model.measurement import Contamination, LossPoint, Reading
+from autotune.model.study import SpaceRequest
+from autotune.model.trial import Failure, FailureKind
+from autotune.protocol.events import Broke, Closed, Compiling, Seen, StepRow, Steps
+from autotune.space.build_space import build_space
+from autotune.testing.table import (
     Blocks,
     Growth,
     ProtocolPart,
@@ -36,14 +44,6 @@ from autotune.core.table import (
     WorkloadPart,
     decode,
 )
-from autotune.core.trial import Failure, FailureKind
-from autotune.errors import DiskFull, UsageError
-from autotune.knobs.registry import knobs_for
-from autotune.launch.measure import measure
-from autotune.launch.outside import Outside
-from autotune.launch.runner import Ended
-from autotune.launch.told import Told
-from autotune.protocol.events import Broke, Closed, Compiling, Seen, StepRow, Steps
 
 S = 1_000_000_000
 RECORDED = sorted(

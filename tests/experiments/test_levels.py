@@ -12,7 +12,7 @@ import levels
 import numpy as np
 import pytest
 
-from autotune.core.config import Config
+from autotune.model.config import Config
 
 KNOBS = ("workers", "threads", "layout", "idle", "collector")
 CONFIGS = [

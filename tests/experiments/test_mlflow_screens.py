@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import report_study
 
-from autotune.core.pick import answer
-from autotune.core.wire import to_wire
-from autotune.report import view
-from autotune.report.summary import ratio_text
+from autotune.answer.pick import answer
+from autotune.model.wire import to_wire
+from autotune.report.mlflow import saved_views
+from autotune.report.view.summary import ratio_text
 from autotune.store.journal import Journal
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "experiments" / "screens"))
@@ -33,7 +33,7 @@ WIDE, HIGH = mlflow_pages.SIZES["desktop"]
 def has_views():
     """Whether the MLflow that is installed is given saved views at all."""
     try:
-        return view.is_tested(version("mlflow"))
+        return saved_views.is_tested(version("mlflow"))
     except PackageNotFoundError:
         return False
 
@@ -58,7 +58,7 @@ def second():
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     """Page -> address and a cookie, below a server that `autotune ui` has started."""
-    from autotune.report.mlflow import MlflowSink
+    from autotune.report.mlflow.recorder import MlflowSink
 
     folder = tmp_path_factory.mktemp("ui")
     uri = f"sqlite:///{folder / 'mlflow.db'}"

@@ -18,11 +18,11 @@ import pytest
 import timer
 import whole
 
-from autotune.core.change import Env, Patch
-from autotune.core.config import Config
-from autotune.core.study import Budget, SpaceRequest, Study, StudySpec
-from autotune.core.table import Blocks, ProtocolPart, Table, TableHeader, TableRow, WorkloadPart
 from autotune.export.best_config import core_changes, read_best, write_best
+from autotune.model.change import Env, Patch
+from autotune.model.config import Config
+from autotune.model.study import Budget, SpaceRequest, Study, StudySpec
+from autotune.testing.table import Blocks, ProtocolPart, Table, TableHeader, TableRow, WorkloadPart
 
 CONFIGS = (Config(), *(Config({"threads": n}) for n in range(1, 8)), Config({"compile_mode": "default"}))
 HEADER = TableHeader(

@@ -28,10 +28,10 @@ import proofs
 import pytest
 import search_world
 
-from autotune.core.config import Config
-from autotune.core.loss_guard import judge
-from autotune.core.study import Study
-from autotune.core.trial import Stage
+from autotune.loss.loss_guard import judge
+from autotune.model.config import Config
+from autotune.model.study import Study
+from autotune.model.trial import Stage
 from autotune.search.costs import Costs
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"

@@ -13,10 +13,10 @@ import score
 import timer
 from search_world import measurement, spec, tell, usual_space
 
-from autotune.core.config import Config, Value
-from autotune.core.pick import answer_or_none
-from autotune.core.study import Study
-from autotune.core.trial import Fidelity, Proposal, Stage
+from autotune.answer.pick import answer_or_none
+from autotune.model.config import Config, Value
+from autotune.model.study import Study
+from autotune.model.trial import Fidelity, Proposal, Stage
 from autotune.testing.replay import replay
 
 FAST, SLOW = {"threads": 1}, {"threads": 2}

@@ -9,13 +9,13 @@ import pytest
 import recorded_world
 import rivals
 
-from autotune.core.config import Config
-from autotune.core.facts import Facts, HostFacts, ScriptFacts
-from autotune.core.measurement import Measurement
-from autotune.core.space import Dimension, SearchSpace
-from autotune.core.trial import Assignment, Fidelity, Launch, Segment, Stage
-from autotune.launch.replay import ReplayRunner
+from autotune.model.config import Config
+from autotune.model.facts import Facts, HostFacts, ScriptFacts
+from autotune.model.measurement import Measurement
+from autotune.model.space import Dimension, SearchSpace
+from autotune.model.trial import Assignment, Fidelity, Launch, Segment, Stage
 from autotune.testing.replay import replay
+from autotune.testing.replay_runner import ReplayRunner
 
 TABLE = recorded_world.table()
 BATCHES = SearchSpace(

@@ -14,14 +14,14 @@ import recorded_world
 import score
 import worlds
 
-from autotune.core.comparison import compare
-from autotune.core.config import Config
-from autotune.core.loss_guard import judge
-from autotune.core.measurement import LossPoint, Memory
-from autotune.core.table import Table
-from autotune.core.trial import Stage
+from autotune.compare.comparison import compare
 from autotune.errors import UsageError
+from autotune.loss.loss_guard import judge
+from autotune.model.config import Config
+from autotune.model.measurement import LossPoint, Memory
+from autotune.model.trial import Stage
 from autotune.testing.replay import replay
+from autotune.testing.table import Table
 
 OWN = 6
 TABLE = recorded_world.table()

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import report_study
 
-from autotune.core.pick import answer
-from autotune.report.page import report_html
+from autotune.answer.pick import answer
+from autotune.report.html.page import report_html
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "experiments" / "screens"))
 import browser

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from autotune.edge.preset import read_space
+from autotune.config_files.presets import read_space
 
 HERE = Path(__file__).resolve().parents[2] / "experiments" / "sdk"
 _SPEC = importlib.util.spec_from_file_location("sdk_run", HERE / "run.py")

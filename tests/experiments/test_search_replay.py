@@ -20,11 +20,11 @@ import score
 import synthetic
 import worlds
 
-from autotune.core import table as tables
-from autotune.core.config import Config
-from autotune.core.measurement import Estimate
 from autotune.errors import UsageError
-from autotune.search.parts import DEFAULT
+from autotune.model.config import Config
+from autotune.model.measurement import Estimate
+from autotune.search.feature_flags import DEFAULT
+from autotune.testing import table as tables
 
 FOLDER = Path(score.__file__).parent
 A, B = Config({"threads": 1}), Config({"threads": 2})

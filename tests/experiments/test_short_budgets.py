@@ -10,7 +10,7 @@ import pytest
 import search_world
 import short_budgets
 
-from autotune.core.study import Study
+from autotune.model.study import Study
 from autotune.search import stages
 
 

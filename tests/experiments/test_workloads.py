@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from autotune.core import loops
 from autotune.inspection.script import script_facts
+from autotune.source import loops
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 WORKLOADS = sorted((EXPERIMENTS / "workloads").glob("*.py"))

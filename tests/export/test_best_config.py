@@ -11,10 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from study_fakes import BEST, changes_of, facts, good_answer, no_answer, pick, ratio, spec, study
 
-from autotune.core.change import Keyword
-from autotune.core.config import Config
-from autotune.core.effect import Effect
-from autotune.core.measurement import Estimate
 from autotune.errors import UnknownKnob, UsageError
 from autotune.export import files, write
 from autotune.export.best_config import (
@@ -29,6 +25,10 @@ from autotune.export.best_config import (
     write_best,
 )
 from autotune.export.parts import ChangePart
+from autotune.model.change import Keyword
+from autotune.model.config import Config
+from autotune.model.effect import Effect
+from autotune.model.measurement import Estimate
 
 
 def built(**fields):

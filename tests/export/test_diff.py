@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from picks import argument, change, env, flag, loader, patch, switch, tuned
 
-from autotune.core.change import Constant, Keyword
 from autotune.errors import UsageError
 from autotune.export.formats.diff import _argument, script_diff
 from autotune.export.formats.source import Edit, Source
 from autotune.knobs.frameworks import ACCELERATOR, ARGUMENTS, LIGHTNING, TRAINER
+from autotune.model.change import Constant, Keyword
 
 needs_patch = pytest.mark.skipif(shutil.which("patch") is None, reason="patch is not installed")
 

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from picks import VALUES, argument, env, every_way, flag, loader, patch, switch, tuned
 
-from autotune.core.change import Change, Keyword, Patch
 from autotune.export.formats.accelerate import accelerate_config
 from autotune.export.formats.command import command_line, environment_file
 from autotune.export.formats.content import Exported, Left, whole
@@ -23,6 +22,7 @@ from autotune.export.formats.lightning import lightning_keywords
 from autotune.export.formats.source import Source
 from autotune.knobs.frameworks import ACCELERATOR, ARGUMENTS, DEEPSPEED, LIGHTNING, TRAINER
 from autotune.knobs.registry import builtin
+from autotune.model.change import Change, Keyword, Patch
 
 SCRIPT = Source("train.py", b"print('trained')\n")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from faultbed import devices
 
-from autotune.launch import device_care
+from autotune.launch.devices import device_care
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

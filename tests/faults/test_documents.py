@@ -7,8 +7,8 @@ import yaml
 from faultbed import documents
 from faultbed.common import added
 
-from autotune.edge import space_file
-from autotune.edge import yaml as ours
+from autotune.config_files import space_file
+from autotune.config_files import yaml as ours
 
 pytestmark = pytest.mark.timeout(300)
 

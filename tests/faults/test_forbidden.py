@@ -18,8 +18,10 @@ CALLS = {
 }
 ALLOWED = {
     "trial/__main__.py": {"exec"},  # the user's own script, in the user's own process
-    "trial/constants.py": {"compile"},  # the user's own modules, with constants replaced
-    "trial/sending.py": {"pickle"},  # writes, to find out what a loader's workers could be sent; reads none
+    "trial/loop/constants.py": {"compile"},  # the user's own modules, with constants replaced
+    "trial/hooks/data/pickle_check.py": {
+        "pickle"
+    },  # writes, to find out what a loader's workers could be sent; reads none
 }
 
 

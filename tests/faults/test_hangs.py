@@ -16,7 +16,7 @@ def test_a_hang_is_ended_in_time(injected, is_clean, case) -> None:
 def test_without_the_progress_limit_a_hang_lasts_until_the_deadline(
     injected, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("autotune.launch.running.Running._limit_s", lambda self, floor_s: float("inf"))
+    monkeypatch.setattr("autotune.launch.running_trial.Running._limit_s", lambda self, floor_s: float("inf"))
     count = injected(hangs, {"key": "sleep", "kind": "sleep", "grace_s": 0.3}, promise_s=0.5)
     assert not count.survived
     assert "timeout_total" in count.notes[0].lower()

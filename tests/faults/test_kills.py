@@ -7,12 +7,12 @@ import os
 import pytest
 from faultbed import kills
 
-from autotune.launch import sweep
+from autotune.launch.guard import process_tree
 
 
 def can_group() -> bool:
-    folder = sweep.make_group(f"probe-{os.getpid()}")
-    sweep.end_group(folder)
+    folder = process_tree.make_group(f"probe-{os.getpid()}")
+    process_tree.end_group(folder)
     return bool(folder)
 
 
@@ -30,8 +30,8 @@ NO_KEEPER = ("sweep.send(sweep.descendants(os.getpid()), signal.SIGKILL)", "retu
 @pytest.fixture
 def unfindable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of a trial is found by its mount namespace or by its guard's record."""
-    monkeypatch.setattr("autotune.launch.sweep.enclosed", lambda _: [])
-    monkeypatch.setattr("autotune.launch.leftovers.owned.RECORD", "no-record.json")
+    monkeypatch.setattr("autotune.launch.guard.process_tree.enclosed", lambda _: [])
+    monkeypatch.setattr("autotune.launch.workspace.orphans.owned.RECORD", "no-record.json")
 
 
 @pytest.mark.parametrize("case", kills.sample(), ids=lambda case: case["key"])
@@ -91,7 +91,7 @@ def test_without_keeper_and_marks_a_daemon_survives_the_guard(
     injected, crippled_guard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     crippled_guard(NO_KEEPER, NO_GROUP)
-    monkeypatch.setattr("autotune.launch.sweep.end_marked", lambda *_, **__: [])
+    monkeypatch.setattr("autotune.launch.guard.process_tree.end_marked", lambda *_, **__: [])
     assert injected(kills, case("daemon", "guard by KILL"), promise_s=1.5).survivors
 
 

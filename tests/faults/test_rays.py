@@ -7,8 +7,8 @@ import os
 import pytest
 from faultbed import rays
 
-from autotune.driver.own_ray import OwnRay, claim
-from autotune.driver.ray_keeper import Keeper
+from autotune.driver.backends.local_ray import OwnRay, claim
+from autotune.driver.backends.ray_keeper import Keeper
 from autotune.driver.session import Session
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(600)]

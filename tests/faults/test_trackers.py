@@ -16,7 +16,7 @@ from faultbed.common import Child
 
 from autotune.driver.session import Session
 from autotune.driver.sync import Syncer
-from autotune.report.mlflow import MlflowSink
+from autotune.report.mlflow.recorder import MlflowSink
 
 pytestmark = [pytest.mark.slow, pytest.mark.mlflow, pytest.mark.timeout(300)]
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from autotune.core.answer import Answer, FrontMember, Recommendation, SearchOutcome
-from autotune.core.config import Config
-from autotune.core.effect import Effect
-from autotune.core.facts import Facts, HostFacts, RunFacts, ScriptFacts
-from autotune.core.loss_guard import LossVerdict
-from autotune.core.measurement import Estimate, LossPoint, Measurement, Memory
-from autotune.core.study import Budget, SpaceRequest, Study, StudySpec
-from autotune.core.trial import Failure, FailureKind, Fidelity, Stage, Trial
+from autotune.answer.answer import Answer, FrontMember, Recommendation, SearchOutcome
+from autotune.loss.loss_guard import LossVerdict
+from autotune.model.config import Config
+from autotune.model.effect import Effect
+from autotune.model.facts import Facts, HostFacts, RunFacts, ScriptFacts
+from autotune.model.measurement import Estimate, LossPoint, Measurement, Memory
+from autotune.model.study import Budget, SpaceRequest, Study, StudySpec
+from autotune.model.trial import Failure, FailureKind, Fidelity, Stage, Trial
 from autotune.store.journal import Entry
 from autotune.store.outbox import OutboxRow, rows_for
 
@@ -119,7 +119,7 @@ def events(
 
 
 def study(**changes: Any) -> Study:
-    from autotune.core.wire import to_wire
+    from autotune.model.wire import to_wire
     from autotune.store.fold import fold
 
     made = list(events(**changes))
@@ -205,7 +205,7 @@ def inconclusive() -> Answer:
 
 def migrated_store(directory: Path) -> Path:
     """A migrated MLflow store to copy, made once per test run: making one takes seconds."""
-    from autotune.report.mlflow import MlflowSink
+    from autotune.report.mlflow.recorder import MlflowSink
 
     path = directory / "template" / "mlflow.db"
     if not path.exists():

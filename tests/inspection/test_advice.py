@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 import study_fakes
 
-from autotune.core.advice import advice_of, advice_text, weighed
-from autotune.core.bottleneck import Evidence, judge
-from autotune.core.facts import Advice, DeviceFacts, Facts, HostFacts, RunFacts, ScriptFacts
-from autotune.core.study import Study
+from autotune.answer.advice import advice_of, advice_text, weighed
+from autotune.answer.bottleneck import Evidence, judge
 from autotune.inspection.advice import advise
+from autotune.model.facts import Advice, DeviceFacts, Facts, HostFacts, RunFacts, ScriptFacts
+from autotune.model.study import Study
 
 if TYPE_CHECKING:
     from pathlib import Path

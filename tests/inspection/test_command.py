@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from environments import environment, pretend_torch, program
 
-from autotune.core.launched import ranks_of
 from autotune.errors import BackendError, UsageError
 from autotune.inspection.command import read_command, verify
 from autotune.inspection.interpreter import interpreter
+from autotune.model.distributed_launch import ranks_of
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,7 @@
 """Words of Hydra and OmegaConf, read from their files."""
 
 from autotune.inspection.script import script_facts
-from autotune.knobs.batch_size import BATCH_OPTIONS, said_batch
+from autotune.knobs.batch.batch_size import BATCH_OPTIONS, said_batch
 
 MAIN = '@hydra.main(version_base=None, config_path="conf", config_name="config")\ndef main(cfg):\n    pass\n'
 

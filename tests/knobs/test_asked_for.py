@@ -5,16 +5,16 @@ from typing import ClassVar
 
 import pytest
 
-from autotune.apply.space import build_space
-from autotune.core.change import Keyword
-from autotune.core.config import Config
-from autotune.core.effect import Effect
-from autotune.core.facts import RunFacts, ScriptFacts
-from autotune.core.study import DeclaredSpec, SpaceRequest
-from autotune.edge.space_file import DeclareEntry
+from autotune.config_files.space_file import DeclareEntry
 from autotune.errors import InvalidSpace
 from autotune.knobs.declared import SDK_VALUE, declared_knob
 from autotune.knobs.registry import builtin, knobs_for
+from autotune.model.change import Keyword
+from autotune.model.config import Config
+from autotune.model.effect import Effect
+from autotune.model.facts import RunFacts, ScriptFacts
+from autotune.model.study import DeclaredSpec, SpaceRequest
+from autotune.space.build_space import build_space
 from autotune.testing.knobs import KnobContract, facts
 
 RUN = RunFacts(samples_source="told", versions={"python": "3.11.9"}, values={"batch": 64, "jit": False})

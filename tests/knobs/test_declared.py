@@ -5,16 +5,16 @@ from typing import ClassVar
 
 import pytest
 
-from autotune.apply.choose import choose, way
-from autotune.apply.command import build_launch
-from autotune.apply.space import build_space
-from autotune.core.change import Change, Env, Flag, Keyword
-from autotune.core.config import Config
-from autotune.core.effect import Effect
-from autotune.core.facts import ScriptFlag
-from autotune.core.study import DeclaredSpec, SpaceRequest
 from autotune.knobs.declared import declared_knob, own_values
 from autotune.knobs.registry import builtin, knobs_for, needs_permission
+from autotune.model.change import Change, Env, Flag, Keyword
+from autotune.model.config import Config
+from autotune.model.effect import Effect
+from autotune.model.facts import ScriptFlag
+from autotune.model.study import DeclaredSpec, SpaceRequest
+from autotune.space.build_space import build_space
+from autotune.space.choose_delivery import choose, way
+from autotune.space.command import build_launch
 from autotune.testing.knobs import SCRIPT, KnobContract, facts
 
 BUCKET = ScriptFlag(names=("--bucket", "-k"), dest="bucket", kind="int", default=4)

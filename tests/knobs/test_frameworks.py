@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from knob_facts import gpu, run
 
-from autotune.apply.choose import choose, way
-from autotune.apply.space import build_space
-from autotune.core.change import Change, Keyword, Patch
-from autotune.core.config import Config
-from autotune.core.facts import Facts, OptimizerFacts, ScriptFlag
-from autotune.core.study import SpaceRequest
 from autotune.knobs import frameworks
 from autotune.knobs.frameworks import ACCELERATOR, ARGUMENTS, DEEPSPEED, LIGHTNING, TRAINER
 from autotune.knobs.registry import builtin
+from autotune.model.change import Change, Keyword, Patch
+from autotune.model.config import Config
+from autotune.model.facts import Facts, OptimizerFacts, ScriptFlag
+from autotune.model.study import SpaceRequest
+from autotune.space.build_space import build_space
+from autotune.space.choose_delivery import choose, way
 from autotune.testing.knobs import CPU_RUN, GPU_RUN, LOADER, SCRIPT, facts
 
 if TYPE_CHECKING:
-    from autotune.core.config import Value
+    from autotune.model.config import Value
 
 KNOBS = builtin()
 HF: dict[str, Value] = {

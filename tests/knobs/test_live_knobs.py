@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.core.change import Env, Flag, Keyword, Patch
 from autotune.knobs.registry import builtin
+from autotune.model.change import Env, Flag, Keyword, Patch
 from autotune.testing.knobs import FakePatches
 
 LIVE = {"threads", "precision", "tf32", "attention_backend", "gc_control", "set_to_none", "non_blocking"}

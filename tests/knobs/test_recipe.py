@@ -21,16 +21,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from autotune.core.change import Patch, Spelling
-from autotune.core.effect import Effect
+from autotune.model.change import Patch, Spelling
+from autotune.model.effect import Effect
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import as_switch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.core.config import Value
-    from autotune.core.facts import Facts
+    from autotune.model.config import Value
+    from autotune.model.facts import Facts
 
 
 class Onednn(Knob):
@@ -90,7 +90,7 @@ def copy(tmp_path):
     knobs = ours / "autotune" / "knobs"
     (knobs / "onednn.py").write_text(KNOB, encoding="utf-8")
     registry = knobs / "registry.py"
-    imported = "from autotune.knobs.num_workers import NumWorkers\n"
+    imported = "from autotune.knobs.loader.num_workers import NumWorkers\n"
     replaced(registry, imported, imported + "from autotune.knobs.onednn import Onednn\n")
     replaced(registry, "    ChannelsLast,\n", "    ChannelsLast,\n    Onednn,\n")
     made = ours / "autotune" / "testing" / "knobs.py"

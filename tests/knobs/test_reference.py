@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from autotune.core.effect import Effect
 from autotune.knobs.base import Knob
-from autotune.knobs.compile_mode import CompileMode
-from autotune.knobs.num_workers import NumWorkers
+from autotune.knobs.compile.compile_mode import CompileMode
+from autotune.knobs.loader.num_workers import NumWorkers
 from autotune.knobs.registry import builtin
+from autotune.model.effect import Effect
 from autotune.testing import reference
 
 PAGE = Path(__file__).parents[2] / "docs/knobs.md"

@@ -7,7 +7,7 @@ import pytest
 
 from autotune.errors import UsageError
 from autotune.knobs import registry
-from autotune.knobs.precision import Precision
+from autotune.knobs.numerics.precision import Precision
 from autotune.knobs.registry import builtin, named
 
 

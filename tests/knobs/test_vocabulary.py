@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.knobs.precision import Precision
+from autotune.knobs.numerics.precision import Precision
 from autotune.knobs.registry import builtin
 from autotune.knobs.vocabulary import meaningless, words
 from autotune.testing.knobs import example_facts

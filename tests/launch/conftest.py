@@ -11,9 +11,9 @@ import account as accounts
 import pytest
 from crippled import crippling
 
-from autotune.core.config import Config
-from autotune.core.trial import Assignment, Fidelity, Launch, Segment
 from autotune.launch.process import LocalRunner
+from autotune.model.config import Config
+from autotune.model.trial import Assignment, Fidelity, Launch, Segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,9 +25,9 @@ STUB = """
 import os, sys, time
 from pathlib import Path
 sys.path.insert(0, {root!r})
-from autotune.core import wire
-from autotune.core.facts import RunFacts, LoaderFacts
-from autotune.core.measurement import LossPoint, Reading
+from autotune.model import wire
+from autotune.model.facts import RunFacts, LoaderFacts
+from autotune.model.measurement import LossPoint, Reading
 from autotune.protocol.events import Broke, Closed, Compiling, Done, Hello, Seen, StepRow, Steps
 from autotune.protocol.lines import Writer
 from autotune.protocol.plan import load_plan

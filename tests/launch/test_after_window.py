@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from autotune.core.measurement import Measurement
-from autotune.core.trial import AFTER_WINDOW_S, CEILINGS
+from autotune.model.measurement import Measurement
+from autotune.model.trial import AFTER_WINDOW_S, CEILINGS
 
 pytestmark = pytest.mark.thorough
 

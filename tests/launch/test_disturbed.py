@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from autotune.launch import guard
-from autotune.launch.guard import busy_ticks
-from autotune.launch.outside import DeviceSample, Outside
-from autotune.launch.running import Running
+from autotune.launch.guard import guard
+from autotune.launch.guard.guard import busy_ticks
+from autotune.launch.result.host_samples import DeviceSample, Outside
+from autotune.launch.running_trial import Running
 from autotune.protocol.disturbed import NAME, TOGETHER_NS, Listener, Teller, spans, touched
 
 S = 1_000_000_000

@@ -6,12 +6,12 @@ import itertools
 
 import pytest
 
-from autotune.core.facts import DeviceFacts, RunFacts
-from autotune.core.measurement import Measurement
 from autotune.devices.energy import EnergySample
-from autotune.launch.measure import measure
-from autotune.launch.outside import DeviceSample, Outside
-from autotune.launch.told import Told
+from autotune.launch.result.host_samples import DeviceSample, Outside
+from autotune.launch.result.measure import measure
+from autotune.launch.result.process_reports import Told
+from autotune.model.facts import DeviceFacts, RunFacts
+from autotune.model.measurement import Measurement
 from autotune.protocol.events import Closed, Seen, StepRow, Steps
 from autotune.protocol.marks import COMPILE, EVALUATION, LOADER
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autotune.core.measurement import LossPoint
-from autotune.launch.told import Told
+from autotune.launch.result.process_reports import Told
+from autotune.model.measurement import LossPoint
 from autotune.protocol import lines
 from autotune.protocol.events import Broke, Closed, Done, Hello, StepRow, Steps
 from autotune.protocol.lines import Reader, Writer, encode

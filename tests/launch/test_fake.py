@@ -7,9 +7,6 @@ from typing import Any
 import pytest
 
 from autotune.clock import SimulatedClock
-from autotune.core.config import Config
-from autotune.core.measurement import Measurement
-from autotune.core.trial import Assignment, Failure, FailureKind, Fidelity, Launch, Segment
 from autotune.launch.fake import (
     COMPUTE_BOUND,
     FAILS_IN_BASELINE,
@@ -18,6 +15,9 @@ from autotune.launch.fake import (
     FakeRunner,
     World,
 )
+from autotune.model.config import Config
+from autotune.model.measurement import Measurement
+from autotune.model.trial import Assignment, Failure, FailureKind, Fidelity, Launch, Segment
 from autotune.testing.runners import RunnerContract
 
 FIDELITY = Fidelity(

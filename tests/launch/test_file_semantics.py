@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from account import Account
 
-from autotune.core.measurement import Measurement
-from autotune.core.trial import Failure, FailureKind
-from autotune.launch import enclosure, isolation_faults, probe
+from autotune.launch.guard import overlay_probe
+from autotune.launch.workspace import isolation, isolation_failures
+from autotune.model.measurement import Measurement
+from autotune.model.trial import Failure, FailureKind
 
-HAS_OVERLAY = enclosure.available() == "overlay"
+HAS_OVERLAY = isolation.available() == "overlay"
 overlaid = pytest.mark.skipif(not HAS_OVERLAY, reason="this machine lets nobody mount an overlay")
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="files are given to other users")
 with_root_on_disk = pytest.mark.skipif(
@@ -235,7 +236,7 @@ def test_of_every_owner_and_group_in_a_tree_one_path_is_tried(tmp_path: Path) ->
     os.chown(tmp_path / "theirs", 5, 5)
     (tmp_path / ".git").mkdir()
     os.chown(tmp_path / ".git", 9, 9)
-    found = probe.samples([str(tmp_path)])
+    found = overlay_probe.samples([str(tmp_path)])
     assert {(s.uid, s.gid, s.is_folder) for s in found} == {
         *((0, 0, True), (0, 0, False), (1, 2, False), (3, 2, False), (5, 5, True)),
     }
@@ -250,7 +251,7 @@ FAILS = "if not plan.shadow_dir: raise OSError({number}, os.strerror({number}), 
 
 
 @overlaid
-@pytest.mark.parametrize("number", isolation_faults.ERRORS)
+@pytest.mark.parametrize("number", isolation_failures.ERRORS)
 def test_what_fails_under_the_overlay_alone_is_not_the_scripts_fault(
     runner: Any, assignment: Any, tmp_path: Path, number: int
 ) -> None:
@@ -260,7 +261,7 @@ def test_what_fails_under_the_overlay_alone_is_not_the_scripts_fault(
     assert "the script is not at fault" in ended.notes[0]
     assert f"[Errno {number}]" in ended.notes[0]
     # Other processes of the search know it as well.
-    assert isolation_faults.is_noted(tmp_path / "study")
+    assert isolation_failures.is_noted(tmp_path / "study")
     (ended,) = runner(isolation="overlay").run(
         assignment("assert plan.shadow_dir; good()", uid="t0001-a1-000000")
     )
@@ -275,8 +276,8 @@ def test_what_fails_without_the_overlay_as_well_is_the_scripts_and_is_tried_once
     launcher = runner(isolation="overlay")
     (ended,) = launcher.run(assignment("raise OSError(18, 'Invalid cross-device link')"))
     assert isinstance(ended.outcome, Failure)
-    assert isolation_faults.BOTH_MODES not in ended.outcome.evidence
-    assert not isolation_faults.is_noted(tmp_path / "study")
+    assert isolation_failures.BOTH_MODES not in ended.outcome.evidence
+    assert not isolation_failures.is_noted(tmp_path / "study")
     # This one would pass in redirect mode.
     (ended,) = launcher.run(assignment(FAILS.format(number=18) + "good()", uid="t0001-a1-000000"))
     assert isinstance(ended.outcome, Failure), "the same error is not doubted again"
@@ -290,7 +291,7 @@ def test_a_script_that_fails_otherwise_without_the_overlay_is_not_blamed(
     (ended,) = runner(isolation="overlay").run(assignment(text))
     assert isinstance(ended.outcome, Failure)
     assert "cannot read its own file" in ended.outcome.message
-    assert "[Errno 18]" in str(ended.outcome.evidence[isolation_faults.BOTH_MODES])
+    assert "[Errno 18]" in str(ended.outcome.evidence[isolation_failures.BOTH_MODES])
 
 
 @overlaid
@@ -316,9 +317,9 @@ def test_another_error_is_the_scripts_own(runner: Any, assignment: Any) -> None:
 def test_errors_that_an_overlay_may_cause_are_known_by_their_text(text: str, error: str) -> None:
     for evidence in ({"traceback": text}, {"log_tail": text}):
         made = Failure(kind=FailureKind.CRASH_EXIT, message="exit code 1", evidence={**evidence})
-        assert isolation_faults.suspected([made]) == error
+        assert isolation_failures.suspected([made]) == error
     other = Failure(kind=FailureKind.OOM_CUDA, message=text, evidence={"log_tail": text})
-    assert isolation_faults.suspected([other]) == ""
+    assert isolation_failures.suspected([other]) == ""
 
 
 def test_what_was_printed_before_an_exception_of_another_kind_is_no_suspicion() -> None:
@@ -327,4 +328,4 @@ def test_what_was_printed_before_an_exception_of_another_kind_is_no_suspicion() 
         "log_tail": "mbind: Operation not permitted",
     }
     made = Failure(kind=FailureKind.CRASH_EXIT, message="RuntimeError: no model", evidence=evidence)
-    assert isolation_faults.suspected([made]) == ""
+    assert isolation_failures.suspected([made]) == ""

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from autotune.core.measurement import Measurement
-from autotune.core.trial import Failure
-from autotune.launch import enclosure, enter
+from autotune.launch.guard import namespace
+from autotune.launch.workspace import isolation as enclosure
+from autotune.model.measurement import Measurement
+from autotune.model.trial import Failure
 
 HAS_OVERLAY = enclosure.available() == "overlay"
 
@@ -214,7 +215,7 @@ def in_shared_memory(tmp_path: Path, *names: str, owner: int = 0, **more: Any) -
     values = {"must": [], "shares": False, "links": False, **more}
     (tmp_path / "trial").mkdir(exist_ok=True)
     text = ENCLOSED.format(
-        ours=str(Path(enter.__file__).parent),
+        ours=str(Path(namespace.__file__).parent),
         base=str(tmp_path / "trial"),
         names=names,
         owner=owner or os.geteuid(),

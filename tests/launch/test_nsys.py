@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.core.measurement import Measurement
-from autotune.core.trial import Assignment, Failure, FailureKind
-from autotune.launch import sweep
+from autotune.launch.guard import process_tree
+from autotune.model.measurement import Measurement
+from autotune.model.trial import Assignment, Failure, FailureKind
 from autotune.protocol.plan import PRIVATE, PROFILE_NSYS
 
 if TYPE_CHECKING:
-    from autotune.core.trial import Outcome
     from autotune.launch.process import LocalRunner
+    from autotune.model.trial import Outcome
 
 pytestmark = pytest.mark.thorough
 
@@ -74,7 +74,7 @@ def traced(runner: Any, assignment: Any, nsys: str, user: Path) -> Any:
         given: Assignment = assignment(text, uid=f"t0000-{MINE}", env=env, probe=probe, **fidelity)
         made: LocalRunner = runner()
         (ended,) = made.run(given)
-        assert sweep.marked(given.uid) == [], "nothing is left behind"
+        assert process_tree.marked(given.uid) == [], "nothing is left behind"
         return ended.outcome
 
     return run

@@ -2,8 +2,8 @@
 
 import socket
 
-from autotune.core.launched import FREE_PORT
 from autotune.launch.ports import with_port
+from autotune.model.distributed_launch import FREE_PORT
 
 
 def test_a_free_port_takes_the_place_of_the_word_for_it() -> None:

@@ -22,27 +22,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.core.measurement import Measurement
-from autotune.core.trial import STOPPED_S, Assignment, Failure, FailureKind, Launch
-from autotune.launch import (
-    enclosure,
-    guard,
-    leftovers,
-    library,
-    nsys,
-    output,
-    owned,
-    process,
-    running,
-    sweep,
-    sysv,
-)
+from autotune.launch import nsys, process
+from autotune.launch import running_trial as running
 from autotune.launch.deadline import shortened
-from autotune.launch.folders import temporary_folder
-from autotune.launch.owned import RECORD
-from autotune.launch.plain import run_plain
+from autotune.launch.direct_run import run_plain
+from autotune.launch.guard import guard, owned_resources, process_tree, sysv_ipc
+from autotune.launch.guard.owned_resources import RECORD
 from autotune.launch.process import LocalRunner
+from autotune.launch.result import trial_output
 from autotune.launch.runner import NOT_BEGUN
+from autotune.launch.workspace import isolation as enclosure
+from autotune.launch.workspace import orphans, runtime_library
+from autotune.launch.workspace.folders import temporary_folder
+from autotune.model.measurement import Measurement
+from autotune.model.trial import STOPPED_S, Assignment, Failure, FailureKind, Launch
 from autotune.testing.runners import RunnerContract
 
 if TYPE_CHECKING:
@@ -59,7 +52,7 @@ MINE = f"a1-{os.getpid() % 2**24:06x}"
 
 def only(runner: LocalRunner, assignment: Assignment) -> Ended:
     (ended,) = runner.run(assignment)
-    assert sweep.marked(assignment.uid) == []
+    assert process_tree.marked(assignment.uid) == []
     return ended
 
 
@@ -399,7 +392,7 @@ def test_of_a_measured_trial_the_end_of_its_output_is_kept(
 
 
 def test_of_trials_that_failed_the_last_keep_all_of_their_output(tmp_path: Path) -> None:
-    folders = [tmp_path / "trials" / f"t{n:04d}-a1-0" for n in range(output.KEPT_FAILURES + 3)]
+    folders = [tmp_path / "trials" / f"t{n:04d}-a1-0" for n in range(trial_output.KEPT_FAILURES + 3)]
     for n, folder in enumerate(folders):
         folder.mkdir(parents=True)
         (folder / "stderr.log").write_bytes(b"x" * 200_000)
@@ -411,14 +404,14 @@ def test_of_trials_that_failed_the_last_keep_all_of_their_output(tmp_path: Path)
     (running / "stdout.log").write_bytes(b"y" * 200_000)
     (short / "stdout.log").write_bytes(b"z")
     (short / "result.json").touch()
-    output.trim_logs(folders[-1], failed=True)
+    trial_output.trim_logs(folders[-1], failed=True)
     sizes = [(folder / "stderr.log").stat().st_size for folder in folders]
-    assert [size > 100_000 for size in sizes] == [False] * 3 + [True] * output.KEPT_FAILURES
+    assert [size > 100_000 for size in sizes] == [False] * 3 + [True] * trial_output.KEPT_FAILURES
     assert (running / "stdout.log").stat().st_size == 200_000
     for _ in range(2):
-        output.trim_logs(folders[-1], failed=False)
+        trial_output.trim_logs(folders[-1], failed=False)
         kept = (folders[-1] / "stderr.log").read_bytes()
-        assert kept == b"[134464 bytes left out]\n" + b"x" * output.KEPT_LOG_BYTES
+        assert kept == b"[134464 bytes left out]\n" + b"x" * trial_output.KEPT_LOG_BYTES
 
 
 def test_too_little_disk_space_refuses_the_trial(runner: Any, assignment: Any) -> None:
@@ -552,10 +545,10 @@ def suspended(ready: Path, own: Callable[[], list[int]], seconds: float | None) 
     def suspend() -> None:
         wait_for(ready.exists)
         stopped.extend(own())
-        sweep.send(stopped, signal.SIGSTOP)
+        process_tree.send(stopped, signal.SIGSTOP)
         if seconds is not None:
             time.sleep(seconds)
-            sweep.send(stopped, signal.SIGCONT)
+            process_tree.send(stopped, signal.SIGCONT)
 
     thread = threading.Thread(target=suspend)
     thread.start()
@@ -572,7 +565,7 @@ def test_a_job_that_was_suspended_is_no_hang(
     ready = temporary_folder(uid) / "ready"
     text = f"Path({str(ready)!r}).touch(); time.sleep(0.6); good()"
     with suspended(
-        ready, lambda: sweep.marked(uid, sweep.GUARD_VARIABLE) + sweep.marked(uid), 5.5
+        ready, lambda: process_tree.marked(uid, process_tree.GUARD_VARIABLE) + process_tree.marked(uid), 5.5
     ) as stopped:
         outcome = only(runner(isolation="redirect"), assignment(text, deadline_s=5.0)).outcome
     assert len(stopped) >= 3
@@ -591,7 +584,7 @@ for n in range(120):
     if n == 40: Path({str(ready)!r}).touch()
 finish(begin)"""
     asked = replace(assignment(text, deadline_s=5.0), patience_s=20.0)
-    with suspended(ready, lambda: sweep.marked(uid), 5.0):
+    with suspended(ready, lambda: process_tree.marked(uid), 5.0):
         outcome = only(runner(isolation="redirect"), asked).outcome
     assert isinstance(outcome, Measurement), outcome
     assert "stopped" in outcome.contamination.flags
@@ -613,7 +606,7 @@ for n in range({steps}):
     time.sleep({step_s}); step()
     if n == {steps} // 4: Path({str(ready)!r}).touch()
 finish(begin)"""
-    own = lambda: sweep.marked(uid, sweep.GUARD_VARIABLE) + sweep.marked(uid)  # noqa: E731
+    own = lambda: process_tree.marked(uid, process_tree.GUARD_VARIABLE) + process_tree.marked(uid)  # noqa: E731
     with suspended(ready, own, 4.0) as stopped:
         outcome = only(runner(isolation="redirect"), assignment(text)).outcome
     assert len(stopped) >= 3
@@ -634,7 +627,7 @@ def test_a_trial_that_stays_stopped_is_ended_when_its_patience_is_used_up(
     ready = temporary_folder(uid) / "ready"
     text = f"Path({str(ready)!r}).touch(); time.sleep(60)"
     asked = replace(assignment(text, deadline_s=2.0), patience_s=1.5)
-    with suspended(ready, lambda: sweep.marked(uid), None):
+    with suspended(ready, lambda: process_tree.marked(uid), None):
         ended = only(runner(isolation="redirect"), asked)
     assert isinstance(ended.outcome, Failure)
     assert ended.outcome.kind is FailureKind.TIMEOUT_TOTAL
@@ -654,7 +647,7 @@ def test_a_guard_that_breaks_leaves_nothing(runner: Any, assignment: Any, crippl
         assert failure(runner(isolation="redirect"), made).kind is FailureKind.INFRA_LOST
         assert carrying(token) == []
     finally:
-        sweep.send(carrying(token), signal.SIGKILL)
+        process_tree.send(carrying(token), signal.SIGKILL)
 
 
 def test_a_notice_to_the_whole_job_ends_neither_guard_nor_keeper(runner: Any, assignment: Any) -> None:
@@ -665,9 +658,9 @@ def test_a_notice_to_the_whole_job_ends_neither_guard_nor_keeper(runner: Any, as
 
     def notice() -> None:
         wait_for(ready.exists)
-        noticed.extend(sweep.marked(uid, sweep.GUARD_VARIABLE))
-        sweep.send(noticed, signal.SIGUSR1)
-        sweep.send(noticed, signal.SIGUSR2)
+        noticed.extend(process_tree.marked(uid, process_tree.GUARD_VARIABLE))
+        process_tree.send(noticed, signal.SIGUSR1)
+        process_tree.send(noticed, signal.SIGUSR2)
 
     thread = threading.Thread(target=notice)
     thread.start()
@@ -726,12 +719,12 @@ def test_what_a_launcher_did_not_live_to_do_is_done_for_it(tmp_path: Path) -> No
     (folder / "work" / "work").chmod(0)
     (folder / "plan.json").write_text(json.dumps({"argv": ["--hf-token", "CANARY-option"]}))
     (folder / "stdout.log").write_text("CANARY-option CANARY-variable\n")
-    leftovers.clear_up(folder, (), {"MY_TOKEN": "CANARY-variable"})
+    orphans.clear_up(folder, (), {"MY_TOKEN": "CANARY-variable"})
     assert not temporary_folder(folder.name).exists()
     assert {p.name for p in folder.iterdir()} == {"plan.json", "stdout.log"}
     assert json.loads((folder / "plan.json").read_text()) == {"argv": ["--hf-token", "<redacted>"]}
     assert (folder / "stdout.log").read_text() == "<redacted> <redacted:MY_TOKEN>\n"
-    leftovers.clear_up(tmp_path / "trials" / "t0010-never", (), {})
+    orphans.clear_up(tmp_path / "trials" / "t0010-never", (), {})
 
 
 def test_the_environment_is_the_launch_and_ours_and_nothing_else(
@@ -804,21 +797,21 @@ def test_nothing_survives_whoever_is_killed(
     parent = subprocess.Popen([sys.executable, "-c", text])
     try:
         wait_for(ready.exists)
-        keeper, guard = (p for p in sweep.descendants(parent.pid) if b"guard.py" in _command(p))
-        wait_for(lambda: len(sweep.marked(made.uid)) >= 3)
-        marked = sweep.marked(made.uid)
+        keeper, guard = (p for p in process_tree.descendants(parent.pid) if b"guard.py" in _command(p))
+        wait_for(lambda: len(process_tree.marked(made.uid)) >= 3)
+        marked = process_tree.marked(made.uid)
         target, number = {
             "parent": (parent.pid, signal.SIGKILL),
             "keeper by TERM": (keeper, signal.SIGTERM),
             "keeper by KILL": (keeper, signal.SIGKILL),
             "guard by TERM": (guard, signal.SIGTERM),
             "guard by KILL": (guard, signal.SIGKILL),
-            "script": (sweep.descendants(guard)[0], signal.SIGKILL),
+            "script": (process_tree.descendants(guard)[0], signal.SIGKILL),
         }[victim]
         os.kill(target, number)
-        wait_for(lambda: not sweep.marked(made.uid))
-        wait_for(lambda: all(sweep.is_zombie(p) for p in marked))
-        wait_for(lambda: sweep.is_zombie(guard) and sweep.is_zombie(keeper))
+        wait_for(lambda: not process_tree.marked(made.uid))
+        wait_for(lambda: all(process_tree.is_zombie(p) for p in marked))
+        wait_for(lambda: process_tree.is_zombie(guard) and process_tree.is_zombie(keeper))
         if victim != "guard by KILL":
             folder = tmp_path / "study" / "trials" / made.uid
             verdict = json.loads((folder / "result.json").read_bytes())
@@ -828,7 +821,7 @@ def test_nothing_survives_whoever_is_killed(
     finally:
         parent.kill()
         parent.wait()
-        sweep.end_marked(made.uid)
+        process_tree.end_marked(made.uid)
 
 
 def _command(pid: int) -> bytes:
@@ -858,13 +851,15 @@ while True: time.sleep(1)
 
 def carrying(token: str) -> list[int]:
     return [
-        p for p in sweep.all_pids() if token.encode() in _command(p).split(b"\0") and not sweep.is_zombie(p)
+        p
+        for p in process_tree.all_pids()
+        if token.encode() in _command(p).split(b"\0") and not process_tree.is_zombie(p)
     ]
 
 
 def can_group() -> bool:
-    folder = sweep.make_group(f"probe-{MINE}")
-    sweep.end_group(folder)
+    folder = process_tree.make_group(f"probe-{MINE}")
+    process_tree.end_group(folder)
     return bool(folder)
 
 
@@ -872,20 +867,20 @@ def test_no_group_is_made_where_the_mount_shows_groups_of_another_namespace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The path of our own group names somebody else's there: we are not in it."""
-    real = sweep._read
+    real = process_tree._read
     monkeypatch.setattr(
-        sweep, "_read", lambda path: b"0::/ours\n" if path == "/proc/self/cgroup" else real(path)
+        process_tree, "_read", lambda path: b"0::/ours\n" if path == "/proc/self/cgroup" else real(path)
     )
-    monkeypatch.setattr(sweep, "GROUP_ROOTS", (str(tmp_path),))
-    monkeypatch.setattr(sweep, "OLD_GROUP_ROOTS", {})
+    monkeypatch.setattr(process_tree, "GROUP_ROOTS", (str(tmp_path),))
+    monkeypatch.setattr(process_tree, "OLD_GROUP_ROOTS", {})
     ours = tmp_path / "ours"
     ours.mkdir()
     for text in ("1\n7\n", ""):
         (ours / "cgroup.procs").write_text(text)
-        assert sweep.groups("t1") == []
-        assert sweep.make_group("t1") == ""
+        assert process_tree.groups("t1") == []
+        assert process_tree.make_group("t1") == ""
     (ours / "cgroup.procs").write_text(f"1\n{os.getpid()}\n")
-    assert sweep.groups("t1") == [f"{ours}/autotune-t1"]
+    assert process_tree.groups("t1") == [f"{ours}/autotune-t1"]
 
 
 def test_a_process_that_nothing_kills_is_waited_for_once_and_not_three_times(
@@ -943,19 +938,19 @@ def test_an_unmarked_daemon_that_outlived_all_of_ours_is_ended(
         wait_for(lambda: carrying(token))
         (daemon,) = carrying(token)
         wait_for(lambda: f"[{daemon}, " in (folder / RECORD).read_text())
-        ours = [p for p in sweep.descendants(parent.pid) if b"guard.py" in _command(p)]
+        ours = [p for p in process_tree.descendants(parent.pid) if b"guard.py" in _command(p)]
         # Stopped first: on a busy machine the second would otherwise see the first one die.
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in (*ours, parent.pid):
                 os.kill(pid, number)
-        wait_for(lambda: all(sweep.is_zombie(p) for p in ours))
-        assert sweep.marked(uid) == [], "its mark does not find it"
+        wait_for(lambda: all(process_tree.is_zombie(p) for p in ours))
+        assert process_tree.marked(uid) == [], "its mark does not find it"
         if (folder / "group").exists():
             place = (folder / "group").read_text()
         for name, way in (("group", "group"), (RECORD, "record")):
             if way != found_by:
                 (folder / name).unlink(missing_ok=True)
-        swept = leftovers.end_strays(folder)
+        swept = orphans.end_strays(folder)
         assert carrying(token) == []
         assert not (folder / "group").exists()
         assert not (folder / RECORD).exists()
@@ -965,24 +960,28 @@ def test_an_unmarked_daemon_that_outlived_all_of_ours_is_ended(
     finally:
         parent.kill()
         parent.wait()
-        sweep.end_group(place)
-        leftovers.end_strays(folder)
-        sweep.send(carrying(token), signal.SIGKILL)
+        process_tree.end_group(place)
+        orphans.end_strays(folder)
+        process_tree.send(carrying(token), signal.SIGKILL)
         enclosure.remove(temporary_folder(uid))
 
 
 def test_a_record_of_another_boot_or_of_another_process_ends_nothing(tmp_path: Path) -> None:
     """Numbers of processes are used again."""
     with subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"]) as other:
-        start = sweep.start_ticks(other.pid)
-        for boot, claimed in (("another", start), (owned.boot_id(), start + 1), (owned.boot_id(), 0)):
+        start = process_tree.start_ticks(other.pid)
+        for boot, claimed in (
+            ("another", start),
+            (owned_resources.boot_id(), start + 1),
+            (owned_resources.boot_id(), 0),
+        ):
             record = {"boot": boot, "processes": [[other.pid, claimed]], "objects": []}
             (tmp_path / RECORD).write_text(json.dumps(record))
-            assert not leftovers.end_strays(tmp_path)
+            assert not orphans.end_strays(tmp_path)
             assert other.poll() is None
-        record = {"boot": owned.boot_id(), "processes": [[other.pid, start]], "objects": []}
+        record = {"boot": owned_resources.boot_id(), "processes": [[other.pid, start]], "objects": []}
         (tmp_path / RECORD).write_text(json.dumps(record))
-        assert leftovers.end_strays(tmp_path) == leftovers.Swept(processes=1)
+        assert orphans.end_strays(tmp_path) == orphans.Swept(processes=1)
         assert other.wait() == -signal.SIGKILL
 
 
@@ -1001,7 +1000,7 @@ Path(plan.trial_dir, "made").write_text(f"{{memory}} {{semaphores}}")
 def of_system_v(folder: Path) -> set[tuple[str, int]]:
     """What a trial has made, as far as it is there now for processes outside of it."""
     memory, semaphores = map(int, (folder / "made").read_text().split())
-    return sysv.own() & {("shm", memory), ("sem", semaphores)}
+    return sysv_ipc.own() & {("shm", memory), ("sem", semaphores)}
 
 
 @pytest.mark.parametrize("isolation", ["redirect", "overlay"])
@@ -1025,21 +1024,25 @@ def test_without_a_namespace_system_v_objects_are_removed_by_who_made_them(
         ended = only(runner(isolation="redirect"), assignment(SYSTEM_V.format(then="good()")))
         assert isinstance(ended.outcome, Measurement), ended.outcome
         assert of_system_v(tmp_path / "study" / "trials" / f"t0000-{MINE}") == set()
-        assert ("shm", kept) in sysv.own(), "it is not the trial's"
+        assert ("shm", kept) in sysv_ipc.own(), "it is not the trial's"
     finally:
-        sysv.remove([("shm", kept)])
+        sysv_ipc.remove([("shm", kept)])
 
 
 def test_system_v_objects_of_a_trial_without_a_living_guard_are_removed_by_its_record(tmp_path: Path) -> None:
     libc = ctypes.CDLL(None)
     one, other = libc.shmget(0, 4096, 0o1600), libc.semget(0, 1, 0o1600)
     try:
-        record = {"boot": owned.boot_id(), "processes": [], "objects": [["shm", one], ["sem", other]]}
+        record = {
+            "boot": owned_resources.boot_id(),
+            "processes": [],
+            "objects": [["shm", one], ["sem", other]],
+        }
         (tmp_path / RECORD).write_text(json.dumps(record))
-        assert leftovers.end_strays(tmp_path) == leftovers.Swept(objects=2)
-        assert not sysv.own() & {("shm", one), ("sem", other)}
+        assert orphans.end_strays(tmp_path) == orphans.Swept(objects=2)
+        assert not sysv_ipc.own() & {("shm", one), ("sem", other)}
     finally:
-        sysv.remove([("shm", one), ("sem", other)])
+        sysv_ipc.remove([("shm", one), ("sem", other)])
 
 
 def test_memory_that_a_process_has_attached_stays() -> None:
@@ -1048,13 +1051,13 @@ def test_memory_that_a_process_has_attached_stays() -> None:
     one = libc.shmget(0, 4096, 0o1600)
     address = libc.shmat(one, None, 0)
     try:
-        assert sysv.made_by({os.getpid()}, sysv.own()) >= {("shm", one)}
-        assert ("shm", one) not in sysv.made_by({1}, sysv.own())
-        assert sysv.remove([("shm", one)]) == []
-        assert ("shm", one) in sysv.own()
+        assert sysv_ipc.made_by({os.getpid()}, sysv_ipc.own()) >= {("shm", one)}
+        assert ("shm", one) not in sysv_ipc.made_by({1}, sysv_ipc.own())
+        assert sysv_ipc.remove([("shm", one)]) == []
+        assert ("shm", one) in sysv_ipc.own()
     finally:
         libc.shmdt(ctypes.c_void_p(address))
-        assert sysv.remove([("shm", one)]) == [("shm", one)]
+        assert sysv_ipc.remove([("shm", one)]) == [("shm", one)]
 
 
 def test_no_folder_but_a_trials_group_is_ever_written_to(tmp_path: Path) -> None:
@@ -1069,7 +1072,7 @@ def test_no_folder_but_a_trials_group_is_ever_written_to(tmp_path: Path) -> None
     (pretended / "cgroup.kill").symlink_to(other / "cgroup.kill")
     for text in (str(other), "", "/", str(pretended)):
         (folder / "group").write_text(text)
-        leftovers.end_strays(folder)
+        orphans.end_strays(folder)
         assert (other / "cgroup.kill").read_text() == ""
         assert not (folder / "group").exists()
     assert pretended.exists()
@@ -1089,7 +1092,7 @@ def test_a_guard_that_nothing_ends_holds_nobody_up(
             raise subprocess.TimeoutExpired(self.args, timeout)
 
     monkeypatch.setattr(subprocess, "Popen", Endless)
-    for module in (running, leftovers):
+    for module in (running, orphans):
         monkeypatch.setattr(module, "REAP_S", 0.2)
     for module in (running, nsys):
         monkeypatch.setattr(module, "LINGER_S", 0.1)
@@ -1128,7 +1131,9 @@ def test_a_daemon_of_a_good_trial_is_ended_and_the_measurement_kept(runner: Any,
 def plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> int:
     script = tmp_path / "plain.py"
     script.write_text(text)
-    monkeypatch.setattr(library, "trial_command", lambda python, folder, options: (python, str(script)))
+    monkeypatch.setattr(
+        runtime_library, "trial_command", lambda python, folder, options: (python, str(script))
+    )
     launch = Launch(
         command=(),
         script=str(script),

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autotune.apply.command import build_launch
-from autotune.core.change import Change, Flag
-from autotune.core.config import Config
-from autotune.core.launched import several
-from autotune.core.measurement import Measurement
-from autotune.core.trial import Assignment, Failure, FailureKind, Fidelity, Segment
-from autotune.launch import sweep
-from autotune.launch.plain import run_plain
+from autotune.launch.direct_run import run_plain
+from autotune.launch.guard import process_tree
 from autotune.launch.process import LocalRunner
-from autotune.launch.told import Told
+from autotune.launch.result.process_reports import Told
+from autotune.model.change import Change, Flag
+from autotune.model.config import Config
+from autotune.model.distributed_launch import several
+from autotune.model.measurement import Measurement
+from autotune.model.trial import Assignment, Failure, FailureKind, Fidelity, Segment
 from autotune.protocol.events import Broke, Done
+from autotune.space.command import build_launch
 
 if TYPE_CHECKING:
-    from autotune.core.trial import Launch, Outcome
+    from autotune.model.trial import Launch, Outcome
 
 TRAIN = """
 import argparse, os, signal, sys, time
@@ -101,7 +101,7 @@ def outcome(tmp_path: Path, started: Launch) -> Outcome:
         segments=(Segment(trial=0, config=Config(), fidelity=SHORT),),
     )
     (ended,) = runner.run(assignment)
-    assert sweep.marked(assignment.uid) == []
+    assert process_tree.marked(assignment.uid) == []
     if isinstance(ended.outcome, Measurement):
         assert ended.facts is not None
         assert ended.facts.ranks == 2

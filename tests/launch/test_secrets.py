@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from autotune.core.measurement import Measurement
-from autotune.core.trial import Failure, Launch
-from autotune.launch.output import hide_secrets
-from autotune.launch.plain import run_plain
+from autotune.launch.direct_run import run_plain
+from autotune.launch.result.trial_output import hide_secrets
+from autotune.model.measurement import Measurement
+from autotune.model.trial import Failure, Launch
 from autotune.protocol.plan import HIDDEN_VARIABLE
 
 VARIABLE, OPTION, SHORT = "CANARY-variable", "CANARY-option", "Cs6!"

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.core.config import Config
-from autotune.core.live import Visit
-from autotune.core.measurement import Measurement
-from autotune.core.wire import dumps, loads
 from autotune.launch.runner import Ended
+from autotune.model.config import Config
+from autotune.model.live import Visit
+from autotune.model.measurement import Measurement
+from autotune.model.wire import dumps, loads
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autotune.core.trial import Assignment
+    from autotune.model.trial import Assignment
 
 pytestmark = pytest.mark.thorough
 

@@ -10,17 +10,17 @@ import pytest
 import report_study
 import yaml
 
-from autotune.core.contributions import contributions
-from autotune.core.pick import answer
+from autotune.answer.contributions import contributions
+from autotune.answer.pick import answer
 from autotune.driver.result import result_data
 from autotune.export.best_config import write_best
-from autotune.report import mlflow_record as record
-from autotune.report.answer_screen import answer_screen
-from autotune.report.data import report_data
-from autotune.report.gains import gain_text, gains_text
-from autotune.report.page import report_html
-from autotune.report.study_view import View
-from autotune.report.summary import further_reasons, significant
+from autotune.report.html.page import report_html
+from autotune.report.mlflow import run_content as record
+from autotune.report.text.answer_screen import answer_screen
+from autotune.report.view.contribution_text import gain_text, gains_text
+from autotune.report.view.report_data import report_data
+from autotune.report.view.study_view import View
+from autotune.report.view.summary import further_reasons, significant
 
 ENDS = ("value", "low", "high")
 
@@ -108,7 +108,7 @@ def logged(study, found, tmp_path, tmp_path_factory):
     pytest.importorskip("mlflow")
     from mlflow import MlflowClient
 
-    from autotune.report.mlflow import MlflowSink
+    from autotune.report.mlflow.recorder import MlflowSink
 
     template = tmp_path_factory.getbasetemp() / "template" / "mlflow.db"
     if not template.exists():

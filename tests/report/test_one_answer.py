@@ -16,22 +16,24 @@ import pytest
 import report_study
 import yaml
 
-from autotune.core.answer import SearchOutcome
-from autotune.core.closest import closest
-from autotune.core.config import Config
-from autotune.core.control import self_difference
-from autotune.core.measurement import Contamination, Estimate
-from autotune.core.pick import answer
-from autotune.core.reasons import sentence
-from autotune.core.study import Study
-from autotune.core.trial import Stage
+from autotune.answer.answer import SearchOutcome
+from autotune.answer.closest import closest
+from autotune.answer.pick import answer
+from autotune.answer.reasons import sentence
+from autotune.compare.control import self_difference
 from autotune.driver.result import result_data
 from autotune.export.best_config import write_best
-from autotune.report import mlflow_files, mlflow_record, notes, summary, why
-from autotune.report.answer_screen import answer_screen
-from autotune.report.data import report_data
-from autotune.report.page import report_html
-from autotune.report.study_view import View
+from autotune.model.config import Config
+from autotune.model.measurement import Contamination, Estimate
+from autotune.model.study import Study
+from autotune.model.trial import Stage
+from autotune.report.html.page import report_html
+from autotune.report.mlflow import artifacts, run_content
+from autotune.report.text import study_notes
+from autotune.report.text.answer_screen import answer_screen
+from autotune.report.view import bottleneck_text, summary
+from autotune.report.view.report_data import report_data
+from autotune.report.view.study_view import View
 
 SLOWER = dict.fromkeys(report_study.SPEED, 0.7)
 KNOB = r"[a-z_]+(?: with [a-z_]+(?: and [a-z_]+)*)?"
@@ -123,8 +125,8 @@ def shown(request, tmp_path_factory) -> Shown:
         printed=printed,
         page=json.loads(json.dumps(report_data(View.of(study, found)))),
         html=pages.read(html),
-        note=notes.note(study, found, held_back=why.why_lines(study, found)),
-        figures=mlflow_record.study_figures(study, found),
+        note=study_notes.note(study, found, held_back=bottleneck_text.why_lines(study, found)),
+        figures=run_content.study_figures(study, found),
     )
 
 
@@ -245,7 +247,7 @@ def test_no_interval_ends_at_zero_or_beyond_a_hundred(shown: Shown) -> None:
 def test_the_front_is_the_same_everywhere_and_holds_nothing_that_is_beaten(shown: Shown) -> None:
     front = shown.found.front
     trials = [member.trial for member in front]
-    rows = list(csv.DictReader(io.StringIO(mlflow_files.front_csv(shown.study, shown.found))))
+    rows = list(csv.DictReader(io.StringIO(artifacts.front_csv(shown.study, shown.found))))
     assert [int(row["trial"].removeprefix("t")) for row in rows] == trials
     for members in (shown.page["front"], shown.written["pareto"], shown.printed["pareto"]):
         assert [member["trial"] for member in members] == trials
@@ -269,7 +271,7 @@ def test_a_script_that_differs_from_itself_as_much_as_the_claim_says_so_in_the_f
     found = replace(found, best=replace(found.best, speedup=small))
     said = f"weak: your script differs from itself by {self_difference(study):.2f}x"
     assert said in answer_screen(study, found).splitlines()[0]
-    assert said in notes.note(study, found).splitlines()[0]
+    assert said in study_notes.note(study, found).splitlines()[0]
     assert said in summary.run_name(study, found)
     assert said in sentence(study, found.best, None, (), 1.0)
     assert said in pages.read(report_html(study, found)).by_id("answer").text

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 import pytest
 from search_world import World, dimension, simulate, spec
 
-from autotune.core.config import Config
-from autotune.core.measurement import Measurement
-from autotune.core.pick import answer
-from autotune.core.space import SearchSpace
-from autotune.core.trial import Outcome, Proposal, Stage
+from autotune.answer.pick import answer
+from autotune.model.config import Config
+from autotune.model.measurement import Measurement
+from autotune.model.space import SearchSpace
+from autotune.model.trial import Outcome, Proposal, Stage
 from autotune.search.stages import Staged
 
 JOULES = {("threads", 1): 0.5, ("cores", "few"): 0.6, ("clock", "high"): 1.4}

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from search_world import World, dimension, simulate, spec
 
-from autotune.core.comparison import _compared, compare
-from autotune.core.effect import Effect
-from autotune.core.memo import Memo
-from autotune.core.pick import answer
-from autotune.core.space import SearchSpace
-from autotune.core.trial import Stage
+from autotune.answer.pick import answer
+from autotune.compare.comparison import _compared, compare
+from autotune.model.effect import Effect
+from autotune.model.identity_cache import Memo
+from autotune.model.space import SearchSpace
+from autotune.model.trial import Stage
 from autotune.search.stages import Staged
 
 DIMENSIONS = (

@@ -5,13 +5,13 @@ from __future__ import annotations
 from one_change import CHANGE, RUN_S, confirmed, cycles
 from search_world import loss_trace, measurement
 
-from autotune.core.effect import Effect
-from autotune.core.inferiority import USUAL_RUNS
-from autotune.core.measurement import Measurement
-from autotune.core.more_cycles import MOST_CYCLES
-from autotune.core.pick import answer
-from autotune.core.study import Study
-from autotune.core.trial import Proposal
+from autotune.answer.pick import answer
+from autotune.compare.extension import MOST_CYCLES
+from autotune.loss.non_inferiority import USUAL_RUNS
+from autotune.model.effect import Effect
+from autotune.model.measurement import Measurement
+from autotune.model.study import Study
+from autotune.model.trial import Proposal
 
 SCATTER = 0.125
 """Of a point of the losses of the change: its runs part from the script's, and are no worse."""

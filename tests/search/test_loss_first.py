@@ -9,13 +9,13 @@ import pytest
 from one_change import FIDELITY, RUN_S
 from search_world import dimension, loss_trace, measurement, spec, tell
 
-from autotune.core.config import Config
-from autotune.core.effect import Effect
-from autotune.core.pick import answer
-from autotune.core.space import SearchSpace
-from autotune.core.study import Study
-from autotune.core.trial import Proposal, Stage
-from autotune.search.parts import DEFAULT, Parts
+from autotune.answer.pick import answer
+from autotune.model.config import Config
+from autotune.model.effect import Effect
+from autotune.model.space import SearchSpace
+from autotune.model.study import Study
+from autotune.model.trial import Proposal, Stage
+from autotune.search.feature_flags import DEFAULT, Parts
 from autotune.search.stages import Staged
 
 TAME, WILD = Config({"a": 1}), Config({"t": 1})

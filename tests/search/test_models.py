@@ -10,16 +10,16 @@ import statistics
 import pytest
 from search_world import GIB, dimension, measurement, spec, tell, usual_space
 
-from autotune.core.config import Config
-from autotune.core.measurement import Measurement
-from autotune.core.space import SearchSpace
-from autotune.core.study import Study
-from autotune.core.trial import Failure, FailureKind, Fidelity, Proposal, Stage
-from autotune.search.feasible import Feasible, suspect
-from autotune.search.linear import Process, Ridge
-from autotune.search.memory_model import MemoryModel
+from autotune.model.config import Config
+from autotune.model.measurement import Measurement
+from autotune.model.space import SearchSpace
+from autotune.model.study import Study
+from autotune.model.trial import Failure, FailureKind, Fidelity, Proposal, Stage
+from autotune.search.models.linear import Process, Ridge
+from autotune.search.models.memory_model import MemoryModel
+from autotune.search.models.throughput_model import ThroughputModel
+from autotune.search.screening.feasible import Feasible, suspect
 from autotune.search.stages import Staged
-from autotune.search.throughput_model import ThroughputModel
 
 SPACE = usual_space()
 FIDELITY = Fidelity(min_window_s=1, max_window_s=2, min_steps=5, target_width=0.05, setup_s=10, deadline_s=30)

@@ -10,15 +10,15 @@ import pytest
 from one_change import RUN_S, confirmed, cycles
 from search_world import measurement
 
-from autotune.core.chances import LATE_LOOK_PAIRS
-from autotune.core.comparison import compare
-from autotune.core.effect import Effect
-from autotune.core.inferiority import USUAL_RUNS
-from autotune.core.measurement import Measurement
-from autotune.core.more_cycles import MOST_CYCLES, goes_on
-from autotune.core.pick import answer
-from autotune.core.study import Budget, Study
-from autotune.core.trial import Proposal, Stage
+from autotune.answer.pick import answer
+from autotune.compare.alpha_spending import LATE_LOOK_PAIRS
+from autotune.compare.comparison import compare
+from autotune.compare.extension import MOST_CYCLES, goes_on
+from autotune.loss.non_inferiority import USUAL_RUNS
+from autotune.model.effect import Effect
+from autotune.model.measurement import Measurement
+from autotune.model.study import Budget, Study
+from autotune.model.trial import Proposal, Stage
 
 SCATTER = 0.1
 """Of runs of one config, in ln rate, as on a machine that others use too."""

@@ -8,22 +8,22 @@ from dataclasses import replace
 import pytest
 from search_world import World, dimension, loss_trace, measurement, simulate, spec, tell, usual_space
 
-from autotune.core.config import Config
-from autotune.core.effect import Effect
-from autotune.core.families import families_of
-from autotune.core.measurement import Contamination, Measurement
-from autotune.core.space import SearchSpace
-from autotune.core.study import Study
-from autotune.core.trial import AFTER_WINDOW_S, Outcome, Proposal, Stage
+from autotune.model.config import Config
+from autotune.model.effect import Effect
+from autotune.model.knob_families import families_of
+from autotune.model.measurement import Contamination, Measurement
+from autotune.model.space import SearchSpace
+from autotune.model.study import Study
+from autotune.model.trial import AFTER_WINDOW_S, Outcome, Proposal, Stage
 from autotune.search import stages
+from autotune.search.confirmation.racing import select_members
 from autotune.search.costs import Costs
-from autotune.search.expectations import Expectations
+from autotune.search.feature_flags import DEFAULT
 from autotune.search.forecast import forecast
-from autotune.search.initial_design import start_list
-from autotune.search.parts import DEFAULT
-from autotune.search.racing import select_members
+from autotune.search.models.priors import Expectations
+from autotune.search.screening.initial_design import start_list
+from autotune.search.screening.state import SearchState
 from autotune.search.stages import Staged
-from autotune.search.state import SearchState
 
 FAMILIES = {
     "num_workers": "loader",

@@ -24,25 +24,25 @@ from search_world import (
     usual_space,
 )
 
-from autotune.core.chances import LOOK_PAIRS
-from autotune.core.comparison import compare
-from autotune.core.config import Config, Value
-from autotune.core.effect import Effect
-from autotune.core.pick import answer
-from autotune.core.rates import screened
-from autotune.core.space import SearchSpace
-from autotune.core.study import Study
-from autotune.core.trial import Failure, FailureKind, Fidelity, Outcome, Proposal, Stage, TrialState
-from autotune.core.wire import dumps, loads
+from autotune.answer.pick import answer
+from autotune.compare.alpha_spending import LOOK_PAIRS
+from autotune.compare.amortised_rate import screened
+from autotune.compare.comparison import compare
+from autotune.model.config import Config, Value
+from autotune.model.effect import Effect
+from autotune.model.space import SearchSpace
+from autotune.model.study import Study
+from autotune.model.trial import Failure, FailureKind, Fidelity, Outcome, Proposal, Stage, TrialState
+from autotune.model.wire import dumps, loads
+from autotune.search.confirmation.racing import focus
 from autotune.search.costs import Costs
-from autotune.search.finalists import shortlist
-from autotune.search.parts import DEFAULT, Parts
-from autotune.search.racing import focus
-from autotune.search.refining import FRONT
-from autotune.search.sampler import OptunaSampler
-from autotune.search.samplers import strategy_for
+from autotune.search.feature_flags import DEFAULT, Parts
+from autotune.search.samplers.optuna_sampler import OptunaSampler
+from autotune.search.samplers.registry import strategy_for
+from autotune.search.screening.refinement import FRONT
+from autotune.search.screening.shortlist import shortlist
+from autotune.search.screening.state import SearchState
 from autotune.search.stages import Staged
-from autotune.search.state import SearchState
 from autotune.search.strategy import Sampler
 
 SPACE = usual_space()

@@ -9,20 +9,20 @@ from dataclasses import replace
 import pytest
 from search_world import World, dimension, measurement, simulate, spec, tell
 
-from autotune.core.config import Config
-from autotune.core.earlier import Earlier, Gain, Read, Setting, Transfer
-from autotune.core.effect import Effect
-from autotune.core.pick import answer
-from autotune.core.space import SearchSpace
-from autotune.core.study import Study
-from autotune.core.transfer import beliefs, fingerprint
-from autotune.core.trial import Failure, FailureKind, Fidelity, Proposal, Stage, Trial
-from autotune.core.wire import dumps, loads
+from autotune.answer.pick import answer
+from autotune.compare.transfer import beliefs, fingerprint
+from autotune.model.config import Config
+from autotune.model.effect import Effect
+from autotune.model.history_record import Earlier, Gain, Read, Setting, Transfer
+from autotune.model.space import SearchSpace
+from autotune.model.study import Study
+from autotune.model.trial import Failure, FailureKind, Fidelity, Proposal, Stage, Trial
+from autotune.model.wire import dumps, loads
 from autotune.search.costs import Costs
-from autotune.search.feasible import Feasible
-from autotune.search.lessons import NOISIEST, lessons, unfit
+from autotune.search.history_export import NOISIEST, lessons, unfit
+from autotune.search.models.throughput_model import ThroughputModel
+from autotune.search.screening.feasible import Feasible
 from autotune.search.stages import Staged
-from autotune.search.throughput_model import ThroughputModel
 
 SPACE = SearchSpace(
     dimensions={

@@ -13,26 +13,26 @@ import recorded_world
 from search_world import measurement, tell, usual_space
 from search_world import spec as search_spec
 
-from autotune.core.agreement import agreements
-from autotune.core.comparison import compare
-from autotune.core.config import Config
-from autotune.core.live import Observation, Visited
-from autotune.core.measurement import Estimate
-from autotune.core.objective import ENERGY
-from autotune.core.pick import answer
-from autotune.core.study import SpaceRequest, Study
-from autotune.core.table import Table
-from autotune.core.trial import Failure, FailureKind, Fidelity, Proposal, Stage, Trial, TrialState
+from autotune.answer.pick import answer
+from autotune.compare.agreement import agreements
+from autotune.compare.comparison import compare
 from autotune.launch.fake import COMPUTE_BOUND
-from autotune.report.data import report_data
-from autotune.report.study_view import View
+from autotune.model.config import Config
+from autotune.model.live import Observation, Visited
+from autotune.model.measurement import Estimate
+from autotune.model.objective import ENERGY
+from autotune.model.study import SpaceRequest, Study
+from autotune.model.trial import Failure, FailureKind, Fidelity, Proposal, Stage, Trial, TrialState
+from autotune.report.view.report_data import report_data
+from autotune.report.view.study_view import View
 from autotune.search.costs import Costs
-from autotune.search.samplers import strategy_for
-from autotune.search.throughput_model import ThroughputModel
+from autotune.search.models.throughput_model import ThroughputModel
+from autotune.search.samplers.registry import strategy_for
 from autotune.search.visits import is_live, visit
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
 from autotune.testing.replay import RecordedPlanner, replay
+from autotune.testing.table import Table
 
 KNOBS = {"threads": (8, 4, 2), "precision": ("fp32", "bf16"), "channels_last": (False, True)}
 CONFIGS = tuple(

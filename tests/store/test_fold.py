@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.core.config import Config
-from autotune.core.space import SearchSpace
-from autotune.core.trial import Stage, TrialState
-from autotune.core.wire import to_wire
 from autotune.errors import JournalDamaged
+from autotune.model.config import Config
+from autotune.model.space import SearchSpace
+from autotune.model.trial import Stage, TrialState
+from autotune.model.wire import to_wire
 from autotune.store.fold import fold
 from autotune.store.journal import Entry, Journal
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from autotune.core.redact import restore
-from autotune.core.trial import Failure, FailureKind
 from autotune.errors import UsageError
+from autotune.model.trial import Failure, FailureKind
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
 from autotune.store.outbox import OutboxRow
 from autotune.store.redact import with_secrets
+from autotune.text.redact import restore
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 import made_studies as made

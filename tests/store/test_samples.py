@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from autotune.core.measurement import Measurement
-from autotune.core.study import Study
-from autotune.core.trial import Failure, FailureKind, Stage
-from autotune.core.wire import to_wire
 from autotune.errors import JournalDamaged
+from autotune.model.measurement import Measurement
+from autotune.model.study import Study
+from autotune.model.trial import Failure, FailureKind, Stage
+from autotune.model.wire import to_wire
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
 

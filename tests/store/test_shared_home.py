@@ -17,8 +17,8 @@ from acting import acting_as, second_account
 from study_fakes import facts
 
 from autotune.cli.main import run
-from autotune.cli.opened import compiled_for, recorded
-from autotune.driver import clean
+from autotune.cli.open_study import compiled_for, recorded
+from autotune.driver.cleanup import clean
 from autotune.driver.transfer import newest_study_dirs
 from autotune.errors import StoreError
 from autotune.store import paths

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from autotune.core.trial import Assignment
+from autotune.model.trial import Assignment
 
 ROOT = Path(__file__).resolve().parents[2]
 _RUN = f"""

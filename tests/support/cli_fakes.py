@@ -10,7 +10,7 @@ from typing import Any
 
 from study_fakes import facts, good_answer, study
 
-from autotune.core.facts import ScriptFacts
+from autotune.model.facts import ScriptFacts
 
 
 @dataclass
@@ -56,7 +56,7 @@ class FakeTune:
         return (self.end or ended)(study().spec)
 
     def plan_search(self, spec):
-        from autotune.core.space import Dimension, SearchSpace
+        from autotune.model.space import Dimension, SearchSpace
 
         self.specs.append(spec)
         space = SearchSpace(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.launch import guard
+from autotune.launch.guard import guard
 
 
 def crippling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:

@@ -11,21 +11,21 @@ from typing import Any
 
 from fake_cuda import World
 
-from autotune.core.config import Config
-from autotune.core.facts import LoaderFacts, RunFacts
-from autotune.core.measurement import Measurement
-from autotune.core.trial import Fidelity, Segment
-from autotune.launch.measure import measure
-from autotune.launch.outside import Outside
-from autotune.launch.told import Told
+from autotune.launch.result.host_samples import Outside
+from autotune.launch.result.measure import measure
+from autotune.launch.result.process_reports import Told
+from autotune.model.config import Config
+from autotune.model.facts import LoaderFacts, RunFacts
+from autotune.model.measurement import Measurement
+from autotune.model.trial import Fidelity, Segment
 from autotune.protocol.events import Broke, Closed
 from autotune.protocol.lines import Reader
-from autotune.trial.channel import Channel
-from autotune.trial.faults import Faults
-from autotune.trial.memory import Memory
-from autotune.trial.recorder import Recorder
-from autotune.trial.state import State
-from autotune.trial.steps import Boundary
+from autotune.trial.measure.recorder import Recorder
+from autotune.trial.measure.step_counter import Boundary
+from autotune.trial.runtime.channel import Channel
+from autotune.trial.runtime.faults import Faults
+from autotune.trial.runtime.memory import Memory
+from autotune.trial.runtime.state import State
 
 SAMPLES = 8
 LOADER = LoaderFacts(

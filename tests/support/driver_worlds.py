@@ -12,13 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from autotune.clock import Clock
-from autotune.core.facts import Facts, HostFacts, ScriptFacts
-from autotune.core.study import Budget, SpaceRequest, Study, StudySpec
-from autotune.core.wire import to_wire
 from autotune.driver.planner import Planner
 from autotune.driver.session import Session
 from autotune.knobs.registry import builtin
 from autotune.launch.fake import COMPUTE_BOUND, FAILS_IN_BASELINE, World
+from autotune.model.facts import Facts, HostFacts, ScriptFacts
+from autotune.model.study import Budget, SpaceRequest, Study, StudySpec
+from autotune.model.wire import to_wire
 from autotune.search.stages import Staged
 from autotune.store.journal import Journal
 
@@ -38,8 +38,8 @@ _STUB = """#!{python} -S
 import os, sys, time
 from pathlib import Path
 sys.path[:0] = [{root!r}, {support!r}]
-from autotune.core import wire
-from autotune.core.measurement import Reading
+from autotune.model import wire
+from autotune.model.measurement import Reading
 from autotune.launch.fake import WORLDS, World
 from autotune.protocol.events import Broke, Closed, Done, Hello, Seen, StepRow, Steps
 from autotune.protocol.lines import Writer
@@ -68,7 +68,7 @@ os._exit(0)
 
 def stub_python(folder: Path, world: World) -> str:
     """Path of an interpreter whose every run is a trial of this world."""
-    from autotune.core import wire
+    from autotune.model import wire
 
     path = folder / "python"
     root = Path(__file__).resolve().parents[2]

@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune.core.facts import (
+from autotune.inspection.script import script_facts
+from autotune.model.facts import (
     AttentionFacts,
     BlockFacts,
     Facts,
@@ -16,7 +17,6 @@ from autotune.core.facts import (
     OptimizerFacts,
     RunFacts,
 )
-from autotune.inspection.script import script_facts
 
 WORKLOADS = Path(__file__).parents[2] / "experiments" / "workloads"
 GRIDS = WORKLOADS.parent / "grids"

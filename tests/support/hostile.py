@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from study_fakes import changes_of, facts, good_answer, spec, study
 
-from autotune.core.facts import ScriptFacts
 from autotune.export.best_config import build_best, render
 from autotune.export.parts import sealed
+from autotune.model.facts import ScriptFacts
 from autotune.store.journal import Journal
 from autotune.store.paths import study_dir
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from autotune.clock import SimulatedClock
-from autotune.core.trial import Assignment, Failure, FailureKind
 from autotune.driver import host_memory, tune, verification
 from autotune.inspection import host
 from autotune.launch.fake import FakeRunner, World
 from autotune.launch.runner import Ended
+from autotune.model.trial import Assignment, Failure, FailureKind
 
 Change = Callable[[Ended, Assignment], Ended]
 
@@ -110,7 +110,7 @@ def inline(
         monkeypatch.setattr(module, "LocalRunner", Running)
         monkeypatch.setattr(module, "SystemClock", lambda: clock)
     monkeypatch.setattr(tune.enclosure, "examined", lambda *_: tune.enclosure.Isolation("redirect"))
-    monkeypatch.setattr("autotune.cli.ended.head_start_s", lambda: 0.0)
+    monkeypatch.setattr("autotune.cli.outcome.head_start_s", lambda: 0.0)
     on_one_processor(monkeypatch)
     # The noise of a run hangs on its name.
     monkeypatch.setattr("autotune.driver.planner.secrets", SimpleNamespace(token_hex=lambda n: "0" * 2 * n))

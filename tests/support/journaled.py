@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from study_fakes import facts, failed, measured, spec
 
-from autotune.core.config import Config
-from autotune.core.facts import LoaderFacts, ModelFacts
-from autotune.core.study import Budget, SpaceRequest
-from autotune.core.trial import Stage
-from autotune.core.wire import to_wire
+from autotune.model.config import Config
+from autotune.model.facts import LoaderFacts, ModelFacts
+from autotune.model.study import Budget, SpaceRequest
+from autotune.model.trial import Stage
+from autotune.model.wire import to_wire
 from autotune.store.journal import Journal
 from autotune.store.paths import study_dir
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from autotune.core.facts import DeviceFacts, HostFacts, ModelFacts, OptimizerFacts, RunFacts
+from autotune.model.facts import DeviceFacts, HostFacts, ModelFacts, OptimizerFacts, RunFacts
 from autotune.testing.knobs import CPU_HOST, CPU_RUN, LOADER
 
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from search_world import dimension, spec, tell
 
-from autotune.core.config import Config
-from autotune.core.effect import Effect
-from autotune.core.measurement import Measurement
-from autotune.core.space import SearchSpace
-from autotune.core.study import Study
-from autotune.core.trial import Fidelity, Proposal, Stage
+from autotune.model.config import Config
+from autotune.model.effect import Effect
+from autotune.model.measurement import Measurement
+from autotune.model.space import SearchSpace
+from autotune.model.study import Study
+from autotune.model.trial import Fidelity, Proposal, Stage
 from autotune.search.stages import Staged
 
 CHANGE = Config({"a": 1})

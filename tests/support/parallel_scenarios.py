@@ -15,10 +15,10 @@ import torch.distributed as dist
 from parallel_script import PARSER, tell_all, train
 
 from autotune.trial.distributed import Distributed
-from autotune.trial.faults import Faults
-from autotune.trial.imports import AfterImport
-from autotune.trial.state import State
-from autotune.trial.undo import Undo
+from autotune.trial.runtime.faults import Faults
+from autotune.trial.runtime.imports import AfterImport
+from autotune.trial.runtime.state import State
+from autotune.trial.runtime.undo import Undo
 
 FAULTS = Path(f"faults.{os.environ['RANK']}.log")
 

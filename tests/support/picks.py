@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autotune.core.change import Change, Constant, Env, Flag, Keyword, Patch, Spelling
-from autotune.core.config import Value
 from autotune.export.formats.content import Tuned
 from autotune.knobs.common import LOADER
 from autotune.knobs.registry import builtin
+from autotune.model.change import Change, Constant, Env, Flag, Keyword, Patch, Spelling
+from autotune.model.config import Value
 
 VALUES: dict[str, Value] = {
     "accumulation": 4,

@@ -7,13 +7,13 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from autotune.core.config import Config
-from autotune.core.facts import Facts, HostFacts, ScriptFacts
-from autotune.core.measurement import Memory
-from autotune.core.study import SpaceRequest
-from autotune.core.table import Blocks, ProtocolPart, Table, TableHeader, TableRow, WorkloadPart
-from autotune.core.trial import Fidelity
 from autotune.launch.fake import COMPUTE_BOUND, GIB, World
+from autotune.model.config import Config
+from autotune.model.facts import Facts, HostFacts, ScriptFacts
+from autotune.model.measurement import Memory
+from autotune.model.study import SpaceRequest
+from autotune.model.trial import Fidelity
+from autotune.testing.table import Blocks, ProtocolPart, Table, TableHeader, TableRow, WorkloadPart
 
 FLAGS = ("avx512_bf16", "amx_bf16")
 SEEDS = (0, 1, 2)

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from search_world import GIB, World, tell, usual_space
 
-from autotune.core.config import Config
-from autotune.core.facts import Facts, HostFacts, ScriptFacts
-from autotune.core.study import Budget, SpaceRequest, Study, StudySpec
-from autotune.core.trial import Failure, Fidelity, Proposal, Stage
+from autotune.model.config import Config
+from autotune.model.facts import Facts, HostFacts, ScriptFacts
+from autotune.model.study import Budget, SpaceRequest, Study, StudySpec
+from autotune.model.trial import Failure, Fidelity, Proposal, Stage
 
 WINNER = Config({"num_workers": 4, "precision": "bf16", "channels_last": True, "batch_size": 64})
 SAFE = Config({"num_workers": 4})

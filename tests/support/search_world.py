@@ -7,15 +7,15 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from autotune.core.config import Config, Value
-from autotune.core.earlier import Earlier, Transfer
-from autotune.core.effect import Effect
-from autotune.core.facts import Facts, HostFacts, LoaderFacts, RunFacts, ScriptFacts
-from autotune.core.measurement import Estimate, LossPoint, Measurement, Memory
-from autotune.core.space import Dimension, SearchSpace
-from autotune.core.study import Budget, SpaceRequest, Study, StudySpec
-from autotune.core.transfer import fingerprint
-from autotune.core.trial import Failure, FailureKind, Fidelity, Outcome, Proposal, Trial, TrialState
+from autotune.compare.transfer import fingerprint
+from autotune.model.config import Config, Value
+from autotune.model.effect import Effect
+from autotune.model.facts import Facts, HostFacts, LoaderFacts, RunFacts, ScriptFacts
+from autotune.model.history_record import Earlier, Transfer
+from autotune.model.measurement import Estimate, LossPoint, Measurement, Memory
+from autotune.model.space import Dimension, SearchSpace
+from autotune.model.study import Budget, SpaceRequest, Study, StudySpec
+from autotune.model.trial import Failure, FailureKind, Fidelity, Outcome, Proposal, Trial, TrialState
 from autotune.search.strategy import Strategy
 
 GIB = 2**30

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from autotune.core.config import Config
-from autotune.core.facts import Facts, HostFacts, RunFacts, ScriptFacts
-from autotune.core.measurement import Estimate, Measurement, Memory
-from autotune.core.space import Dimension, SearchSpace
-from autotune.core.study import Budget, SpaceRequest, Study, StudySpec
-from autotune.core.trial import (
+from autotune.model.config import Config
+from autotune.model.facts import Facts, HostFacts, RunFacts, ScriptFacts
+from autotune.model.measurement import Estimate, Measurement, Memory
+from autotune.model.space import Dimension, SearchSpace
+from autotune.model.study import Budget, SpaceRequest, Study, StudySpec
+from autotune.model.trial import (
     Assignment,
     Failure,
     FailureKind,
@@ -84,7 +84,7 @@ class PlainPlanner:
         return SearchSpace(dimensions={"workers": dimension}), {"precision": "There is no bf16 here."}
 
     def changes(self, config: Config, facts: Facts, dead: frozenset[tuple[str, str]] = frozenset()):
-        from autotune.core.change import Refusal
+        from autotune.model.change import Refusal
 
         return (), () if self.other_way or not dead else (Refusal(knob="workers", reason="No way is left."),)
 

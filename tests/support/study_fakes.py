@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from autotune.core.answer import Answer, FrontMember, Recommendation, SearchOutcome
-from autotune.core.change import Change, Env, Flag, Keyword, Patch
-from autotune.core.config import Config
-from autotune.core.effect import Effect
-from autotune.core.facts import Facts, HostFacts, RunFacts, ScriptFacts
-from autotune.core.loss_guard import LossVerdict
-from autotune.core.measurement import Estimate, Measurement, Memory
-from autotune.core.study import Budget, SpaceRequest, Study, StudySpec
-from autotune.core.trial import Failure, FailureKind, Fidelity, Stage, Trial, TrialState
+from autotune.answer.answer import Answer, FrontMember, Recommendation, SearchOutcome
+from autotune.loss.loss_guard import LossVerdict
+from autotune.model.change import Change, Env, Flag, Keyword, Patch
+from autotune.model.config import Config
+from autotune.model.effect import Effect
+from autotune.model.facts import Facts, HostFacts, RunFacts, ScriptFacts
+from autotune.model.measurement import Estimate, Measurement, Memory
+from autotune.model.study import Budget, SpaceRequest, Study, StudySpec
+from autotune.model.trial import Failure, FailureKind, Fidelity, Stage, Trial, TrialState
 
 FIDELITY = Fidelity(min_window_s=1, max_window_s=2, min_steps=5, target_width=0.05, setup_s=10, deadline_s=30)
 BASE = Config()

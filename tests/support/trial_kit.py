@@ -12,13 +12,13 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
-from autotune.core import wire
-from autotune.core.change import Change
-from autotune.core.config import Config
-from autotune.core.launched import launch_variables, several
-from autotune.core.live import Visit
-from autotune.core.trial import Fidelity, Segment
 from autotune.launch.ports import with_port
+from autotune.model import wire
+from autotune.model.change import Change
+from autotune.model.config import Config
+from autotune.model.distributed_launch import launch_variables, several
+from autotune.model.live import Visit
+from autotune.model.trial import Fidelity, Segment
 from autotune.protocol.events import Broke, Closed, Done, Event, Seen, StepRow, Steps
 from autotune.protocol.lines import Reader
 from autotune.protocol.plan import PLAN_VARIABLE, Plan

@@ -22,33 +22,33 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from autotune.apply.choose import Dead, choose
-from autotune.apply.command import build_launch
-from autotune.apply.environment import user_environment
-from autotune.apply.space import build_space
-from autotune.core import wire
-from autotune.core.change import Change, Constant, Env, Flag, Keyword
-from autotune.core.config import Config
-from autotune.core.facts import Facts, RunFacts, ScriptFacts
-from autotune.core.launched import launch_variables, several
-from autotune.core.same_step import unlike_step
-from autotune.core.study import Budget, SpaceRequest, Study, StudySpec
-from autotune.core.trial import Assignment, Failure, Fidelity, Segment, Stage, Trial
 from autotune.errors import AutotuneError
 from autotune.inspection.command import read_command
 from autotune.inspection.host import host_facts
 from autotune.inspection.script import script_facts
-from autotune.knobs.batch_size import said_batch
+from autotune.knobs.batch.batch_size import said_batch
 from autotune.knobs.registry import builtin
 from autotune.launch.ports import with_port
 from autotune.launch.process import LocalRunner
+from autotune.loss.effective_batch_check import unlike_step
+from autotune.model import wire
+from autotune.model.change import Change, Constant, Env, Flag, Keyword
+from autotune.model.config import Config
+from autotune.model.distributed_launch import launch_variables, several
+from autotune.model.facts import Facts, RunFacts, ScriptFacts
+from autotune.model.study import Budget, SpaceRequest, Study, StudySpec
+from autotune.model.trial import Assignment, Failure, Fidelity, Segment, Stage, Trial
 from autotune.protocol.events import Broke, Done, Seen, Steps
 from autotune.protocol.lines import Reader
 from autotune.protocol.plan import PLAN_VARIABLE, Plan
+from autotune.space.build_space import build_space
+from autotune.space.choose_delivery import Dead, choose
+from autotune.space.command import build_launch
+from autotune.space.environment import user_environment
 
 if TYPE_CHECKING:
-    from autotune.core.config import Value
-    from autotune.core.space import SearchSpace
+    from autotune.model.config import Value
+    from autotune.model.space import SearchSpace
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "tests" / "scripts" / "zoo"

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import recorded_world
 
-from autotune.core.config import Config
-from autotune.core.pick import answer
-from autotune.core.trial import Stage, TrialState
+from autotune.answer.pick import answer
 from autotune.launch.fake import COMPUTE_BOUND
-from autotune.search.samplers import SAMPLERS
+from autotune.model.config import Config
+from autotune.model.trial import Stage, TrialState
+from autotune.search.samplers.registry import SAMPLERS
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
 from autotune.testing.replay import RecordedPlanner, as_searched, replay

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from trial_kit import PRELUDE
 
-from autotune.core.change import Change, Keyword, Patch
 from autotune.knobs.common import LOADER
+from autotune.model.change import Change, Keyword, Patch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from autotune.trial.children import Children
-from autotune.trial.faults import Faults
-from autotune.trial.state import State
-from autotune.trial.steps import Boundary
-from autotune.trial.undo import Undo
+from autotune.trial.measure.step_counter import Boundary
+from autotune.trial.runtime.child_processes import Children
+from autotune.trial.runtime.faults import Faults
+from autotune.trial.runtime.state import State
+from autotune.trial.runtime.undo import Undo
 
 
 class Told:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from trial_kit import PRELUDE, SHORT
 
-from autotune.core.change import Change, Constant
+from autotune.model.change import Change, Constant
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from trial_kit import PRELUDE, SHORT
 
-from autotune.core.change import Change, Env, Flag, Keyword
+from autotune.model.change import Change, Env, Flag, Keyword
 
 if TYPE_CHECKING:
     from collections.abc import Callable

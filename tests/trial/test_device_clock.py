@@ -11,7 +11,7 @@ import pytest
 from device_loop import FIDELITY, SAMPLES, Anchor, Loop
 from fake_cuda import GIB, Virtual, World
 
-from autotune.trial.state import LOADER
+from autotune.trial.runtime.state import LOADER
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import parallel_script
 import pytest
 
-from autotune.core.change import Change, Patch
-from autotune.core.launched import launch_variables, rank_variables, several
 from autotune.launch.ports import with_port
+from autotune.model.change import Change, Patch
+from autotune.model.distributed_launch import launch_variables, rank_variables, several
 from autotune.protocol.events import Applied
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ def test_an_exchange_with_other_processes_is_counted_as_one() -> None:
     torch = pytest.importorskip("torch")
     dist = pytest.importorskip("torch.distributed")
     fakes = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
-    from autotune.trial.counting import Counted
+    from autotune.trial.probe.operation_counts import Counted
 
     dist.init_process_group("fake", rank=0, world_size=2, store=fakes.FakeStore())
     counted = Counted(torch)

@@ -10,10 +10,10 @@ import pytest
 from fake_cuda import World
 from trial_kit import PRELUDE, SHORT
 
-from autotune.core.measurement import Measurement
-from autotune.launch.measure import measure
-from autotune.launch.outside import Outside
-from autotune.launch.told import Told
+from autotune.launch.result.host_samples import Outside
+from autotune.launch.result.measure import measure
+from autotune.launch.result.process_reports import Told
+from autotune.model.measurement import Measurement
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +61,7 @@ def test_memory_figures_have_the_names_of_torch() -> None:
 def test_running_out_of_memory_raises_what_torch_raises() -> None:
     import torch
 
-    from autotune.trial.kinds import kind_of
+    from autotune.trial.runtime.exception_kind import kind_of
 
     world = World(total_bytes=100)
     world.allocate(60)

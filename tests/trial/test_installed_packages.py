@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from trial_kit import PRELUDE
 
-from autotune.core.change import Change, Keyword
-from autotune.trial.faults import Faults
-from autotune.trial.state import State
+from autotune.model.change import Change, Keyword
+from autotune.trial.runtime.faults import Faults
+from autotune.trial.runtime.state import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,12 +102,12 @@ def test_files_of_other_packages_are_not(script: str, own: str, foreign: str) ->
 
 
 def test_an_autocast_of_the_package_that_is_run_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    from autotune.trial import root
+    from autotune.trial.hooks.model import trained_modules
 
     state = State(Faults(None), "/v/site-packages/shop/train.py")
     for file, is_own in (("/v/site-packages/shop/amp.py", True), ("/v/site-packages/other/amp.py", False)):
         frame = SimpleNamespace(
             f_code=SimpleNamespace(co_filename=file), f_globals={"__name__": "some.amp"}, f_back=None
         )
-        monkeypatch.setattr(root, "caller", lambda _, found=frame: found)
-        assert root.Root._by_user(SimpleNamespace(_state=state)) is is_own  # type: ignore[arg-type]
+        monkeypatch.setattr(trained_modules, "caller", lambda _, found=frame: found)
+        assert trained_modules.Root._by_user(SimpleNamespace(_state=state)) is is_own  # type: ignore[arg-type]

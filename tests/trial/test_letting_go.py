@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import pytest
 from trial_kit import PRELUDE, Ran
 
-from autotune.core.change import Change, Env, Keyword, Patch
-from autotune.trial.undo import Undo
+from autotune.model.change import Change, Env, Keyword, Patch
+from autotune.trial.runtime.undo import Undo
 
 pytestmark = pytest.mark.torch
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from trial_kit import PRELUDE
 
-from autotune.core.change import Change, Patch
+from autotune.model.change import Change, Patch
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 

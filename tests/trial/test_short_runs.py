@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.apply.choose import choose
-from autotune.apply.command import build_launch
-from autotune.apply.environment import user_environment
-from autotune.apply.space import build_space
-from autotune.core.change import Change, Patch
-from autotune.core.config import Config
-from autotune.core.facts import Facts
-from autotune.core.measurement import Measurement
-from autotune.core.study import SpaceRequest
-from autotune.core.trial import Assignment, Failure, FailureKind, Fidelity, Segment
 from autotune.inspection.host import host_facts
 from autotune.inspection.script import script_facts
-from autotune.knobs.batch_size import said_batch
+from autotune.knobs.batch.batch_size import said_batch
 from autotune.knobs.registry import builtin
 from autotune.launch.process import LocalRunner
+from autotune.model.change import Change, Patch
+from autotune.model.config import Config
+from autotune.model.facts import Facts
+from autotune.model.measurement import Measurement
+from autotune.model.study import SpaceRequest
+from autotune.model.trial import Assignment, Failure, FailureKind, Fidelity, Segment
+from autotune.space.build_space import build_space
+from autotune.space.choose_delivery import choose
+from autotune.space.command import build_launch
+from autotune.space.environment import user_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable

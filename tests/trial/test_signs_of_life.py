@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.launch.told import Told
+from autotune.launch.result.process_reports import Told
 from autotune.protocol.events import Steps
 from autotune.protocol.lines import Reader
-from autotune.trial.channel import Channel, Row
-from autotune.trial.faults import Faults
-from autotune.trial.loader import Loader
-from autotune.trial.loader_record import Record
-from autotune.trial.memory import Memory
-from autotune.trial.recorder import Recorder
-from autotune.trial.state import EVALUATION, State
-from autotune.trial.undo import Undo
+from autotune.trial.hooks.data.loader import Loader
+from autotune.trial.measure.recorder import Recorder
+from autotune.trial.records.loader_stats import Record
+from autotune.trial.runtime.channel import Channel, Row
+from autotune.trial.runtime.faults import Faults
+from autotune.trial.runtime.memory import Memory
+from autotune.trial.runtime.state import EVALUATION, State
+from autotune.trial.runtime.undo import Undo
 
 if TYPE_CHECKING:
     from pathlib import Path

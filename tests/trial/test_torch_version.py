@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autotune.core.supported import UNSUPPORTED
+from autotune.model.supported import UNSUPPORTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,22 +15,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.core.change import Change, Keyword
 from autotune.knobs.frameworks import ACCELERATOR, ARGUMENTS, DEEPSPEED, LIGHTNING, TRAINER
 from autotune.knobs.registry import builtin
-from autotune.trial.faults import Faults
-from autotune.trial.frameworks import (
+from autotune.model.change import Change, Keyword
+from autotune.trial.actuators.framework_keywords import Keywords
+from autotune.trial.actuators.readings import Readings
+from autotune.trial.hooks.libraries.frameworks import (
     Frameworks,
     _of_lightning,  # pyright: ignore[reportPrivateUsage]
     let_divide,
     runs_once,
 )
-from autotune.trial.imports import AfterImport
-from autotune.trial.keywords import Keywords
-from autotune.trial.optimizer import Optimizer
-from autotune.trial.readings import Readings
-from autotune.trial.state import State
-from autotune.trial.undo import Undo
+from autotune.trial.hooks.step.optimizer import Optimizer
+from autotune.trial.runtime.faults import Faults
+from autotune.trial.runtime.imports import AfterImport
+from autotune.trial.runtime.state import State
+from autotune.trial.runtime.undo import Undo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

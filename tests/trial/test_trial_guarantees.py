@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from trial_kit import PRELUDE
 
-from autotune.core.change import Change, Patch
-from autotune.trial.accumulation import Accumulation
-from autotune.trial.compiling import Compile
-from autotune.trial.faults import Faults
-from autotune.trial.kernel import Kernel
-from autotune.trial.loader_record import Part
-from autotune.trial.optimizer import Optimizer
-from autotune.trial.state import State
-from autotune.trial.steps import Boundary
+from autotune.model.change import Change, Patch
+from autotune.trial.hooks.model.compiling import Compile
+from autotune.trial.hooks.step.accumulation import Accumulation
+from autotune.trial.hooks.step.fused_optimizer import Kernel
+from autotune.trial.hooks.step.optimizer import Optimizer
+from autotune.trial.measure.step_counter import Boundary
+from autotune.trial.records.loader_stats import Part
+from autotune.trial.runtime.faults import Faults
+from autotune.trial.runtime.state import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from trial_kit import PRELUDE
 
-from autotune.core.change import Change, Keyword
+from autotune.model.change import Change, Keyword
 
 if TYPE_CHECKING:
     from collections.abc import Callable

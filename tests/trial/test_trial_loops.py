@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from trial_kit import PRELUDE, SHORT
 
-from autotune.core.change import Change, Keyword, Patch
-from autotune.core.facts import Facts, HostFacts
 from autotune.inspection.script import script_facts
-from autotune.knobs.accumulation import Accumulation
+from autotune.knobs.batch.accumulation import Accumulation
+from autotune.model.change import Change, Keyword, Patch
+from autotune.model.facts import Facts, HostFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable

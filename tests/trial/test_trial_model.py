@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from trial_kit import PRELUDE, SHORT
 
-from autotune.core.change import Change, Patch
+from autotune.model.change import Change, Patch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,9 +28,9 @@ WORLD = (
     PRELUDE
     + """
 import copy, io
-from autotune.core.change import Change, Patch
+from autotune.model.change import Change, Patch
 from autotune.protocol.plan import Plan
-from autotune.trial.install import Session
+from autotune.trial.entry.trial_runtime import Session
 torch.set_num_threads(1)
 
 class Layer(nn.Module):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from trial_kit import PRELUDE
 
-from autotune.core.change import Change, Patch
+from autotune.model.change import Change, Patch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from trial_kit import PRELUDE
 
-from autotune.apply.command import build_launch
-from autotune.core.change import Change, Env, Keyword, Patch
-from autotune.core.variables import with_setting
 from autotune.inspection.host import host_facts
 from autotune.knobs.registry import builtin
+from autotune.model.change import Change, Env, Keyword, Patch
+from autotune.model.environment_variables import with_setting
+from autotune.space.command import build_launch
 from autotune.testing.knobs import facts
 
 if TYPE_CHECKING:

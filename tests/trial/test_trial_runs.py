@@ -199,9 +199,9 @@ for epoch in range(1000):
 
 
 def test_evaluation_is_told_as_a_sign_of_life_and_does_not_use_up_the_window(run: Callable[..., Any]) -> None:
-    from autotune.launch.measure import measure
-    from autotune.launch.outside import Outside
-    from autotune.launch.told import Told
+    from autotune.launch.result.host_samples import Outside
+    from autotune.launch.result.measure import measure
+    from autotune.launch.result.process_reports import Told
 
     ran = run(SLOW_EVALUATION, fidelity=SHORT)
     empty = [e for e in ran.events if isinstance(e, Steps) and not e.rows]

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from trial_kit import LONG, PRELUDE, SHORT
 
-from autotune.core.change import Change, Patch
-from autotune.trial.batches import count, find_count, is_batch_of_one
-from autotune.trial.data_sets import shared_handle
-from autotune.trial.imports import AfterImport
-from autotune.trial.readings import same
-from autotune.trial.undo import Undo
+from autotune.model.change import Change, Patch
+from autotune.trial.actuators.readings import same
+from autotune.trial.hooks.data.datasets import shared_handle
+from autotune.trial.records.batch_structure import count, find_count, is_batch_of_one
+from autotune.trial.runtime.imports import AfterImport
+from autotune.trial.runtime.undo import Undo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -238,9 +238,9 @@ UNDO = (
     PRELUDE
     + """
 import random, numpy.random
-from autotune.core.change import Change, Patch, Keyword
+from autotune.model.change import Change, Patch, Keyword
 from autotune.protocol.plan import Plan
-from autotune.trial.install import Session
+from autotune.trial.entry.trial_runtime import Session
 from torch.utils.data import dataloader
 from torch.optim import lr_scheduler
 warm = nn.Linear(2, 1)

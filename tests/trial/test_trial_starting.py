@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from autotune.core import wire
-from autotune.launch import library
+from autotune.launch.workspace import runtime_library
+from autotune.model import wire
 from autotune.protocol.plan import PLAN_VARIABLE, Plan
 
 TELL = """
@@ -70,8 +70,8 @@ def ours(
         measure=False,
     )
     (place / "plan.json").write_text(wire.dumps(plan))
-    started = library.make(place / "lib")
-    env = library.environment({PLAN_VARIABLE: str(place / "plan.json")}, started)
+    started = runtime_library.make(place / "lib")
+    env = runtime_library.environment({PLAN_VARIABLE: str(place / "plan.json")}, started)
     told = _told([sys.executable, *options, started], folder, env)
     told["path"] = [entry for entry in told["path"] if entry != started]
     return told
@@ -118,7 +118,7 @@ SPAWN = """
 import multiprocessing, sys
 from package.helper import VALUE
 def worker(value):
-    import autotune.core.config
+    import autotune.model.config
     return value + VALUE
 if __name__ == "__main__":
     with multiprocessing.get_context("spawn").Pool(1) as pool:
@@ -144,8 +144,10 @@ def test_processes_that_the_script_spawns_find_it_and_us(
         trial_dir=str(place), measure=False,
     )  # fmt: skip
     (place / "plan.json").write_text(wire.dumps(plan))
-    started = library.make(place / "lib")
-    env = library.environment({"PATH": os.environ["PATH"], PLAN_VARIABLE: str(place / "plan.json")}, started)
+    started = runtime_library.make(place / "lib")
+    env = runtime_library.environment(
+        {"PATH": os.environ["PATH"], PLAN_VARIABLE: str(place / "plan.json")}, started
+    )
     done = subprocess.run(
         [sys.executable, *options, started], cwd=project, env=env, capture_output=True, text=True, timeout=60
     )
@@ -159,8 +161,8 @@ def test_a_module_that_is_not_there_ends_as_python_ends(project: Path) -> None:
         nonce="x", script="x", module="package.nope", argv=(), events_path="", trial_dir="", measure=False
     )
     (place / "plan.json").write_text(wire.dumps(plan))
-    started = library.make(place / "lib")
-    env = library.environment({PLAN_VARIABLE: str(place / "plan.json")}, started)
+    started = runtime_library.make(place / "lib")
+    env = runtime_library.environment({PLAN_VARIABLE: str(place / "plan.json")}, started)
     done = subprocess.run([sys.executable, started], cwd=project, env=env, capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.strip().endswith("No module named package.nope")

@@ -21,9 +21,9 @@ WILD = (
     + """
 import copy, itertools, time
 from autotune import sdk
-from autotune.core.change import Change, Flag
+from autotune.model.change import Change, Flag
 from autotune.protocol.plan import Plan
-from autotune.trial.install import Session
+from autotune.trial.entry.trial_runtime import Session
 torch.set_num_threads(1)
 torch.manual_seed(0)
 alive, kept = [], []

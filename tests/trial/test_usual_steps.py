@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from trial_kit import PRELUDE, Ran
 
-from autotune.core.change import Change, Patch
+from autotune.model.change import Change, Patch
 
 pytestmark = pytest.mark.torch
 
@@ -304,7 +304,7 @@ told(weights=weights(model), taken=taken, losses=losses)
 
 BESIDES = """
 import weakref
-from autotune.trial.optimizer import Optimizer
+from autotune.trial.hooks.step.optimizer import Optimizer
 torch.manual_seed(0)
 class Keep(torch.autograd.Function):
     @staticmethod

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from trial_kit import PRELUDE, SHORT
 
-from autotune.core.config import Config
-from autotune.core.live import Visit
 from autotune.knobs.registry import builtin
+from autotune.model.config import Config
+from autotune.model.live import Visit
 from autotune.protocol.events import Closed
 from autotune.testing.knobs import FakePatches
-from autotune.trial.faults import Faults
-from autotune.trial.state import State
-from autotune.trial.visit import Visiting
+from autotune.trial.actuators.visit import Visiting
+from autotune.trial.runtime.faults import Faults
+from autotune.trial.runtime.state import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable

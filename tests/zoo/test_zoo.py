@@ -21,7 +21,7 @@ from zoo import (
 )
 from zoo_table import page, read_results
 
-from autotune.core.facts import COUNTED
+from autotune.model.facts import COUNTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,8 +10,8 @@ from autotune.export.formats.content import Exported, Left, arguments_of, transl
 from autotune.knobs.frameworks import ACCELERATOR
 
 if TYPE_CHECKING:
-    from autotune.core.change import Change
     from autotune.export.formats.content import Tuned
+    from autotune.model.change import Change
 
 _ONE_PROCESS: Final[dict[str, Any]] = {
     "compute_environment": "LOCAL_MACHINE",

@@ -6,16 +6,16 @@ import re
 import shlex
 from typing import TYPE_CHECKING, Final
 
-from autotune.apply.command import with_flags
-from autotune.core.change import Env, Flag
-from autotune.core.variables import with_setting
 from autotune.export.formats.content import Exported, Left, why_left
+from autotune.model.change import Env, Flag
+from autotune.model.environment_variables import with_setting
+from autotune.space.command import with_flags
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autotune.core.change import Change
     from autotune.export.formats.content import Tuned
+    from autotune.model.change import Change
 
 _PLAIN: Final = re.compile(r"[\w@%+=:,./-]*", re.ASCII)
 """What shells, dotenv readers and those that know no quotes (containers, unit files) read alike."""

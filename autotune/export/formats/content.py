@@ -6,15 +6,15 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from autotune.core.change import Constant, Env, Flag, Keyword, Spelling
-from autotune.core.config import Value
-from autotune.core.visible import one_line
 from autotune.knobs.registry import builtin
+from autotune.model.change import Constant, Env, Flag, Keyword, Spelling
+from autotune.model.config import Value
+from autotune.text.printable import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from autotune.core.change import Change
+    from autotune.model.change import Change
 
 
 TOGETHER: Final = ("batch_size", "accumulation")

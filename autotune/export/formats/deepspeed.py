@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from autotune.core.change import Keyword
 from autotune.export.formats.content import Exported, Left, json_text, why_left
 from autotune.knobs.frameworks import DEEPSPEED
+from autotune.model.change import Keyword
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autotune.core.change import Change
-    from autotune.core.config import Value
     from autotune.export.formats.content import Tuned
+    from autotune.model.change import Change
+    from autotune.model.config import Value
 
 _BATCHES: Final = {
     "batch_size": "train_micro_batch_size_per_gpu",

@@ -13,8 +13,6 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from autotune.core.change import Constant, Env, Flag, Keyword
-from autotune.core.constants import named_values, rank_of
 from autotune.errors import UsageError
 from autotune.export.formats.content import Exported, Left, arguments_of, python_literal, why_left
 from autotune.export.formats.source import (
@@ -28,13 +26,15 @@ from autotune.export.formats.source import (
 )
 from autotune.knobs.common import LOADER
 from autotune.knobs.frameworks import ARGUMENTS, DEEPSPEED, TRAINER
+from autotune.model.change import Constant, Env, Flag, Keyword
+from autotune.source.constants import named_values, rank_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from autotune.core.change import Change
-    from autotune.core.config import Value
     from autotune.export.formats.content import Tuned
+    from autotune.model.change import Change
+    from autotune.model.config import Value
 
 _POSITIONS: Final = {"batch_size": 1, "num_workers": 5, "pin_memory": 7, "multiprocessing_context": 11}
 """Arguments of the DataLoader that may stand without their names."""

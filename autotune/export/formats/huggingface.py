@@ -20,9 +20,9 @@ from autotune.knobs.frameworks import ARGUMENTS, TRAINER
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autotune.core.change import Change
-    from autotune.core.config import Value
     from autotune.export.formats.content import Tuned
+    from autotune.model.change import Change
+    from autotune.model.config import Value
 
 _NEWER: Final = {
     "mp_context": "dataloader_multiprocessing_context",

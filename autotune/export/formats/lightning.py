@@ -18,9 +18,9 @@ from autotune.knobs.common import LOADER
 from autotune.knobs.frameworks import LIGHTNING
 
 if TYPE_CHECKING:
-    from autotune.core.change import Change
-    from autotune.core.config import Value
     from autotune.export.formats.content import Tuned
+    from autotune.model.change import Change
+    from autotune.model.config import Value
 
 _WITHOUT_WORKERS: Final = {"prefetch_factor": None, "persistent_workers": False}
 """What is an error without worker processes, at the DataLoader's own defaults."""

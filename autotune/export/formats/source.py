@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.core.config import Value
+    from autotune.model.config import Value
 
 _NEWLINE: Final = re.compile(r"\r\n|\r|\n")
 """What ends a line for Python; `str.splitlines` knows more ends than that."""

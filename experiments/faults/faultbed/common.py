@@ -18,10 +18,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from autotune.core.config import Config
-from autotune.core.trial import Assignment, Fidelity, Launch, Segment
-from autotune.launch import enclosure, sweep
-from autotune.launch.folders import temporary_folder
+from autotune.launch.guard import process_tree
+from autotune.launch.workspace import isolation
+from autotune.launch.workspace.folders import temporary_folder
+from autotune.model.config import Config
+from autotune.model.trial import Assignment, Fidelity, Launch, Segment
 
 TRIALS = Path(__file__).resolve().parents[1] / "trials"
 Case = Mapping[str, Any]
@@ -179,9 +180,11 @@ def _act(action: Callable[[], Any], log: Path, write: int) -> int:
 
 def carrying(token: str) -> list[int]:
     """Living processes of one trial: by their mark, their guard's mark, or the name on their command line."""
-    marks = {f"{name}={token}".encode() for name in (sweep.TRIAL_VARIABLE, sweep.GUARD_VARIABLE)}
+    marks = {
+        f"{name}={token}".encode() for name in (process_tree.TRIAL_VARIABLE, process_tree.GUARD_VARIABLE)
+    }
     found = []
-    for pid in sweep.all_pids():
+    for pid in process_tree.all_pids():
         if pid == os.getpid():
             continue
         place = Path("/proc", str(pid))
@@ -190,7 +193,7 @@ def carrying(token: str) -> list[int]:
             variables = set((place / "environ").read_bytes().split(b"\0"))
         except OSError:
             continue
-        if (token.encode() in words or marks & variables) and not sweep.is_zombie(pid):
+        if (token.encode() in words or marks & variables) and not process_tree.is_zombie(pid):
             found.append(pid)
     return found
 
@@ -211,7 +214,7 @@ def end_all(token: str) -> None:
         left = carrying(token)
         if not left:
             return
-        sweep.send(left, signal.SIGKILL)
+        process_tree.send(left, signal.SIGKILL)
         time.sleep(0.02)
 
 
@@ -301,4 +304,4 @@ def trial_left_clean(uid: str) -> Iterator[Path]:
         yield temporary
     finally:
         end_all(uid)
-        enclosure.remove(temporary)
+        isolation.remove(temporary)

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from autotune.core import wire
-from autotune.core.facts import DeviceFacts, RunFacts
-from autotune.core.trial import Failure, FailureKind, Launch
 from autotune.devices.common import Device, DeviceSample
-from autotune.launch import device_care
-from autotune.launch.device_care import DeviceCare, Held
+from autotune.launch.devices import device_care
+from autotune.launch.devices.device_care import DeviceCare, Held
 from autotune.launch.process import LocalRunner
-from autotune.launch.told import Told
+from autotune.launch.result.process_reports import Told
+from autotune.model import wire
+from autotune.model.facts import DeviceFacts, RunFacts
+from autotune.model.trial import Failure, FailureKind, Launch
 from autotune.protocol.events import Closed, Hello
 from autotune.protocol.lines import Reader
 from faultbed.common import TRIALS, Case, Child, Count, assignment, dice, end_all, users_tree

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from autotune.edge.preset import locate, problems
+from autotune.config_files.presets import locate, problems
 from autotune.errors import AutotuneError
 from autotune.export.read import read_best
 from autotune.store import paths

@@ -6,10 +6,10 @@ import threading
 import time
 from pathlib import Path
 
-from autotune.core.trial import Failure, FailureKind
-from autotune.core.wire import to_wire
-from autotune.launch import guard, sweep
+from autotune.launch.guard import guard, process_tree
 from autotune.launch.process import LocalRunner
+from autotune.model.trial import Failure, FailureKind
+from autotune.model.wire import to_wire
 from faultbed.common import TRIALS, Case, Count, assignment, carrying, dice, trial_left_clean, users_tree
 
 NAME = "floods"
@@ -85,7 +85,9 @@ class _Watched:
     def _look(self) -> None:
         while not self._over.wait(0.1):
             guards = [
-                pid for pid in carrying(self._uid) if pid in sweep.marked(self._uid, sweep.GUARD_VARIABLE)
+                pid
+                for pid in carrying(self._uid)
+                if pid in process_tree.marked(self._uid, process_tree.GUARD_VARIABLE)
             ]
             self.peak_bytes = max([self.peak_bytes, *(_peak(pid) for pid in guards)])
 

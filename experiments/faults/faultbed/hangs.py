@@ -4,8 +4,8 @@ import sys
 import time
 from pathlib import Path
 
-from autotune.core.trial import Failure, FailureKind
 from autotune.launch.process import GRACE_S, LocalRunner
+from autotune.model.trial import Failure, FailureKind
 from faultbed.common import TRIALS, Case, Count, assignment, dice, gone_after, trial_left_clean, users_tree
 
 NAME = "hangs"

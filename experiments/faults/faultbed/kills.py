@@ -9,10 +9,11 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from autotune.core.trial import Failure, Start
-from autotune.launch import enclosure, sweep
+from autotune.launch.guard import process_tree
 from autotune.launch.process import LocalRunner
-from autotune.launch.running import Running
+from autotune.launch.running_trial import Running
+from autotune.launch.workspace import isolation as enclosure
+from autotune.model.trial import Failure, Start
 from faultbed.common import (
     TRIALS,
     Case,
@@ -122,7 +123,7 @@ def run(case: Case, folder: Path, *, promise_s: float = PROMISE_S) -> Count:
     count = Count(injected=1)
     with trial_left_clean(uid), Child(trial, folder / "runner.log") as runner:
         guards = _guards(runner.pid, uid)
-        server = int(sweep.stat_fields(guards[0])[1]) if forked and guards else 0
+        server = int(process_tree.stat_fields(guards[0])[1]) if forked and guards else 0
         begun = time.monotonic()
         if not case["starting"] and not until((folder / "study" / "trials" / uid / "ready").exists, 30.0):
             count.notes.append("the trial did not start")
@@ -132,7 +133,7 @@ def run(case: Case, folder: Path, *, promise_s: float = PROMISE_S) -> Count:
             time.sleep(max(0.0, begun + DEADLINE_S + IN_GRACE_S - time.monotonic()))
         victims = _victims(str(case["victim"]), runner.pid, guards, uid, server)
         for pid, number in victims:
-            sweep.send([pid], number)
+            process_tree.send([pid], number)
         runner_lives = "runner" not in case["victim"]
         count.seconds, left = gone_after(uid, promise_s)
         # What changes its number all the time may be missed by a look; it holds a lock.
@@ -145,10 +146,10 @@ def run(case: Case, folder: Path, *, promise_s: float = PROMISE_S) -> Count:
             count.notes.append("the runner did not come back")
         elif runner_lives and (not runner.answer or "measured" in runner.answer or len(runner.answer) > 1):
             count.notes.append(f"the runner said {runner.answer!r}")
-        if server and not until(lambda: sweep.is_zombie(server), promise_s):
+        if server and not until(lambda: process_tree.is_zombie(server), promise_s):
             count.survivors += 1
             count.notes.append("the fork server is left")
-            sweep.send([server], signal.SIGKILL)
+            process_tree.send([server], signal.SIGKILL)
         if left:
             count.notes.append(f"{len(left)} left after {promise_s:.0f} s: {_names(left)}")
     if tree_hash(project.parent) != before:
@@ -198,8 +199,8 @@ def _guards(runner: int, uid: str) -> list[int]:
     found: list[int] = []
 
     def both() -> bool:
-        marked = set(sweep.marked(uid, sweep.GUARD_VARIABLE))
-        found[:] = [p for p in sweep.descendants(runner) if p in marked]
+        marked = set(process_tree.marked(uid, process_tree.GUARD_VARIABLE))
+        found[:] = [p for p in process_tree.descendants(runner) if p in marked]
         return len(found) >= 2
 
     until(both, 20.0)
@@ -208,7 +209,7 @@ def _guards(runner: int, uid: str) -> list[int]:
 
 def _victims(victim: str, runner: int, guards: list[int], uid: str, server: int = 0) -> list[tuple[int, int]]:
     keeper, guard = (*guards, 0, 0)[:2]
-    below = sweep.descendants(guard) if guard else []
+    below = process_tree.descendants(guard) if guard else []
     chosen = {
         "runner": [(runner, signal.SIGKILL)],
         "guard by TERM": [(guard, signal.SIGTERM)],
@@ -231,7 +232,9 @@ def _worker(below: list[int], uid: str) -> int:
     mine = set(carrying(uid))
     parent = below[0] if below else 0
     # One that has gone meanwhile has no parent to tell.
-    return next((p for p in below[1:] if p in mine and sweep.stat_fields(p)[1:2] == [b"%d" % parent]), 0)
+    return next(
+        (p for p in below[1:] if p in mine and process_tree.stat_fields(p)[1:2] == [b"%d" % parent]), 0
+    )
 
 
 def _command(pid: int) -> bytes:

@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from autotune.core import wire
-from autotune.driver.own_ray import CLAIM, FOLDER, temporary
-from autotune.launch import sweep
+from autotune.driver.backends.local_ray import CLAIM, FOLDER, temporary
+from autotune.launch.guard import process_tree
 from autotune.launch.process import LocalRunner
+from autotune.model import wire
 from faultbed.common import TRIALS, Case, Child, Count, end_all, gone_after, until
 from faultbed.search import WORLD, begin, entries, lived, losses, running
 
@@ -74,12 +74,12 @@ def run(case: Case, folder: Path, *, end_s: float = END_S) -> Count:
         if not uid:
             count.notes.append("the trial did not start: " + (folder / "driver.log").read_text()[-300:])
             return count
-        theirs = {pid: sweep.start_ticks(pid) for pid in sweep.descendants(driver.pid)}
+        theirs = {pid: process_tree.start_ticks(pid) for pid in process_tree.descendants(driver.pid)}
         target = driver.pid if victim == "driver" else _part(victim, driver.pid)
         try:
             hangs.write_text(str(10**9))
             begun = time.monotonic()
-            sweep.send([target] if target > 1 else [], signal.SIGKILL)
+            process_tree.send([target] if target > 1 else [], signal.SIGKILL)
             in_time = driver.wait(end_s)
             count.seconds = time.monotonic() - begun
             count.survivors = len(gone_after(uid, GONE_S)[1])
@@ -98,7 +98,7 @@ def run(case: Case, folder: Path, *, end_s: float = END_S) -> Count:
                 count.notes.append("left: " + ", ".join(_command(pid)[:60] for pid in left))
         finally:
             end_all(uid)
-            sweep.send(_alive(theirs), signal.SIGKILL)
+            process_tree.send(_alive(theirs), signal.SIGKILL)
     found = found or driver.answer or {}
     count.facts = {"ended": found.get("error") or found.get("stopped") or f"signal {driver.signal}"}
     if not target:
@@ -188,9 +188,9 @@ def _node(folder: Path) -> Count:
             count.notes.append("the cluster ended with the search")
         cluster.wait(60.0)
     finally:
-        theirs = sweep.descendants(cluster.pid)
+        theirs = process_tree.descendants(cluster.pid)
         cluster.close()
-        sweep.send(theirs, signal.SIGKILL)
+        process_tree.send(theirs, signal.SIGKILL)
         shutil.rmtree(scratch, ignore_errors=True)
     numbers = sorted(int(e.data["number"]) for e in entries(home) if e.kind == "told")
     if numbers != list(range(max(HANGS_FROM + 1, len(numbers)))):
@@ -225,17 +225,17 @@ def _lost_cluster(folder: Path) -> Count:
             if not uid:
                 count.notes.append("the trial did not start: " + (folder / "driver.log").read_text()[-300:])
                 return count
-            seen = {pid: sweep.start_ticks(pid) for pid in sweep.descendants(cluster.pid)}
+            seen = {pid: process_tree.start_ticks(pid) for pid in process_tree.descendants(cluster.pid)}
             try:
                 hangs.write_text(str(10**9))
                 begun = time.monotonic()
                 head = _part("head", cluster.pid)
-                sweep.send([head] if head > 1 else [], signal.SIGKILL)
+                process_tree.send([head] if head > 1 else [], signal.SIGKILL)
                 in_time = driver.wait(HEADLESS_S)
                 count.seconds = time.monotonic() - begun
             finally:
                 # Raylet and workers wait for their head as long as Ray does, and are somebody else's.
-                sweep.send(_alive(seen), signal.SIGKILL)
+                process_tree.send(_alive(seen), signal.SIGKILL)
                 count.survivors = len(gone_after(uid, GONE_S)[1])
                 end_all(uid)
             found = driver.answer or {}
@@ -246,9 +246,9 @@ def _lost_cluster(folder: Path) -> Count:
         if not (in_time and said_so and (home / "best.yaml").exists()):
             count.notes.append(f"it ended with {found!r}, signal {driver.signal}, in time: {in_time}")
     finally:
-        theirs = sweep.descendants(cluster.pid)
+        theirs = process_tree.descendants(cluster.pid)
         cluster.close()
-        sweep.send([*theirs, *_alive(seen)], signal.SIGKILL)
+        process_tree.send([*theirs, *_alive(seen)], signal.SIGKILL)
         shutil.rmtree(scratch, ignore_errors=True)
     count.lost, count.duplicated = losses(home)
     count.survived = int(not (count.notes or count.lost or count.duplicated or count.survivors))
@@ -292,15 +292,19 @@ def _folders(home: Path) -> list[Path]:
 def _part(victim: str, driver: int) -> int:
     """The process that is meant, 0 where there is none."""
     words = {"worker": "ray::", "raylet": "raylet/raylet", "head": "gcs_server"}[victim]
-    found = [pid for pid in sweep.descendants(driver) if words in _command(pid)]
+    found = [pid for pid in process_tree.descendants(driver) if words in _command(pid)]
     if victim == "worker":
         # The one that supervises the trial has the guard below it.
-        found = [p for p in found if any("guard.py" in _command(c) for c in sweep.descendants(p))]
+        found = [p for p in found if any("guard.py" in _command(c) for c in process_tree.descendants(p))]
     return found[0] if found else 0
 
 
 def _alive(seen: dict[int, int]) -> list[int]:
-    return [p for p, ticks in seen.items() if sweep.start_ticks(p) == ticks and not sweep.is_zombie(p)]
+    return [
+        p
+        for p, ticks in seen.items()
+        if process_tree.start_ticks(p) == ticks and not process_tree.is_zombie(p)
+    ]
 
 
 def _command(pid: int) -> str:

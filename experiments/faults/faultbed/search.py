@@ -17,15 +17,15 @@ from typing import Any
 from unittest import mock
 
 from autotune.clock import Clock, SimulatedClock
-from autotune.core.facts import Facts, HostFacts
-from autotune.core.study import Budget, SpaceRequest, StudySpec
-from autotune.core.trial import Assignment
-from autotune.core.wire import to_wire
 from autotune.driver import sync, tune
 from autotune.errors import AutotuneError
 from autotune.inspection.script import script_facts
 from autotune.launch.fake import COMPUTE_BOUND, FakeRunner
 from autotune.launch.runner import Ended, Runner
+from autotune.model.facts import Facts, HostFacts
+from autotune.model.study import Budget, SpaceRequest, StudySpec
+from autotune.model.trial import Assignment
+from autotune.model.wire import to_wire
 from autotune.store.journal import Entry, Journal
 from faultbed.common import Child, until, users_tree
 

@@ -12,10 +12,10 @@ from typing import Any
 from unittest import mock
 
 from autotune.clock import SimulatedClock
-from autotune.core.trial import Assignment, Failure, FailureKind
 from autotune.driver import tune
 from autotune.launch.fake import COMPUTE_BOUND, FakeRunner
 from autotune.launch.runner import Ended
+from autotune.model.trial import Assignment, Failure, FailureKind
 from faultbed.common import Case, Child, Count, until
 from faultbed.fake_mlflow import FakeMlflow
 
@@ -200,7 +200,7 @@ def _searched(plant: Plant, uri: str) -> dict[str, Any]:
         mock.patch.object(tune, "LocalRunner", Printing),
         mock.patch.object(tune, "SystemClock", return_value=clock),
         mock.patch.object(tune.enclosure, "available", return_value="redirect"),
-        mock.patch("autotune.cli.ended.head_start_s", return_value=0.0),
+        mock.patch("autotune.cli.outcome.head_start_s", return_value=0.0),
     ):
         codes = [command(words)]
         looks = (("show", "--trials"), ("show", "--json"), ("show", "--md"), ("list",), ("report",))

@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from autotune.core import wire
-from autotune.launch import sweep
+from autotune.launch.guard import process_tree
 from autotune.launch.process import LocalRunner
+from autotune.model import wire
 from faultbed.common import TRIALS, Case, Child, Count, dice, end_all, gone_after
 from faultbed.search import WORLD, begin, entries, lived, losses, running
 
@@ -78,7 +78,7 @@ def run(case: Case, folder: Path, *, patches: tuple[Any, ...] = ()) -> Count:
             time.sleep(dice(NAME, case["key"]).random() * 0.5)
             begun = time.monotonic()
             if what in WHOLE:
-                sweep.send(sweep.descendants(driver.pid), signal.Signals[name])
+                process_tree.send(process_tree.descendants(driver.pid), signal.Signals[name])
                 time.sleep(FIRST_S if "first" in what else 0.0)
             driver.kill(signal.Signals[name])
             if what == "SIGHUP under nohup":

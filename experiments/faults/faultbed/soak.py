@@ -15,21 +15,21 @@ from typing import Any
 from unittest import mock
 
 from autotune.clock import Clock, SimulatedClock
-from autotune.core import wire
-from autotune.core.config import Config
-from autotune.core.measurement import Measurement
-from autotune.core.stats import mean_interval
-from autotune.core.study import Study
-from autotune.core.trial import Assignment, Proposal, Stage
 from autotune.driver import tune
-from autotune.driver.rebuilt import space_of
+from autotune.driver.rebuild_space import space_of
 from autotune.driver.sync import Syncer
-from autotune.launch import enclosure
 from autotune.launch.fake import FakeRunner
 from autotune.launch.process import LocalRunner
 from autotune.launch.runner import Ended, Runner
+from autotune.launch.workspace import isolation as enclosure
+from autotune.model import wire
+from autotune.model.config import Config
+from autotune.model.measurement import Measurement
+from autotune.model.study import Study
+from autotune.model.trial import Assignment, Proposal, Stage
 from autotune.search.costs import Costs
 from autotune.search.strategy import Strategy
+from autotune.statistics.intervals import mean_interval
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
 from faultbed.common import TRIALS, Case, Child, Count, assignment, end_all, training, users_tree

@@ -11,13 +11,13 @@ from typing import Any
 from unittest import mock
 
 from autotune.clock import Clock, SimulatedClock
-from autotune.core.measurement import Measurement
-from autotune.core.trial import Assignment
 from autotune.driver import sync, tune
-from autotune.driver.rebuilt import space_of
+from autotune.driver.rebuild_space import space_of
 from autotune.launch.fake import FakeRunner
 from autotune.launch.runner import Ended, Runner
-from autotune.report import summary
+from autotune.model.measurement import Measurement
+from autotune.model.trial import Assignment
+from autotune.report.view import summary
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
 from autotune.store.outbox import MLFLOW

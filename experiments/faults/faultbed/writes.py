@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from autotune.launch import enter
+from autotune.launch.guard import namespace
 from autotune.store.journal import BALLAST_BYTES, Journal
 from faultbed.common import Case, Child, Count, dice
 from faultbed.search import begin, entries, lived, losses, undisturbed
@@ -68,7 +68,7 @@ def run(case: Case, folder: Path) -> Count:
 
 def can_mount() -> bool:
     """Whether this user may have a small disk of their own."""
-    with Child(lambda: enter._own_namespace() or True, Path(os.devnull)) as child:  # noqa: SLF001 (the way trials go)
+    with Child(lambda: namespace._own_namespace() or True, Path(os.devnull)) as child:  # noqa: SLF001 (the way trials go)
         child.wait(10.0)
         return child.answer is True
 
@@ -141,7 +141,7 @@ def _first_life(what: str, case: Case, home: Path, draw: Any) -> Any:
 
 def _mount(place: Path) -> None:
     """A small disk of our own, seen by this process and its children alone."""
-    enter._own_namespace()  # noqa: SLF001 (the way trials go)
+    namespace._own_namespace()  # noqa: SLF001 (the way trials go)
     libc = ctypes.CDLL(None, use_errno=True)
     private, recursive = 1 << 18, 16384
     libc.mount(b"none", b"/", None, ctypes.c_ulong(private | recursive), None)

@@ -13,9 +13,9 @@ ROOT, WORLD, HANGS_FROM = sys.argv[1:4]
 LASTS_S = float((*sys.argv, "0")[4])
 sys.path.insert(0, ROOT)
 
-from autotune.core import wire  # noqa: E402 (found through the line above)
-from autotune.core.measurement import Reading  # noqa: E402
 from autotune.launch.fake import World  # noqa: E402
+from autotune.model import wire  # noqa: E402 (found through the line above)
+from autotune.model.measurement import Reading  # noqa: E402
 from autotune.protocol.events import Closed, Done, Hello, Seen, StepRow, Steps  # noqa: E402
 from autotune.protocol.lines import Writer  # noqa: E402
 from autotune.protocol.plan import Plan  # noqa: E402

@@ -1,0 +1,120 @@
+"""What weakens the answer of a study, or was not reached, in whole sentences. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.answer.eligibility import how_it_broke, why_not
+from autotune.answer.reasons import ratio_text
+from autotune.compare.alpha_spending import FEWEST_PAIRS
+from autotune.compare.amortised_rate import screened
+from autotune.compare.bounds import largest_peak_bytes
+from autotune.compare.disturbances import busy_notes, clocks_apart, left_out, marked_runs
+from autotune.compare.drift import drifted
+from autotune.compare.energy import energy
+from autotune.compare.finalists import fastest_fitting, fits_and_is_sane
+from autotune.compare.loss_verdicts import loss_traces, trace_steps
+from autotune.compare.rounds import confirmation_cycles, disturbed_pairs
+from autotune.core.communication import dropped_text
+from autotune.loss.delayed_harm_rules import barred
+from autotune.model.config import Config
+from autotune.model.objective import ENERGY
+from autotune.model.study import SCRIPT_CHANGED
+from autotune.model.trial import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.compare.comparison import Comparison
+    from autotune.model.measurement import Estimate
+    from autotune.model.study import Study
+
+_BASE = Config()
+
+
+def caveats(
+    study: Study, rest: Sequence[Comparison], identical: Estimate | None, bar: float
+) -> tuple[str, ...]:
+    """What weakens the claim, and what was not reached.
+
+    Args:
+        study: As of now.
+        rest: What was compared and is no winner.
+        identical: Of `control`.
+        bar: Of `claim_bar`.
+    """
+    told: list[str] = []
+    if study.stopped == SCRIPT_CHANGED:
+        changed = study.changed or f"{study.spec.title} was changed meanwhile"
+        told.append(f"{changed}: this holds for the script as it was before.")
+    told += [*_memory_caveat(study), *_energy_caveat(study)]
+    if identical is not None and bar > 1.0:
+        told.append(
+            f"Your script differs from itself by {ratio_text(identical)}: this machine was not steady, and "
+            f"no gain is claimed whose lower bound is not above {bar:.2f}."
+        )
+    if (moved := drifted(study)) is not None:
+        told.append(
+            f"The machine drifted: at the end your script itself ran {ratio_text(moved)} times as fast as at "
+            "the start. Gains are taken within pairs and do not feel that; figures of single trials do."
+        )
+    for c in rest:
+        if c.wins:
+            told.append(f"{c.config.text()} reads {ratio_text(c.speedup)}, but {why_not(study, c, bar)}.")
+        elif 0 < c.speedup.n < FEWEST_PAIRS:
+            few = f"{c.config.text()} was confirmed in {c.speedup.n} of {FEWEST_PAIRS} pairs only"
+            broke = how_it_broke(study, c.config)
+            told.append(f"{few}: {broke}." if broke else f"{few}.")
+    if confirmation_cycles(study) and identical is None:
+        told.append("Too few runs to compare your script with itself.")
+    told += _refused_caveat(study)
+    if dropped := dropped_text(study):
+        told.append(dropped)
+    if aside := disturbed_pairs(study, Stage.CONFIRM, _BASE):
+        told.append(
+            f"{aside} pair{'s were' if aside > 1 else ' was'} set aside: something else used the machine "
+            "in one half and not in the other."
+        )
+    if not loss_traces(study, _BASE):
+        told.append("No loss was seen, so only changes that keep the arithmetic can be recommended.")
+    return tuple(told)
+
+
+def seen_from_outside(study: Study, compared: Sequence[Comparison]) -> list[str]:
+    """What was recorded beside the figures that these comparisons rest on."""
+    configs = list(dict.fromkeys(c.config for c in compared))
+    seen = [*marked_runs(study, configs), *clocks_apart(study, configs), *left_out(study)]
+    return [*seen, *busy_notes(study)]
+
+
+def _refused_caveat(study: Study) -> list[str]:
+    """What read faster than all else and was not confirmed, because no run of a search shows its harm."""
+    ranked, steps = screened(study), trace_steps(study)
+    tried = {t.config for t in study.told(Stage.CONFIRM)}
+    found = {c: why for c in ranked if c not in tried and (why := barred(study, c, steps)) is not None}
+    found = {c: why for c, why in found.items() if fits_and_is_sane(study, c)}
+    if not found:
+        return []
+    config = max(found, key=lambda c: (ranked[c], c.canonical()))
+    base = ranked.get(_BASE, 0.0)
+    if base <= 0 or ranked[config] <= max(r for c, r in ranked.items() if c not in found):
+        return []
+    ratio = ranked[config] / base
+    return [f"{config.text()} read {ratio:.2f} in screening and was not confirmed. {found[config].sentence}"]
+
+
+def _memory_caveat(study: Study) -> list[str]:
+    """Where the script itself needs more than the user allows: the fastest that does not."""
+    bound, own = study.spec.max_memory_bytes, largest_peak_bytes(study, _BASE)
+    if bound is None or own is None or own <= bound or (config := fastest_fitting(study)) is None:
+        return []
+    needs = (
+        f"Your unchanged script needs {own / 2**30:.2f} GiB, more than the {bound / 2**30:.2f} GiB allowed"
+    )
+    return [f"{needs}; the fastest seen that fits is {config.text()}."]
+
+
+def _energy_caveat(study: Study) -> list[str]:
+    if study.spec.objective != ENERGY or energy(study, _BASE) is not None:
+        return []
+    return ["No energy was counted for your script, so nothing can be picked by it."]

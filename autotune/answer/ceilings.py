@@ -1,0 +1,173 @@
+"""Ceilings: the most that a part of a step can gain, by how the script's first runs spent their time. Pure.
+
+A loop waits for data and it computes. Amdahl's law bounds what either part can gain: without the wait a step
+takes `1 - wait` of its time, and without the computing `wait` of it. Steps that the first run counted bound
+two parts of computing: number formats, and starting operations (`autotune.model.roofline`, decision 103).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from autotune.compare.amortised_rate import baseline_runs
+from autotune.compare.disturbances import OTHERS, STOPPED
+from autotune.core.communication import FAMILY, communication_ratio, is_dropped
+from autotune.model.knob_families import families_of
+from autotune.model.roofline import HEADROOM, Remainder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from autotune.model.facts import Facts
+    from autotune.model.measurement import Measurement
+    from autotune.model.study import Study
+    from autotune.model.trial import Trial
+
+PROVABLE: Final = 1.02
+"""A gain below this is within what runs of one configuration differ by on a quiet machine
+(experiments/noise_aa)."""
+
+_LARGEST: Final = 100.0
+"""A larger ratio is called none: no change of a script gains so much."""
+_LOADING: Final = frozenset({"loader"})
+_COMPUTING: Final = frozenset(
+    {"precision", "compile", "layout", "optimizer", "kernels", "memory", "communication", "wrapper"}
+)
+_PRECISION: Final = "precision"
+_SLOWED: Final = OTHERS | {STOPPED, "cpu_throttled", "throttled"}
+"""Flags of a run whose steps were slowed down in its window, and perhaps not where they were counted."""
+
+
+class Ceiling(NamedTuple):
+    """The most that a part of a step can gain.
+
+    Args:
+        part: ``loading``, ``computing``, ``precision``, ``launch overhead`` or ``communication``.
+        ratio: Of the throughput without that part to the baseline's; infinite where nothing bounds it.
+        families: Knob families that act on this part alone.
+    """
+
+    part: str
+    ratio: float
+    families: frozenset[str]
+
+    @property
+    def text(self) -> str:
+        """For people: ``loading: at most 1.08x``."""
+        if self.ratio > _LARGEST:
+            return f"{self.part}: no ceiling"
+        return f"{self.part}: at most {self.ratio:.2f}x"
+
+
+def ceilings(study: Study) -> tuple[Ceiling, ...]:
+    """What the baseline's runs bound, empty before one was measured.
+
+    Worker processes that take cores from the training slow its computing down. Without cores to spare nothing
+    therefore bounds what another number of workers gains. Counted steps, which give the workers more time,
+    bound nothing then.
+    """
+    runs = baseline_runs(study)
+    ratio = communication_ratio(study)
+    exchanged = () if ratio is None else (Ceiling("communication", ratio, frozenset({FAMILY})),)
+    return (*_of_waits(study, runs), *_of_counted_steps(study, runs), *exchanged)
+
+
+def hopeless(study: Study) -> frozenset[str]:
+    """Knob families whose ceiling is below what can be proved, beside every configuration that was measured.
+
+    Where computing has become faster loading takes a larger share of a step, and the other way round.
+    """
+    runs, space = baseline_runs(study), study.space
+    dropped = frozenset({FAMILY}) if is_dropped(study) else frozenset[str]()
+    if not _of_waits(study, runs) or space is None:
+        return dropped
+    ended = study.told()
+    loading, _ = _of_waits(study, (t for t in ended if not families_of(space, t.config) & _LOADING))
+    _, computing = _of_waits(study, ended)
+    parts = (loading, computing, *_of_counted_steps(study, runs, fed=True))
+    return dropped.union(*(c.families for c in parts if c.ratio < PROVABLE))
+
+
+def _of_waits(study: Study, trials: Iterable[Trial]) -> tuple[Ceiling, ...]:
+    """Of loading and of computing, by how these runs spent their time; empty where that is not known."""
+    runs = [t.measurement for t in trials if t.measurement is not None]
+    facts = study.facts
+    if not runs or facts is None or facts.run is None:
+        return ()
+    # The largest wait seen bounds loading, the smallest bounds computing: neither may rule out too much.
+    waits = [min(1.0, max(0.0, m.data_wait_frac)) for m in runs]
+    loading = _over(1.0 - max(waits))
+    if facts.run.loader is None:
+        loading = 1.0
+    elif _workers_take_cores(facts):
+        loading = math.inf
+    return (
+        Ceiling("loading", loading, _LOADING),
+        Ceiling("computing", _over(min(waits)), _COMPUTING),
+    )
+
+
+def _of_counted_steps(study: Study, trials: Iterable[Trial], *, fed: bool = False) -> list[Ceiling]:
+    """Return the ceilings of number formats, where one can be chosen, and of starting operations.
+
+    What starts fewer operations moves fewer bytes as well, so no family acts on their starts alone.
+
+    Args:
+        study: As of now.
+        trials: Runs of the script, one or more of which counted steps.
+        fed: As if data never were late, which other configurations may bring about.
+    """
+    facts, space = study.facts, study.space
+    if facts is None or facts.run is None:
+        return []
+    if facts.run.model is not None and facts.run.model.device == "cpu" and _workers_take_cores(facts):
+        return []
+    runs = [t.measurement for t in trials if t.measurement is not None]
+    left = [
+        _left(m, found, fed=fed)
+        for m in runs
+        if _SLOWED.isdisjoint(m.contamination.flags) and (found := Remainder.of(m.extra)) is not None
+    ]
+    if not left:
+        return []
+    is_free = space is None or any(d.family == _PRECISION for d in space.free())
+    formats, starts = (max(map(_over, shares)) for shares in zip(*left, strict=True))
+    found = [Ceiling(_PRECISION, formats, frozenset({_PRECISION}))] if is_free else []
+    return [c for c in (*found, Ceiling("launch overhead", starts, frozenset())) if not math.isinf(c.ratio)]
+
+
+def _left(m: Measurement, bound: Remainder, *, fed: bool) -> tuple[float, float]:
+    """Return the least shares of a step that are left with the fastest format, and with immediate starts.
+
+    A step goes on to wait as long for data, whatever computing takes; `fed` takes that wait off both.
+    """
+    # While the thread waited for a CPU, nothing of a step made progress.
+    queued = 0.0 if bound.ops_s is None else min(0.95, m.contamination.run_queue_frac)
+    step_s = m.step_time_s.value * (1.0 - queued)
+    wait_s = m.data_wait_frac * step_s
+    if bound.ops_s is not None and bound.outside_s is not None and bound.kernels_s is not None:
+        formats_s = max(step_s - (bound.ops_s - bound.reduced_s), bound.reduced_s)
+        starts_s = max(step_s - bound.outside_s, bound.kernels_s)
+    else:
+        busy = m.extra.get("device_busy_frac")
+        busy_s = step_s - wait_s if busy is None else min(1.0, busy) * step_s
+        # While the device is idle it waits for the host, which another format makes no faster.
+        formats_s = step_s - busy_s + min(bound.reduced_s, busy_s / HEADROOM)
+        starts_s = 0.0 if busy is None or bound.gaps_s is None else busy_s - bound.gaps_s
+    off_s = wait_s if fed and wait_s < step_s else 0.0
+    formats_s, starts_s = (max(wait_s, left_s) - off_s for left_s in (formats_s, starts_s))
+    return min(1.0, formats_s / (step_s - off_s)), min(1.0, starts_s / (step_s - off_s))
+
+
+def _over(share: float) -> float:
+    return 1.0 / share if share > 0.0 else math.inf
+
+
+def _workers_take_cores(facts: Facts) -> bool:
+    assert facts.run is not None
+    run, cpus = facts.run, facts.host.cpus
+    if run.loader is None or run.loader.num_workers == 0:
+        return False
+    on_cpu = run.model is not None and run.model.device == "cpu"
+    return ((run.threads or cpus) if on_cpu else 1) + run.loader.num_workers > cpus

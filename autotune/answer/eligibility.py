@@ -1,0 +1,107 @@
+"""What stands against recommending a config that was compared: as a decision, and in words. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.compare.bounds import fits, is_frugal
+from autotune.compare.break_even import break_even
+from autotune.compare.comparison import spent_by_cycle
+from autotune.compare.control import against_itself, claim_bar
+from autotune.compare.failed_configs import PAIRED, broken
+from autotune.compare.loss_verdicts import loss_traces
+from autotune.compare.rounds import confirmation_cycles
+from autotune.model.config import Config
+from autotune.model.effect import Effect
+from autotune.model.objective import ENERGY
+from autotune.model.trial import Family
+
+if TYPE_CHECKING:
+    from autotune.compare.comparison import Comparison
+    from autotune.model.study import Study
+
+_BASE = Config()
+_FEWEST_SAVING_PAIRS = 3
+"""Pairs that a saving of energy needs: no prior on the scatter of joules adds to what two pairs know."""
+
+
+def is_lawful(study: Study, compared: Comparison) -> bool:
+    """Its runs, loss and memory let it be recommended."""
+    if compared.config in broken(study):
+        return False
+    if not fits(study, compared.peak_bytes) or not is_frugal(study, compared.config):
+        return False
+    if _late(study, compared):
+        return False
+    if compared.loss.passed:
+        return True
+    blind = not loss_traces(study, _BASE)
+    unclear = compared.loss.verdict == "unclear" and not compared.loss.rule
+    return blind and compared.effect is Effect.EXACT and unclear
+
+
+def saves(study: Study, compared: Comparison) -> bool:
+    """It takes less energy per sample beyond doubt, where that is what is searched for."""
+    if study.spec.objective != ENERGY:
+        return True
+    saving = compared.saving
+    if saving is None or saving.n < _FEWEST_SAVING_PAIRS:
+        return False
+    spent = spent_by_cycle(study, confirmation_cycles(study))
+    own = [spent[g][_BASE] for g in sorted(spent) if _BASE in spent[g]]
+    return saving.low > claim_bar(against_itself(own))
+
+
+def why_not(study: Study, compared: Comparison, bar: float) -> str:
+    """Why a config that is faster beyond doubt is not recommended: the end of a sentence.
+
+    Args:
+        study: As of now.
+        compared: One that wins.
+        bar: Of `claim_bar`.
+    """
+    if broke := how_it_broke(study, compared.config):
+        return broke
+    if not fits(study, compared.peak_bytes):
+        return "it needs more memory than allowed"
+    if not is_frugal(study, compared.config):
+        return "it takes more energy per sample than wanted, or none was counted for it"
+    if late := _late(study, compared):
+        return late
+    if compared.speedup.low <= bar:
+        return f"your script differs from itself by up to {bar:.2f} times here"
+    if not saves(study, compared):
+        return "it is not shown to take less energy per sample than your script"
+    if compared.loss.rule:
+        return compared.loss.reason[0].lower() + compared.loss.reason[1:].rstrip(".")
+    if not compared.loss.passed:
+        return "its loss is not shown to keep up: " + compared.loss.reason.rstrip(".")
+    return "it was found by taking apart a winner that is none"
+
+
+def how_it_broke(study: Study, config: Config) -> str:
+    """How a run failed after which it is no answer: the end of a sentence."""
+    trial = broken(study).get(config)
+    if trial is None or trial.failure is None:
+        return ""
+    if trial.failure.kind.family is Family.DIVERGED:
+        return f"its loss became no number in trial {trial.number}"
+    runs = len(study.of(config, *PAIRED))
+    return f"trial {trial.number}, one of its {runs} runs in pairs, failed ({trial.failure.kind.words})"
+
+
+def _late(study: Study, compared: Comparison) -> str:
+    """Where its compile has not paid back by the end of the planned run: the end of a sentence."""
+    paid = None if compared.effect is Effect.TRAINING else break_even(study, compared.config)
+    if paid is None or not paid.is_late or paid.run_s is None:
+        return ""
+    back = "never pays back" if paid.seconds is None else f"pays back after {_time(paid.seconds)}"
+    return f"its compile of {_time(paid.compile_s)} {back}, and your run is about {_time(paid.run_s)}"
+
+
+def _time(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"

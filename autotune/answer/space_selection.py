@@ -1,0 +1,194 @@
+"""Which of several search spaces suits a script: decided by what its first run showed. Pure.
+
+``--space auto`` loads its candidates at the start and journals them with the study. The choice
+follows from journaled facts alone, so a resumed study and whoever reads it later make the same one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from autotune.model.facts import training_memory_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.model.config import Value
+    from autotune.model.facts import Facts, RunFacts
+    from autotune.model.measurement import Measurement
+    from autotune.model.study import SpaceRequest, Study, StudySpec
+
+CANDIDATES: Final = ("default", "cpu", "gpu_vision", "gpu_transformer", "memory", "dataloader")
+"""Presets that ``auto`` chooses among; `default` where the first run says nothing clear."""
+
+MOST_WORKERS: Final = 32
+"""Workers that can help where the loader waits for storage or a network and not for a core."""
+
+_WAITS: Final = 0.1
+_FULL: Final = 0.85
+_STATE_SHARE: Final = 0.6
+_COPIES: Final = 4
+_STILL_WAITS: Final = 2.0
+_LOADER_WAITS: Final = 0.5
+_STARVED_ON_CPU: Final = 0.8
+_COLLECTS: Final = 0.02
+"""Less of the time than this spent on looking for garbage is not worth a run."""
+_COLLECTOR: Final = "gc_control"
+_DISTRIBUTED: Final[Mapping[str, tuple[str, ...]]] = {
+    "ddp": (
+        *("ddp_bucket_cap_mb", "ddp_comm_hook", "ddp_no_sync", "ddp_find_unused_parameters"),
+        *("ddp_gradient_as_bucket_view", "ddp_static_graph", "cpu_affinity"),
+    ),
+    "fsdp": ("fsdp_reshard_after_forward", "fsdp_prefetch", "fsdp_param_dtype", "cpu_affinity"),
+}
+"""Wrapper of several processes -> knobs that keep the training, by expected gain (docs/distributed.md)."""
+_DISTRIBUTED_STARTS: Final[Mapping[str, tuple[Mapping[str, Value], ...]]] = {
+    "ddp": ({"ddp_bucket_cap_mb": "one_bucket"}, {"ddp_comm_hook": "fp16"}),
+    "fsdp": ({"fsdp_reshard_after_forward": False},),
+}
+
+
+def settled(study: Study) -> StudySpec:
+    """The study's specification with one search space, as soon as a baseline was measured.
+
+    A space that the user named stays; among candidates the first measured baseline decides.
+    """
+    spec, facts = study.spec, study.facts
+    measured = next((t.measurement for t in study.baseline if t.measurement), None)
+    if not spec.space.candidates or facts is None or facts.run is None or measured is None:
+        return spec
+    space = _with_collector(_taken(spec.space, *_choice(facts, measured, spec.max_memory_bytes)), facts.run)
+    space = _with_distributed(space, facts.run)
+    bounds = [b for b in (spec.max_memory_bytes, space.bound_bytes(facts.host, facts.run)) if b is not None]
+    return replace(spec, space=space, max_memory_bytes=min(bounds, default=None))
+
+
+def likely(request: SpaceRequest, facts: Facts) -> SpaceRequest:
+    """The candidate that is likely before the script has run; a named space as it is."""
+    if not request.candidates:
+        return request
+    if not facts.host.has_cuda:
+        return _taken(request, "cpu", "there is no NVIDIA device")
+    imports = set(facts.script.imports)
+    for packages, name in (
+        ({"transformers"}, "gpu_transformer"),
+        ({"torchvision", "timm"}, "gpu_vision"),
+    ):
+        if found := sorted(packages & imports):
+            return _taken(request, name, f"the script imports {' and '.join(found)}")
+    return _taken(request, "default", "the source does not say what kind of model it trains")
+
+
+def _taken(request: SpaceRequest, name: str, reason: str) -> SpaceRequest:
+    """The candidate of that name, the first one where there is none."""
+    found = next((c for c in request.candidates if c.name == name), request.candidates[0])
+    return replace(found, reason=reason)
+
+
+def _with_collector(space: SpaceRequest, run: RunFacts) -> SpaceRequest:
+    """When Python looks for garbage takes part where that was seen to take time, and early.
+
+    Not where the user has left knobs out, nor where the script says itself when that is.
+    """
+    frac = run.collecting_frac
+    if frac is None or frac < _COLLECTS or run.values.get(_COLLECTOR) not in (None, "auto"):
+        return space
+    if space.narrowed or _COLLECTOR in {*space.knobs, *space.fixed}:
+        return space
+    first, *rest = space.knobs.items() or [(_COLLECTOR, ())]
+    knobs = dict([first, (_COLLECTOR, ("auto", "freeze")), *rest])
+    why = f"{_COLLECTOR} takes part, as Python looks for garbage {100 * frac:.0f} % of the time"
+    return replace(space, knobs=knobs, added=(_COLLECTOR,), reason=f"{space.reason}; {why}")
+
+
+def _with_distributed(space: SpaceRequest, run: RunFacts) -> SpaceRequest:
+    """Knobs of several processes take part where several train, before all others.
+
+    Not where the user has left knobs out. In a single process they would add nothing but refusals.
+    """
+    if run.parallel is None or space.narrowed:
+        return space
+    named = {*space.knobs, *space.fixed}
+    added = tuple(knob for knob in _DISTRIBUTED[run.parallel.wrapper] if knob not in named)
+    return replace(
+        space,
+        knobs={**dict.fromkeys(added, ()), **space.knobs},
+        starts=(*_DISTRIBUTED_STARTS[run.parallel.wrapper], *space.starts),
+        added=(*space.added, *added),
+        reason=f"{space.reason}; {run.ranks} processes train together",
+    )
+
+
+def _choice(facts: Facts, measured: Measurement, bound_bytes: int | None) -> tuple[str, str]:
+    """Name of a preset, and why; the thresholds are design values."""
+    model = None if facts.run is None else facts.run.model
+    if model is None:
+        return "default", "no model was seen that is trained"
+    cuda = model.device.startswith("cuda")
+    if why := _short_of_memory(facts, measured, bound_bytes, cuda=cuda):
+        return "memory", why
+    if why := _starved(facts, measured, cuda=cuda):
+        return "dataloader", why
+    if model.device == "cpu":
+        return "cpu", f"training runs on the CPU{_waiting(measured)}"
+    if not cuda:
+        return "default", f"training runs on a device of the kind {model.device}"
+    attends = facts.run is not None and facts.run.attention is not None
+    if attends and model.has_4d:
+        return "default", "the model has attention and convolutions over images"
+    if attends:
+        return (
+            "gpu_transformer",
+            f"the model has attention and trains on an NVIDIA device{_waiting(measured)}",
+        )
+    if model.has_4d:
+        return (
+            "gpu_vision",
+            f"the model has convolutions over images, on an NVIDIA device{_waiting(measured)}",
+        )
+    return "default", "neither attention nor convolutions over images were seen"
+
+
+def _waiting(measured: Measurement) -> str:
+    waits = measured.data_wait_frac
+    return f", and the script waits for data {100 * waits:.0f} % of its time" if waits >= _WAITS else ""
+
+
+def _short_of_memory(
+    facts: Facts, measured: Measurement, bound_bytes: int | None, *, cuda: bool
+) -> str | None:
+    """Peak memory near what there is, or a model that with its optimizer nearly fills the device."""
+    whole = training_memory_bytes(facts.host, facts.run) if cuda else measured.memory.limit
+    limit = min((b for b in (whole, bound_bytes) if b), default=0)
+    peak = measured.memory.peak_bytes or 0
+    if limit and peak >= _FULL * limit:
+        return f"at its peak the script takes {100 * peak / limit:.0f} % of the memory that it may use"
+    model = None if facts.run is None else facts.run.model
+    # Weights, gradients and the two moments of Adam.
+    state = 0 if model is None else _COPIES * model.parameter_bytes
+    if cuda and limit and state >= _STATE_SHARE * limit:
+        return f"the model and its optimizer take about {100 * state / limit:.0f} % of the device's memory"
+    return None
+
+
+def _starved(facts: Facts, measured: Measurement, *, cuda: bool) -> str | None:
+    """It waits for data, and by far would with as many workers as can help: computing hardly counts."""
+    loader = None if facts.run is None else facts.run.loader
+    waits = min(0.999, measured.data_wait_frac)
+    if loader is None or waits < _WAITS:
+        return None
+    busy = loader.fetch_cpu_frac
+    shares_cores = busy is None or busy >= _LOADER_WAITS
+    # Where both use the same cores, what computes faster leaves them to the loader.
+    if not cuda and shares_cores and waits < _STARVED_ON_CPU:
+        return None
+    most = max(1, facts.host.cpus) if shares_cores else MOST_WORKERS
+    # A loop without workers loads and computes in turn; with workers it runs at the loader's pace.
+    rest = waits / most if loader.num_workers == 0 else 1.0 / max(1.0, most / loader.num_workers)
+    if rest <= _STILL_WAITS * (1.0 - waits):
+        return None
+    return (
+        f"the script waits for data {100 * waits:.0f} % of its time, and loading would still be the "
+        f"slower part with {most} workers"
+    )

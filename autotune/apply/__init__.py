@@ -1,1 +1,0 @@
-"""From a Config to the way a script is started."""

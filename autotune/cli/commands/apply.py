@@ -1,0 +1,291 @@
+"""`autotune apply`."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from autotune.cli.options import Allow, Pick, Python
+from autotune.errors import NotApplied, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.cli.best_file import BestFile
+    from autotune.export.best_config import BestConfig, PickPart
+    from autotune.inspection.command import Command
+    from autotune.model.change import Change
+    from autotune.model.facts import HostFacts
+    from autotune.model.trial import Launch
+
+IN_PROCESS = ("keyword", "patch", "constant")
+
+
+def apply(
+    file: Annotated[str, typer.Argument(metavar="best.yaml", help="The file that a search wrote.")],
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="-- CMD", help="After --: python train.py ... Default: the command that was searched."
+        ),
+    ] = None,
+    *,
+    pick: Pick = "",
+    python: Python = "",
+    allow: Allow = None,
+    print_env: Annotated[
+        bool, typer.Option("--print-env", help="Print the plain command and run nothing.")
+    ] = False,
+    diff: Annotated[bool, typer.Option("--diff", help="Print the changes and run nothing.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Run even if the script has changed.")] = False,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict", help="End with 6, in place of a warning, if the run contradicts the search."
+        ),
+    ] = False,
+) -> int:
+    """Train with a configuration that a search found.
+
+    Ends with the script's own exit code, or with 6 if the configuration does not take effect at once.
+    A change that later contradicts the search is undone, with a warning, and the training continues.
+    """
+    from autotune.cli.best_file import BestFile
+
+    _check_is_result(file)
+    given = BestFile(file)
+    best = given.best
+    name, chosen = best.chosen(pick)
+    if diff:
+        sys.stdout.write(diff_text(best, name, chosen))
+        return 0
+    from autotune.inspection.command import verify
+
+    run = _under_torchrun(given.command(command or [], python), typed=bool(command))
+    for note in run.notes:
+        print(f"autotune: {note}", file=sys.stderr)
+    verify(run)
+    _check(best, chosen, run, force=force or print_env)
+    changes = given.changes(chosen, run, allow=allow or ())
+    if print_env:
+        sys.stdout.write(plain_command(changes, run))
+        return 0
+    return _run(given, name, chosen, _launch(changes, run), run, strict=strict)
+
+
+def _check_is_result(file: str) -> None:
+    """Explain what `apply` takes where a script was named.
+
+    Raises:
+        UsageError: The file is a script.
+    """
+    if not file.endswith(".py"):
+        return
+    best = "best.yaml"
+    hint = f"autotune apply {best} -- python {file}"
+    if not Path(best).is_file():
+        hint = f"search first: autotune search {file}; that writes {best}; then: {hint}"
+    raise UsageError(f"{file} is a script; apply takes the file that a search wrote", hint=hint)
+
+
+def diff_text(best: BestConfig, name: str, pick: PickPart) -> str:
+    """What a pick changes, a line per knob."""
+    from autotune.model.config import value_text
+
+    if not pick.changes:
+        return f"{name}: your unchanged script\n"
+    rows = [
+        (
+            c.knob,
+            value_text(best.baseline.knobs.get(c.knob)) or "unread",
+            value_text(c.value),
+            f"{c.how} {c.spelling}".strip(),
+        )
+        for c in pick.changes
+    ]
+    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    lines = [f"{k:<{widths[0]}}  {a:>{widths[1]}} -> {b:<{widths[2]}}  by {how}" for k, a, b, how in rows]
+    return "\n".join([f"{name}: {claim_text(pick)}, {pick.effect}", *lines]) + "\n"
+
+
+def claim_text(pick: PickPart) -> str:
+    """``2.26x [2.09, 2.45]``: what the search claimed of a pick, with its interval where it has one.
+
+    Of a pick that is not confirmed its number of runs: ``2.18x in 3 runs, not confirmed``.
+    """
+    from autotune.answer.outcome import candidate_text
+    from autotune.model.measurement import Estimate
+
+    low, high = pick.speedup.low, pick.speedup.high
+    known = Estimate(
+        value=pick.speedup.value,
+        low=low or 0.0,
+        high=math.inf if high is None else high,
+        n=pick.speedup.n,
+        unit=pick.speedup.unit,
+    )
+    if pick.runs:
+        return candidate_text(known, pick.runs)
+    ends = f" [{low:.2f}, {high:.2f}]" if known.is_bounded else ""
+    return f"{known.value:.2f}x{ends}"
+
+
+def plain_command(changes: Sequence[Change], run: Command) -> str:
+    """The command line and variables of a pick, with what they cannot set as comments.
+
+    What makes one step together is all in the line, or all in the comments: a line never trains on another
+    batch than the pick or the script.
+    """
+    from autotune.export.formats.command import command_line
+    from autotune.export.formats.content import Tuned, way_of, whole
+
+    start = [run.python, *run.options, *(("-m", run.module) if run.module else (run.script,))]
+    tuned = Tuned(changes=tuple(changes))
+    said = whole(lambda tuned: command_line(tuned, start, run.args, os.environ), tuned)
+    inside = [change for change in changes if change.knob not in said.said]
+    lines = [f"# {c.knob}={c.value}: {way_of(c)}, needs `autotune apply`" for c in inside]
+    if run.launcher:
+        lines.append(f"# without {run.launcher}, whose variables the script has to get: start it by that")
+    return "\n".join([*lines, said.text])
+
+
+def _under_torchrun(run: Command, *, typed: bool) -> Command:
+    """Where torchrun has started this process as one of several: one of them, and no launch of its own.
+
+    Raises:
+        UsageError: A launcher was typed in each of them.
+    """
+    from dataclasses import replace
+
+    if not run.launcher or not {"TORCHELASTIC_RUN_ID", "RANK"} <= os.environ.keys():
+        return run
+    if typed:
+        raise UsageError(
+            f"torchrun has started this process already, and {run.launcher} would start others in each",
+            hint="name the script: torchrun ... -m autotune apply best.yaml -- python train.py ...",
+        )
+    return replace(run, launcher="")
+
+
+def _check(best: BestConfig, pick: PickPart, run: Command, *, force: bool) -> None:
+    """Say what differs from the search's machine; a changed script under a patch ends it."""
+    import hashlib
+
+    from autotune.export.best_config import differences
+    from autotune.inspection.host import host_facts
+
+    sha256 = hashlib.sha256(Path(run.inspected).read_bytes()).hexdigest()
+    found = differences(best, host_facts(), torch=_torch_version(run), script_sha256=sha256)
+    relying = [change.knob for change in pick.changes if change.how in IN_PROCESS]
+    if "script" in found and relying and not force:
+        raise NotApplied(
+            f"{run.title} is not the script that was searched, and these knobs rely on its code: "
+            + ", ".join(relying),
+            hint="search again, or run it all the same with --force",
+        )
+    for sentence in found.values() if pick.changes else ():
+        print(f"warning: {sentence}; the gain may not hold", file=sys.stderr)
+
+
+def _torch_version(run: Command) -> str:
+    """Of the interpreter that will run the script; empty where it has none."""
+    from importlib import metadata
+
+    if run.python != sys.executable:
+        from autotune.inspection.interpreter import interpreter
+
+        return interpreter(run.python, run.options).versions.get("torch", "")
+    try:
+        return metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _launch(changes: Sequence[Change], run: Command) -> Launch:
+    from autotune.space.command import build_launch
+    from autotune.space.environment import user_environment
+
+    return build_launch(
+        script=run.script,
+        args=run.args,
+        python=run.python,
+        cwd=str(Path.cwd()),
+        env=user_environment(os.environ, keep_loggers=True, trial=False),
+        changes=changes,
+        protect=False,
+        measure=False,
+        module=run.module,
+        options=run.options,
+        launcher=run.launcher,
+        source=run.source,
+    )
+
+
+def _run(given: BestFile, name: str, pick: PickPart, launch: Launch, run: Command, *, strict: bool) -> int:
+    from dataclasses import replace
+
+    from autotune.launch.direct_run import run_plain
+    from autotune.model.config import config_text
+
+    best = given.best
+    if not pick.changes:
+        print(f"autotune: {name} is your unchanged script", file=sys.stderr)
+    else:
+        said = config_text({change.knob: change.value for change in pick.changes})
+        print(f"autotune: {name}: {said}", file=sys.stderr)
+    if pick.runs:
+        go_on = f"; confirm it: {given.resume()}" if given.resume() else ""
+        print(f"autotune: {name}: {claim_text(pick)}{go_on}", file=sys.stderr)
+    if pick.advice:
+        print(f"autotune: {pick.advice}", file=sys.stderr)
+    launch = replace(launch, env={**_cache_variables(best, pick, run), **launch.env})
+    if variables := _set_text(launch):
+        print(f"autotune: sets {variables}", file=sys.stderr)
+    with tempfile.TemporaryDirectory(prefix="autotune-apply-", ignore_cleanup_errors=True) as folder:
+        return run_plain(launch, Path(folder), own=best.baseline.knobs, strict=strict)
+
+
+def _set_text(launch: Launch) -> str:
+    """``OMP_NUM_THREADS=2``: every variable that the script gets from us, in the notation of a shell."""
+    import shlex
+
+    from autotune.text.redact import redact
+
+    changed = {name: value for name, value in launch.env.items() if os.environ.get(name) != value}
+    return redact(" ".join(f"{name}={shlex.quote(value)}" for name, value in sorted(changed.items())))
+
+
+def _cache_variables(best: BestConfig, pick: PickPart, run: Command) -> dict[str, str]:
+    """Variables that point at a copy of what the search has compiled for this config, where it fits here."""
+    import hashlib
+
+    from autotune.cli.open_study import compiled_for
+    from autotune.errors import AutotuneError
+    from autotune.launch.workspace.compile_caches import lent
+
+    try:
+        sha256 = hashlib.sha256(Path(run.inspected).read_bytes()).hexdigest()
+        published = compiled_for(best.study.id, pick.trial, _host(run), sha256)
+        return {} if published is None else lent(published)
+    except (AutotuneError, OSError):
+        return {}
+
+
+def _host(run: Command) -> HostFacts:
+    """This machine, with the versions that the script will find."""
+    from dataclasses import replace
+
+    from autotune.inspection.host import host_facts
+    from autotune.inspection.interpreter import interpreter
+
+    host = host_facts()
+    if run.python == sys.executable:
+        return host
+    found = interpreter(run.python, run.options)
+    return replace(host, python=found.version, versions=found.versions)

@@ -1,0 +1,361 @@
+"""`autotune export`."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from autotune.cli.options import Allow, Json, Python
+from autotune.errors import EXIT_NO, EXIT_YES, NotApplied, UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from autotune.cli.best_file import BestFile
+    from autotune.export.best_config import PickPart
+    from autotune.export.formats.content import Exported, Tuned
+    from autotune.export.formats.source import Source
+    from autotune.inspection.command import Command
+
+EXPORT_SCHEMA = "autotune.export/v1"
+
+
+class Format(str, Enum):
+    """Whose words a configuration is said in."""
+
+    argv = "argv"
+    env = "env"
+    hf = "hf"
+    lightning = "lightning"
+    accelerate = "accelerate"
+    deepspeed = "deepspeed"
+    diff = "diff"
+    optuna = "optuna"
+
+
+_FORMS = {
+    Format.env: ("dotenv", "export"),
+    Format.hf: ("json", "keywords"),
+    Format.lightning: ("keywords", "json"),
+}
+"""Formats that can be written in several ways, the usual one first."""
+
+
+def export(
+    file: Annotated[
+        str, typer.Argument(metavar="best.yaml", help="The file that a search wrote; optuna: or a study.")
+    ],
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="-- CMD", help="argv, diff: python train.py ... Default: the command that was searched."
+        ),
+    ] = None,
+    *,
+    to: Annotated[
+        Format,
+        typer.Option(
+            "--as",
+            help="argv (the default): the command line. env: variables. hf: TrainingArguments. "
+            "lightning: keywords of Trainer and DataLoader. accelerate, deepspeed: their files. "
+            "diff: of the script. optuna: every "
+            "trial of the study, as a SQLite file for optuna-dashboard.",
+        ),
+    ] = Format.argv,
+    form: Annotated[
+        str,
+        typer.Option(
+            metavar="FORM", help="env: dotenv or export; hf: json or keywords; lightning: keywords or json."
+        ),
+    ] = "",
+    pick: Annotated[
+        str, typer.Option(metavar="PICK", help="safe, best, fastest or likely. Default: the file's own.")
+    ] = "",
+    out: Annotated[
+        str, typer.Option(metavar="FILE", help="optuna: the file. Default: NAME.optuna.db here.")
+    ] = "",
+    python: Python = "",
+    allow: Allow = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="diff: even if the script has changed since the search.")
+    ] = False,
+    json: Json = False,
+) -> int:
+    """Write a configuration as the options or files of another program.
+
+    Exit codes: 0 at least one change is written, or there is none; 1 the format can express none of them;
+    2 usage; 6 a diff of a script that has changed since the search.
+    """
+    from autotune.cli.outcome import guarded, print_json
+
+    with guarded(as_json=json):
+        from autotune.cli.best_file import BestFile
+
+        if to is Format.optuna:
+            return _optuna(file, out, as_json=json)
+        if out:
+            raise UsageError("--out is of --as optuna alone", hint="send the output into a file: > FILE")
+        shape, given = _form(to, form), BestFile(file)
+        name, chosen = given.best.chosen(pick)
+        asked = _Asked(file=given, words=command or [], python=python, allow=tuple(allow or ()), force=force)
+        said = _exported(to, shape, chosen, asked)
+        apply = _apply_command(file, command or [], pick)
+        code = EXIT_NO if chosen.changes and not said.said else EXIT_YES
+        notes = [*said.notes, *_notes(chosen)]
+        if json:
+            print_json(
+                {
+                    "schema": EXPORT_SCHEMA,
+                    "format": to.value,
+                    "form": shape,
+                    "pick": name,
+                    "said": list(said.said),
+                    "left": [{"knob": x.knob, "value": x.value, "reason": x.reason} for x in said.left],
+                    "notes": notes,
+                    "apply": apply,
+                    "content": said.data,
+                    "text": said.text,
+                    "exit": code,
+                }
+            )
+        else:
+            _show(said, notes, _head(file, name, chosen), apply)
+    return code
+
+
+def _optuna(name: str, out: str, *, as_json: bool) -> int:
+    """Write every trial of a study for Optuna.
+
+    Args:
+        name: A best.yaml, or a study.
+        out: File to create; empty for one named after the study.
+        as_json: Print an object.
+
+    Raises:
+        UsageError: The file exists.
+        StudyNotFound: The study is not on this machine.
+    """
+    from autotune.cli.open_study import open_study
+    from autotune.cli.outcome import print_json, shown_path
+    from autotune.export.best_config import read_best
+    from autotune.search.samplers.optuna_export import write_optuna
+    from autotune.store.paths import find_study
+
+    study = open_study(find_study(read_best(name).study.id if Path(name).is_file() else name)).study
+    path = Path(out or f"{study.spec.label}.optuna.db").absolute()
+    try:
+        count = write_optuna(study, path)
+    except FileExistsError:
+        raise UsageError(f"{path} exists", hint="name another file: --out FILE") from None
+    url = f"sqlite:///{path}"
+    if as_json:
+        print_json(
+            {"schema": EXPORT_SCHEMA, "format": "optuna", "trials": count, "storage": url, "exit": EXIT_YES}
+        )
+    else:
+        print(f"{shown_path(str(path))}: {count} trials; open it: optuna-dashboard {shlex.quote(url)}")
+    return EXIT_YES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What the formats need that speak of a command or of a script."""
+
+    file: BestFile
+    words: list[str]
+    python: str
+    allow: tuple[str, ...]
+    force: bool
+
+
+def _form(to: Format, form: str) -> str:
+    known = _FORMS.get(to, ())
+    if not form:
+        return known[0] if known else ""
+    if form in known:
+        return form
+    if not known:
+        raise UsageError(f"--as {to.value} has one form alone", hint="leave out --form")
+    raise UsageError(
+        f'--as {to.value} has no form "{form}"',
+        hint=did_you_mean(form, known) or f"it has: {', '.join(known)}",
+    )
+
+
+def _exported(to: Format, form: str, chosen: PickPart, asked: _Asked) -> Exported:
+    from autotune.export.formats.content import Tuned, whole
+
+    run = asked.file.command(asked.words, asked.python) if to is Format.diff else None
+    if run is not None and chosen.changes and not asked.force and not _is_same(run, asked):
+        raise NotApplied(
+            f"{run.title} is not the script that was searched, and lines noted then may be others by now",
+            hint="search again, or go by what it calls now: --force",
+        )
+    changes = asked.file.changes(chosen, run, allow=asked.allow)
+    tuned = Tuned(changes=changes, knobs=chosen.knobs, on_device=bool(asked.file.best.environment.gpu))
+    return whole(_format(to, form, asked, run), tuned)
+
+
+def _format(to: Format, form: str, asked: _Asked, run: Command | None) -> Callable[[Tuned], Exported]:
+    match to:
+        case Format.argv:
+            from autotune.export.formats.command import command_line
+
+            start, args = _started(asked)
+            return lambda tuned: command_line(tuned, start, args, os.environ)
+        case Format.env:
+            from autotune.export.formats.command import environment_file
+
+            return lambda tuned: environment_file(tuned, os.environ, export=form == "export")
+        case Format.hf:
+            from autotune.export.formats.huggingface import training_arguments
+
+            return lambda tuned: training_arguments(tuned, keywords=form == "keywords")
+        case Format.lightning:
+            from autotune.export.formats.lightning import lightning_keywords
+
+            return lambda tuned: lightning_keywords(tuned, keywords=form == "keywords")
+        case Format.accelerate:
+            from autotune.export.formats.accelerate import accelerate_config
+
+            return accelerate_config
+        case Format.deepspeed:
+            from autotune.export.formats.deepspeed import deepspeed_config
+
+            return deepspeed_config
+        case _:
+            assert run is not None, "the script that lines are changed in"
+            return lambda tuned: _diff(tuned, run, asked)
+
+
+def _started(asked: _Asked) -> tuple[list[str], list[str]]:
+    """What starts the script, as it was typed, and the script's own arguments."""
+    from autotune.inspection.command import read_command
+
+    if not asked.words:
+        return _searched(asked)
+    run = read_command(asked.words, python=asked.python)
+    count = len(asked.words) - len(run.args)
+    if tuple(asked.words[count:]) != run.args:
+        started = ["-m", run.module] if run.module else [run.script]
+        return [run.python, *run.options, *started], [*run.args]
+    start = asked.words[:count]
+    is_bare = len(start) == 1 and Path(start[0]).is_file() and not os.access(start[0], os.X_OK)
+    return ["python", *start] if is_bare else start, [*run.args]
+
+
+def _searched(asked: _Asked) -> tuple[list[str], list[str]]:
+    """The same of the command that was searched, which need not be runnable here."""
+    from autotune.model.distributed_launch import launch_words
+    from autotune.text.redact import restore
+
+    args, part = asked.file.arguments(asked.python), asked.file.best.study
+    started = ["-m", part.module] if part.module else [restore(part.script)]
+    start = launch_words(part.launcher or "", restore(part.python or ""))
+    return [*start, *(part.options or []), *started], args
+
+
+def _is_same(run: Command, asked: _Asked) -> bool:
+    """Whether the script is the one that was searched, as far as the file says which one that was."""
+    import hashlib
+
+    searched = asked.file.best.environment.script_sha256
+    try:
+        return not searched or hashlib.sha256(Path(run.inspected).read_bytes()).hexdigest() == searched
+    except OSError as error:
+        raise UsageError(f"cannot read the script {run.inspected}: {error.strerror}") from error
+
+
+def _diff(tuned: Tuned, run: Command, asked: _Asked) -> Exported:
+    from autotune.export.formats.diff import script_diff
+    from autotune.export.formats.source import Source
+
+    path = Path(run.inspected)
+    try:
+        data = path.read_bytes()
+        script = Source(_name_in_diff(path, path.parent), data)
+    except OSError as error:
+        raise UsageError(f"cannot read the script {path}: {error.strerror}") from error
+    except (SyntaxError, ValueError) as error:
+        raise UsageError(f"{path.name} is no Python in UTF-8: {error}") from error
+    is_same = _is_same(run, asked)
+    return script_diff(tuned, script, _reader(path, script), run.args, trust_lines=is_same)
+
+
+def _reader(script_path: Path, script: Source) -> Callable[[str], Source | str]:
+    """Reads files beside the script, by their names as trials note them."""
+    from autotune.export.formats.source import Source
+
+    def read(name: str) -> Source | str:
+        path = script_path.parent / name
+        if path == script_path:
+            return script
+        try:
+            return Source(_name_in_diff(path, script_path.parent), path.read_bytes())
+        except OSError:
+            return f"{name}, where it stands, cannot be read"
+        except (SyntaxError, ValueError):
+            return f"{name}, where it stands, is no Python in UTF-8"
+
+    return read
+
+
+def _name_in_diff(path: Path, folder: Path) -> str:
+    """A name that `patch` takes: below the current folder, else below the script's."""
+    name = os.path.relpath(path)
+    if name.startswith(".."):
+        name = os.path.relpath(path, folder)
+    if not name.isprintable():
+        raise UsageError(f"{name!a} cannot stand in a diff", hint="rename the file")
+    return name
+
+
+def _apply_command(file: str, words: Sequence[str], pick: str) -> str:
+    """The command that sets all of a pick."""
+    chosen = ["--pick", pick] if pick else []
+    return shlex.join(["autotune", "apply", *chosen, file, *(["--", *words] if words else [])])
+
+
+def _head(file: str, name: str, chosen: PickPart) -> str:
+    gain = f"{chosen.speedup.value:.2f}x" if chosen.changes else "your unchanged script"
+    return f"{file}, pick {name}: {gain}"
+
+
+def _notes(chosen: PickPart) -> list[str]:
+    """What is to be known of a pick, in whatever words it is said."""
+    notes = ["this pick changes the training"] if chosen.effect == "TRAINING" else []
+    return [*notes, chosen.advice] if chosen.advice else notes
+
+
+def _show(said: Exported, notes: Sequence[str], head: str, apply: str) -> None:
+    remedy = [f"all of it: {apply}"] if said.left else []
+    _write(replace(said, notes=tuple(notes)).commented([head], remedy))
+    if said.comment and said.left:
+        # Whoever sends the text into a file or a program does not see its comments.
+        names = ", ".join(left.knob for left in said.left)
+        print(f"autotune: left out, for reasons in the comments: {names}; {remedy[0]}", file=sys.stderr)
+    elif not said.comment:
+        lines = [*(f"left out: {left.text}" for left in said.left), *remedy, *(f"note: {n}" for n in notes)]
+        for line in [head, *lines]:
+            print(f"autotune: {line}", file=sys.stderr)
+
+
+def _write(text: str) -> None:
+    """Exact where a file or a program reads it, as a diff with replaced characters would fit no file."""
+    from autotune.report.terminal.async_writer import raw
+
+    stream = sys.stdout if sys.stdout.isatty() else raw(sys.stdout)
+    try:
+        text.encode(stream.encoding or "utf-8")
+    except (LookupError, UnicodeEncodeError):
+        stream.flush()
+        stream.buffer.write(text.encode("utf-8", "surrogateescape"))
+    else:
+        stream.write(text)

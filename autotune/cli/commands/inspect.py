@@ -1,0 +1,151 @@
+"""`autotune inspect`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from autotune.cli.options import Json, Python
+from autotune.errors import EXIT_YES, UsageError
+
+if TYPE_CHECKING:
+    from autotune.driver.inspect_run import Looked
+    from autotune.inspection.command import Command
+    from autotune.inspection.told import Asked
+
+INSPECT_SCHEMA = "autotune.inspect/v1"
+
+
+def inspect(
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="SCRIPT",
+            help="The training script, with its arguments after --; or after -- a whole command.",
+        ),
+    ] = None,
+    *,
+    static: Annotated[bool, typer.Option("--static", help="Only read the script; run nothing.")] = False,
+    limit: Annotated[
+        str, typer.Option(metavar="2m", help="Time limit of the run; it usually ends earlier.")
+    ] = "2m",
+    python: Python = "",
+    knobs: Annotated[bool, typer.Option("--knobs", help="List all knobs.")] = False,
+    json: Json = False,
+) -> int:
+    """Show what can be tuned in a script and how, and what cannot and why.
+
+    Runs the unchanged script for its first steps; its writes are kept away from your files.
+
+    Exit codes: 0 inspected; 2 usage; 3 the script fails, or makes no step within the limit; 5 store;
+    6 machine or interpreter; 70 internal error; 75 stopped by a signal; 130 stopped by Ctrl-C. If the
+    script fails, its error is printed first.
+    """
+    from autotune.cli.outcome import guarded, print_json, say_error
+    from autotune.report.text.inspect_text import every_knob, table
+
+    with guarded(as_json=json):
+        if knobs:
+            rows = every_knob()
+            if json:
+                print_json({"schema": INSPECT_SCHEMA, "knobs": rows, "exit": EXIT_YES})
+            else:
+                sys.stdout.write(table(rows))
+            return EXIT_YES
+        if not command:
+            raise UsageError(
+                "no script is given", hint="autotune inspect train.py, or autotune inspect --knobs"
+            )
+        from autotune.config_files.duration import duration_s
+        from autotune.driver.inspect_run import look
+        from autotune.inspection.command import read_command
+
+        seconds = duration_s(limit)
+        run = read_command(command, python=python)
+        if not static:
+            said = f"running {run.title} for its first steps, for at most {limit}; --static only reads it"
+            for note in (*run.notes, said):
+                print(note, file=sys.stderr)
+        found = look(run, limit_s=seconds, run=not static)
+    if json:
+        print_json(as_dict(run, found, static=static))
+        if found.problem is not None:
+            found.problem.is_told = True
+            raise found.problem
+        return EXIT_YES
+    from autotune.text.redact import redact
+
+    if found.problem is not None:
+        say_error(found.problem)
+    sys.stdout.write(redact(screen(run, found, static=static)))
+    return EXIT_YES if found.problem is None else found.problem.exit_code
+
+
+def as_dict(run: Command, found: Looked, *, static: bool) -> dict[str, Any]:
+    """The answer as an object, schema ``autotune.inspect/v1``."""
+    from autotune.answer.advice import advice_data
+    from autotune.inspection.advice import advise
+    from autotune.inspection.told import asked_values
+    from autotune.report.text.inspect_text import knob_rows, script_data
+
+    problem = found.problem
+    told = None if problem is None else {"kind": type(problem).__name__, "message": problem.message}
+    asked = asked_values(run.inspected)
+    return {
+        "schema": INSPECT_SCHEMA,
+        "script": run.script,
+        "module": run.module,
+        "python": run.python,
+        "static": static,
+        **script_data(found.facts, run.args, found.measured),
+        "knobs": [] if _showed_nothing(found) else knob_rows(found.facts),
+        **({"space": {"name": found.space.name, "reason": found.space.reason}} if found.space else {}),
+        **({"values": [_asked_data(value) for value in asked]} if asked else {}),
+        "advice": [advice_data(hint) for hint in advise(run.inspected, found.facts.host)],
+        "notes": [*run.notes, *found.notes],
+        **({} if told is None or problem is None else {"error": {**told, "hint": problem.hint}}),
+        "exit": EXIT_YES if problem is None else problem.exit_code,
+    }
+
+
+def _showed_nothing(found: Looked) -> bool:
+    """The script was run and failed before anything was seen that a knob could be judged by."""
+    return found.problem is not None and found.facts.run is None
+
+
+def screen(run: Command, found: Looked, *, static: bool) -> str:
+    """The answer for people."""
+    from autotune.answer.advice import advice_text
+    from autotune.inspection.advice import advise
+    from autotune.inspection.told import asked_values
+    from autotune.report.text.inspect_text import knob_rows, said_line, script_text, table
+
+    parts = [script_text(found.facts, run.title, run.args, found.measured)]
+    parts += [said_line("note", note) for note in found.notes]
+    if _showed_nothing(found):
+        return "".join(parts)
+    parts += ["\n", table(knob_rows(found.facts))]
+    if static:
+        parts.append(
+            "Nothing was run: a run may refuse more, and shows the values that the script has itself.\n"
+        )
+    if found.space is not None:
+        verb = "takes" if found.measured is not None else "probably takes"
+        parts.append(f"A search {verb} the space {found.space.name}: {found.space.reason}.\n")
+    below = [said_line("value", _asked_text(value)) for value in asked_values(run.inspected)]
+    below += [said_line("advice", advice_text(hint)) for hint in advise(run.inspected, found.facts.host)]
+    return "".join([*parts, *below])
+
+
+def _asked_text(value: Asked) -> str:
+    own = "" if value.default is None else f", {value.default} by itself"
+    return (
+        f"{value.name}: asked for at {value.place}{own}; searched where a space file declares it "
+        f"(keyword: autotune.value:{value.name})"
+    )
+
+
+def _asked_data(value: Asked) -> dict[str, str | int | float | None]:
+    return {"name": value.name, "file": value.file, "line": value.line, "default": value.default}

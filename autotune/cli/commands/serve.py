@@ -1,0 +1,231 @@
+"""`autotune serve` and `autotune admin`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+TRUST = (
+    "Anyone with a token of scope run can execute code as this service's user. "
+    "Searches of one service share that user and its files."
+)
+
+
+def serve(
+    *,
+    local: Annotated[
+        bool,
+        typer.Option("--local", help="This machine alone: SQLite, local Ray. The default without --address."),
+    ] = False,
+    address: Annotated[
+        str,
+        typer.Option(
+            metavar="URL", help="Dashboard of a Ray cluster: http://HEAD:8265.", rich_help_panel="Cluster"
+        ),
+    ] = "",
+    ray_address: Annotated[
+        str,
+        typer.Option(
+            metavar="ADDR", help="Address that searches use on the cluster.", rich_help_panel="Cluster"
+        ),
+    ] = "auto",
+    slots: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=1, help="GPUs of the cluster, or searches at a time.", rich_help_panel="Cluster"
+        ),
+    ] = 1,
+    database: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            envvar="AUTOTUNE_SERVICE_DATABASE",
+            help="PostgreSQL (postgresql+psycopg://...) or SQLite; default: SQLite in the data folder.",
+            rich_help_panel="Storage",
+        ),
+    ] = "",
+    data: Annotated[
+        str,
+        typer.Option(
+            metavar="DIR",
+            help="Bundles and searches; shared with the cluster's nodes.",
+            rich_help_panel="Storage",
+        ),
+    ] = "",
+    code_root: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="DIR",
+            help="Shared folder below which searches may run in place.",
+            rich_help_panel="Storage",
+        ),
+    ] = None,
+    tracking_uri: Annotated[
+        str, typer.Option(metavar="URI", help="MLflow of all searches.", rich_help_panel="Storage")
+    ] = "",
+    host: Annotated[
+        str, typer.Option(metavar="HOST", help="Address to bind.", rich_help_panel="Network")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port; 0 for a free one.", rich_help_panel="Network")
+    ] = 8650,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Host name under which it answers.", rich_help_panel="Network"),
+    ] = None,
+    tls_cert: Annotated[
+        str, typer.Option(metavar="FILE", help="Certificate.", rich_help_panel="Network")
+    ] = "",
+    tls_key: Annotated[str, typer.Option(metavar="FILE", help="Its key.", rich_help_panel="Network")] = "",
+    behind_proxy: Annotated[
+        bool,
+        typer.Option("--insecure-behind-proxy", help="A proxy in front does TLS.", rich_help_panel="Network"),
+    ] = False,
+    proxy_header: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="Header in which the proxy names the user (OIDC).", rich_help_panel="Network"
+        ),
+    ] = "",
+    price_per_hour: Annotated[
+        float | None, typer.Option(metavar="PRICE", help="Price of a slot per hour, for price caps.")
+    ] = None,
+    webhook_host: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Host to which webhooks may be sent.")
+    ] = None,
+) -> int:
+    r"""Run the autotuning service: a queue of searches that a team shares.
+
+    \b
+    autotune serve --local
+    autotune serve --address http://ray-head:8265 --slots 8 --database postgresql+psycopg://autotune@db/autotune
+
+    Clients: autotune submit, status, cancel, fetch; or the page it prints. A token of scope run is a
+    shell as the service's user. Needs: pip install 'autotune-training[service]'.
+    """
+    from autotune.errors import UsageError
+    from autotune.store.paths import home
+
+    if local and address:
+        raise UsageError(
+            "--local runs searches on this machine, and --address on a cluster", hint="leave one out"
+        )
+    _check_installed()
+    from autotune.service.serve import Service, Settings
+
+    settings = Settings(
+        root=Path(data).absolute() if data else home() / "service",
+        host=host,
+        port=port,
+        database=database,
+        address=address,
+        ray_address=ray_address if address else "",
+        tracking_uri=tracking_uri,
+        slots=slots,
+        allowed_hosts=tuple(allow_host or ()),
+        code_roots=tuple(code_root or ()),
+        tls=(tls_cert, tls_key),
+        is_behind_proxy=behind_proxy,
+        proxy_header=proxy_header,
+        price_per_hour=price_per_hour,
+        webhook_hosts=tuple(webhook_host or ()),
+    )
+    service = Service(settings)
+    service.token()
+
+    def ready(url: str) -> None:
+        print(f"autotune service: {url}")
+        print(f"token: {settings.root / 'token'} (autotune submit on this machine finds it)")
+        print(TRUST)
+        print("Ctrl-C ends the service; searches go on, and the next start finds them.", flush=True)
+
+    service.run(ready)
+    return 0
+
+
+def _check_installed() -> None:
+    """Name the extra where a part of it is missing.
+
+    Raises:
+        UsageError: One is.
+    """
+    import importlib.util
+
+    from autotune.errors import UsageError
+
+    needed = ("fastapi", "uvicorn", "sqlalchemy", "alembic", "jinja2", "httpx", "prometheus_client")
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"the service needs packages that are not installed: {', '.join(missing)}",
+            hint="pip install 'autotune-training[service]'",
+        )
+
+
+admin = typer.Typer(help="Tokens and projects of a service.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@admin.command("token")
+def create_token(
+    user: Annotated[str, typer.Argument(metavar="USER")],
+    *,
+    project: Annotated[str, typer.Option(metavar="NAME", help="Its project.")] = "default",
+    scope: Annotated[str, typer.Option(metavar="read|run|admin", help="What it permits.")] = "run",
+    expires: Annotated[str, typer.Option(metavar="30d", help="Its life; empty for no end.")] = "90d",
+) -> int:
+    """Create a token and print it once."""
+    from autotune.config_files.duration import duration_s
+    from autotune.service.client import Client
+
+    body = {"user": user, "project": project, "scope": scope}
+    if expires:
+        body["expires_s"] = duration_s(expires)  # type: ignore[assignment]
+    print(Client().request("POST", "/api/v1/tokens", json=body)["token"])
+    print(f"{scope} for {user} in project {project}; it is not shown again", file=sys.stderr)
+    return 0
+
+
+@admin.command("tokens")
+def list_tokens() -> int:
+    """List tokens; none of them can be used from what is shown."""
+    from autotune.service.client import Client
+
+    for row in Client().request("GET", "/api/v1/tokens")["tokens"]:
+        print(f"{row['id']}  {row['scope']:<5}  {row['user']}  {row['project']}  {row['note']}".rstrip())
+    return 0
+
+
+@admin.command("revoke")
+def revoke_token(token_id: Annotated[str, typer.Argument(metavar="ID")]) -> int:
+    """Delete a token by its id."""
+    from autotune.service.client import Client
+
+    Client().request("DELETE", f"/api/v1/tokens/{token_id}")
+    return 0
+
+
+@admin.command("project")
+def set_project(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    *,
+    weight: Annotated[float, typer.Option(help="Share beside other projects.")] = 1.0,
+    max_running: Annotated[int | None, typer.Option(metavar="N", help="Searches at a time.")] = None,
+    max_running_per_user: Annotated[
+        int | None, typer.Option(metavar="N", help="Searches of a user at a time.")
+    ] = None,
+    max_gpus: Annotated[int | None, typer.Option(metavar="N", help="GPUs at a time.")] = None,
+) -> int:
+    """Create a project or change its quotas."""
+    from autotune.service.client import Client
+
+    body = {
+        "weight": weight,
+        "max_running": max_running,
+        "max_running_per_user": max_running_per_user,
+        "max_gpus": max_gpus,
+    }
+    Client().request("PUT", f"/api/v1/projects/{name}", json=body)
+    return 0

@@ -1,0 +1,173 @@
+"""`autotune show`."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from autotune.cli.complete import study_labels
+from autotune.cli.options import Json
+
+if TYPE_CHECKING:
+    from autotune.cli.open_study import Opened
+
+
+def show(
+    study: Annotated[
+        str | None,
+        typer.Argument(
+            help="Name or id of a study, or its beginning. Default: the latest.", autocompletion=study_labels
+        ),
+    ] = None,
+    *,
+    trials: Annotated[bool, typer.Option("--trials", help="List every trial, not only the front.")] = False,
+    trial: Annotated[
+        int | None, typer.Option("--trial", metavar="N", help="One trial: what it ran, measured and wrote.")
+    ] = None,
+    md: Annotated[bool, typer.Option("--md", help="Markdown, for a report or a pull request.")] = False,
+    json: Json = False,
+) -> int:
+    """Show a study: its answer with every detail, the front, and what failed."""
+    from autotune.cli.open_study import filed, named_file, open_study
+    from autotune.cli.outcome import guarded, print_json
+    from autotune.model.study import VERIFY
+    from autotune.report.text.study_notes import note
+    from autotune.report.view.bottleneck_text import why_lines
+    from autotune.store.paths import find_study
+
+    with guarded(as_json=json):
+        opened = open_study(find_study(study))
+        if trial is not None:
+            _show_trial(opened, trial, json=json)
+        elif opened.study.spec.purpose == VERIFY:
+            _show_verified(opened, json=json)
+        elif json:
+            print_json(show_json(opened))
+        elif md:
+            held = why_lines(opened.study, opened.answer) if opened.answer is not None else ()
+            study_here = filed(opened.study, named_file(opened))
+            sys.stdout.write(note(study_here, opened.answer, held_back=held))
+        else:
+            sys.stdout.write(show_text(opened, all_trials=trials))
+    return 0
+
+
+def show_text(opened: Opened, *, all_trials: bool) -> str:
+    """The study for people."""
+    from autotune.cli.open_study import elsewhere, own_file
+    from autotune.cli.outcome import shown_path, terminal_columns
+    from autotune.driver.result import advice_lines
+    from autotune.report.text.answer_screen import answer_screen
+    from autotune.report.text.terminal_text import stopped_screen, trials_table, wrapped
+    from autotune.text.redact import redact_args
+
+    study, answer = opened.study, opened.answer
+    spec = study.spec
+    command = shlex.join(redact_args([spec.script, *spec.args]))
+    head = f"study {spec.label} ({spec.study_id})   {command}"
+    parts = [f"{head}   {study.stopped or 'open'}\n"]
+    file = own_file(opened)
+    if answer is None:
+        parts.append(stopped_screen(study, reason="the unchanged script was not measured"))
+    else:
+        screen = answer_screen(
+            study,
+            answer,
+            out=shown_path(file) if file else "",
+            folder=elsewhere(study),
+            advice=advice_lines(study),
+            details=True,
+        )
+        parts.append(wrapped(screen, terminal_columns()))
+        front = {member.trial for member in answer.front}
+        chosen = [t for t in study.trials if t.number in front]
+        if not all_trials:
+            parts.append(
+                "front: nothing beats these on speed, memory and loss together\n"
+                + trials_table(study, chosen)
+            )
+    if all_trials or answer is None:
+        parts.append("trials\n" + trials_table(study))
+    failed = [t for t in study.told() if t.failure is not None]
+    if failed and not all_trials and answer is not None:
+        parts.append("failed\n" + trials_table(study, failed))
+    return "\n".join(part.rstrip("\n") + "\n" for part in parts)
+
+
+def _show_trial(opened: Opened, number: int, *, json: bool) -> None:
+    """Print one trial.
+
+    Raises:
+        StudyNotFound: The study has no trial of that number.
+    """
+    from autotune.cli.commands.logs import trial_folders
+    from autotune.cli.outcome import print_json
+    from autotune.errors import StudyNotFound
+    from autotune.model.wire import to_wire
+    from autotune.report.text.trial_text import trial_text
+    from autotune.text.redact import redact
+
+    study = opened.study
+    found = next((t for t in study.trials if t.number == number), None)
+    if found is None:
+        last = study.trials[-1].number if study.trials else -1
+        have = f"its trials are 0 to {last}" if study.trials else "it has no trials"
+        raise StudyNotFound(f"study {study.spec.label} has no trial {number}: {have}")
+    if json:
+        print_json({"schema": "autotune.show/v1", "trials": [to_wire(found)], "exit": 0})
+        return
+    logs = f"autotune logs {study.spec.label} {number}" if trial_folders(opened.path, number) else ""
+    sys.stdout.write(redact(trial_text(study, found, logs=logs), free=True))
+
+
+def _show_verified(opened: Opened, *, json: bool) -> None:
+    """What `autotune verify` has measured, in its own words."""
+    from autotune.cli.commands.verify import as_dict, screen
+    from autotune.cli.outcome import print_json
+    from autotune.driver.verification import read_verified
+    from autotune.model.wire import to_wire
+    from autotune.report.text.terminal_text import trials_table
+    from autotune.report.view.summary import user_command
+
+    found, study = read_verified(opened.path), opened.study
+    if json:
+        told = {"schema": "autotune.show/v1", "study": {"id": study.spec.study_id, "label": study.spec.label}}
+        told |= {"verify": as_dict(found), "stopped": study.stopped, "elapsed_s": study.elapsed_s}
+        print_json({**told, "trials": [to_wire(trial) for trial in study.trials], "exit": 0})
+        return
+    spec = study.spec
+    head = f"study {spec.label} ({spec.study_id})   {user_command(study)}   {study.stopped or 'open'}\n"
+    answer = (
+        screen(found) if opened.answer is not None else "No answer: the unchanged script was not measured.\n"
+    )
+    sys.stdout.write("\n".join([head, answer, "trials\n" + trials_table(study) + "\n"]))
+
+
+def show_json(opened: Opened) -> dict[str, Any]:
+    """``autotune.show/v1``."""
+    from autotune.driver.result import changes_of, explained
+    from autotune.export.best_config import build_best
+    from autotune.model.wire import to_wire
+
+    study, answer = opened.study, opened.answer
+    data: dict[str, Any] = {"study": {"id": study.spec.study_id, "label": study.spec.label}}
+    if answer is not None:
+        data = build_best(study, answer, changes_of(study)).data()
+        data.pop("schema", None)
+    return {
+        "schema": "autotune.show/v1",
+        **data,
+        "sentence": answer.sentence if answer else "",
+        "caveats": list(answer.caveats) if answer else [],
+        "unsettled": list(answer.unsettled) if answer else [],
+        **explained(study, answer),
+        "failures": dict(answer.failures) if answer else {},
+        "refusals": dict(study.refusals),
+        "stopped": study.stopped,
+        "elapsed_s": study.elapsed_s,
+        "trials": [to_wire(trial) for trial in study.trials],
+        "exit": 0,
+    }

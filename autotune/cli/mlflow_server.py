@@ -1,0 +1,205 @@
+"""MLflow's own server for as long as `autotune ui` runs: started, waited for, and ended with us."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import deque
+from typing import TYPE_CHECKING
+
+from autotune.cli.mlflow_app import KEYS, STORE
+from autotune.errors import BackendError
+from autotune.text.redact import redact
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from types import FrameType
+
+    from autotune.cli.gate import Keys
+
+QUIET = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "true",
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+}
+"""No telemetry, and none of the background workers that only serve jobs of the GenAI pages."""
+
+START_S = 180.0
+"""MLflow's server took 75 s to answer on a machine with a load of 18."""
+
+WORKERS_S = 2.0
+"""So long what the server has started may end by itself once it has."""
+
+HOST = "127.0.0.1"
+_LAST_LINES = 8
+_LINE_CHARACTERS = 300
+
+
+class Server:
+    """MLflow's server as a child of this process.
+
+    Args:
+        process: Just started, its stderr a pipe.
+        port: On which it listens.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], port: int) -> None:
+        self._process = process
+        self._port = port
+        self._said: deque[str] = deque(maxlen=_LAST_LINES)
+        self._reader = threading.Thread(target=self._read, name="autotune-ui", daemon=True)
+        self._reader.start()
+
+    @property
+    def address(self) -> str:
+        """Of its start page, without a slash at the end."""
+        return f"http://{HOST}:{self._port}"
+
+    def wait_until_it_answers(self) -> None:
+        """Return once pages can be opened.
+
+        Raises:
+            BackendError: It has ended, or has not answered for long.
+        """
+        # To this machine itself; the user's proxy would answer in its place.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        until = time.monotonic() + START_S
+        while time.monotonic() < until:
+            if self._process.poll() is not None:
+                raise self._error(f"ended with code {self._process.returncode}")
+            try:
+                with opener.open(self.address, timeout=5):
+                    return
+            except urllib.error.HTTPError:
+                # It refuses, as nobody has shown it a key.
+                return
+            except (OSError, http.client.HTTPException):
+                time.sleep(0.3)
+        raise self._error(f"did not answer within {START_S:.0f} s", hint="try again: autotune ui")
+
+    def wait_until_it_ends(self) -> None:
+        """Return when it has ended in order.
+
+        Raises:
+            BackendError: It has not.
+        """
+        if code := self._process.wait():
+            raise self._error(f"ended with code {code}")
+
+    def end(self) -> None:
+        """End it with all its processes; a repeat does nothing."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGTERM)
+            try:
+                self._process.wait(10)
+            except subprocess.TimeoutExpired:
+                os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait(10)
+        # Its workers may outlive it for as long as a request takes, and longer.
+        until_s = time.monotonic() + WORKERS_S
+        while self._has_workers() and time.monotonic() < until_s:
+            time.sleep(0.05)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._reader.join(1)
+
+    def _has_workers(self) -> bool:
+        try:
+            os.killpg(self._process.pid, 0)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
+
+    def _read(self) -> None:
+        """Keep what it said last; a pipe that nobody reads would stop it."""
+        assert self._process.stderr is not None
+        with self._process.stderr as stream:
+            for line in stream:
+                if text := line.decode("utf-8", errors="replace").rstrip():
+                    self._said.append(text)
+
+    def _error(self, what: str, *, hint: str = "the same without MLflow: autotune report") -> BackendError:
+        if self._process.poll() is not None:
+            self._reader.join(1)
+        # As one text: a secret may be known by the line before it.
+        said = redact("\n".join([*self._said]), free=True).splitlines()
+        if not said:
+            return BackendError(f"MLflow's server {what}", hint=hint)
+        lines = "".join(f"\n  {line[:_LINE_CHARACTERS]}" for line in said)
+        return BackendError(f"MLflow's server {what}; its last lines:{lines}", hint=hint)
+
+
+@contextlib.contextmanager
+def serving(uri: str, port: int, keys: Keys) -> Generator[Server]:
+    """MLflow's server of a store, for this account on this machine only, ended with the block.
+
+    Within it a scheduler's signal and the closing of the terminal come as Ctrl-C does.
+
+    Args:
+        uri: Of the store.
+        port: 0 takes a free one.
+        keys: What a browser needs to be answered.
+
+    Raises:
+        BackendError: The port cannot be had.
+    """
+    # Ours from here on: between a probe and a later start another account could take it.
+    with _interrupted_by_signals(), _listening(port) as listener:
+        descriptor = listener.fileno()
+        # In a session of its own, where neither Ctrl-C nor the terminal's end reaches it: we end it.
+        process = subprocess.Popen(
+            [sys.executable, "-m", "autotune.cli.mlflow_app", str(descriptor)],
+            env={**QUIET, **os.environ, STORE: uri, KEYS: keys.text()},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            pass_fds=(descriptor,),
+        )
+        server = Server(process, listener.getsockname()[1])
+        # Where the server ends, its port is closed.
+        listener.close()
+        try:
+            yield server
+        finally:
+            server.end()
+
+
+def _listening(port: int) -> socket.socket:
+    """Return a socket that listens on the port, or on a free one for 0."""
+    try:
+        return socket.create_server((HOST, port), backlog=128)
+    except OSError as error:
+        message = f"port {port} cannot be had: {error.strerror}"
+        raise BackendError(message, hint="choose another; without --port a free one is taken") from error
+
+
+@contextlib.contextmanager
+def _interrupted_by_signals() -> Generator[None]:
+    """Within it SIGTERM and SIGHUP raise KeyboardInterrupt, once; `nohup`, which ignores one, is heeded."""
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    heard = {number for number in numbers if before[number] is not signal.SIG_IGN}
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        # A closed terminal is told by the kernel and by the shell; the second must not stop the ending.
+        for number in heard:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for number in heard:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number in heard:
+            # None where it was set in C, which nothing here can put back.
+            signal.signal(number, before[number] or signal.SIG_DFL)

@@ -1,0 +1,44 @@
+"""What a study allows of memory and energy, and whether a config keeps to it. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.compare.energy import energy
+from autotune.model.config import Config
+
+if TYPE_CHECKING:
+    from autotune.model.study import Study
+
+_BASE = Config()
+_MEMORY_SLACK = 1.0
+
+
+def largest_peak_bytes(study: Study, config: Config) -> int | None:
+    """Largest peak memory that any run of a config had, in bytes; None where none was seen."""
+    peaks = [t.measurement.memory.peak_bytes for t in study.of(config) if t.measurement]
+    return max((p for p in peaks if p is not None), default=None)
+
+
+def fits(study: Study, peak_bytes: int | None) -> bool:
+    """Within the bounds on memory; a peak that nobody saw counts as within.
+
+    Args:
+        study: Its constraints and its limit decide.
+        peak_bytes: Of `largest_peak_bytes`.
+    """
+    bounds = [c.at_most for c in study.spec.constraints if c.metric == "peak_memory"]
+    if study.spec.max_memory_bytes is not None:
+        bounds.append(float(study.spec.max_memory_bytes))
+    return peak_bytes is None or all(peak_bytes <= bound * _MEMORY_SLACK for bound in bounds)
+
+
+def is_frugal(study: Study, config: Config) -> bool:
+    """Within the bounds on energy; what nothing counted is not."""
+    bounds = [c.at_most for c in study.spec.constraints if c.metric == "joules_per_sample"]
+    if not bounds:
+        return True
+    own, used = energy(study, _BASE), energy(study, config)
+    # With other counters than the script's it would only look frugal.
+    counted = own is not None and used is not None and used.of == own.of
+    return counted and used is not None and used.joules_per_sample <= min(bounds)

@@ -1,0 +1,49 @@
+"""Which configs are recommended no more because a run of theirs failed. Pure; standard library only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from autotune.model.trial import Family, Stage
+
+if TYPE_CHECKING:
+    from autotune.model.config import Config
+    from autotune.model.study import Study
+    from autotune.model.trial import Trial
+
+PAIRED: Final = (Stage.CONFIRM, Stage.ABLATE)
+"""Stages that claims rest on."""
+
+CUT_SHORT: Final = 2.0
+"""A run that was left less than this many times what its config has taken was not given the time to fail."""
+
+
+def broken(study: Study) -> dict[Config, Trial]:
+    """Config -> its first run after which it is no answer, however fast the others were.
+
+    That is any run whose loss became no number, and any run in pairs with a failure that the config can be
+    the cause of: what dies once in eight runs would die in a training. A crash that did not come again was
+    told as what its repeat measured, and is none. Where the end of the budget cut a run short, the time that
+    it did not have says nothing of its config. The unchanged script counts like any other.
+
+    Args:
+        study: As of now.
+    """
+    found: dict[Config, Trial] = {}
+    for trial in study.told():
+        failure = trial.failure
+        if failure is None or not failure.kind.teaches or trial.config in found:
+            continue
+        is_diverged = failure.kind.family is Family.DIVERGED
+        if is_diverged or (trial.stage in PAIRED and not _was_cut_short(study, trial)):
+            found[trial.config] = trial
+    return found
+
+
+def _was_cut_short(study: Study, trial: Trial) -> bool:
+    if trial.failure is None or trial.failure.kind.family is not Family.HANG:
+        return False
+    own_s = [t.own_s for t in study.of(trial.config) if t.measurement]
+    # What never ran is held to what the others took.
+    longest_s = max(own_s or (t.own_s for t in study.told() if t.measurement), default=0.0)
+    return trial.fidelity.deadline_s < CUT_SHORT * longest_s

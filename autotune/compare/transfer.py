@@ -1,0 +1,478 @@
+"""What earlier studies tell a new one: where to begin and what to expect, never a result. Pure.
+
+Everything in here follows from what was journaled at the start (`autotune.model.history_record`) and from
+what the study has measured itself since, so a search that is resumed or replayed believes the same.
+
+A study of the same script, with the same arguments, data and versions on the same device, gives start points
+and readings; one that differs in some of that gives start points, and what each value did by itself; one of
+another script that is bound by the same gives the latter alone. Whatever the study's own runs contradict is
+dropped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from autotune.compare.amortised_rate import merit
+from autotune.compare.disturbances import NEIGHBOUR
+from autotune.compare.rounds import in_own_unit
+from autotune.model.config import Config, Value
+from autotune.model.history_record import Earlier, Fingerprint
+from autotune.model.identity_cache import Memo, study_key
+from autotune.model.trial import Family, Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from autotune.model.facts import RunFacts
+    from autotune.model.history_record import Transfer
+    from autotune.model.space import SearchSpace
+    from autotune.model.study import Study
+    from autotune.model.trial import FailureKind
+
+APART: Final = 0.10
+"""A config that was read there and reads by more than this in ln rate otherwise here contradicts."""
+SPREADS: Final = 5.0
+"""Or by more than so many standard deviations between runs of the script there, where that is more: both
+readings, and the script's own that each is divided by, scatter by as much."""
+WEAK_APART: Final = 0.15
+"""What is foretold from single values is contradicted where it is off by more than this on average ..."""
+WEAK_FEWEST: Final = 3
+"""... over at least so many configs, and further off than foretelling no gain at all."""
+
+TRUSTED: Final = 2
+"""So many configs have to read as foretold before a study's other readings spare a run."""
+
+SPOILED: Final = frozenset({"cpu_contended", NEIGHBOUR, "foreign_gpu", "throttled"})
+"""Marks of runs that others on the machine, or its limits, have slowed down."""
+
+_WAITS: Final = 0.1
+_MOST_STARTS: Final = 3
+_MOST_FIRST: Final = 48
+_OTHER_MODEL_SD: Final = 0.35
+_OURS: Final = ("ray", "optuna", "mlflow")
+_WHOLE: Final = ("script", "args", "versions", "modules", "data")
+_SCREENED: Final = (Stage.BASELINE, Stage.START, Stage.REFINE, Stage.SENTINEL)
+
+
+class Kinship(Enum):
+    """How near an earlier study is, nearest first."""
+
+    SAME = "same"
+    CHANGED = "changed"
+    ALIKE = "alike"
+
+
+_SD: Final = {Kinship.SAME: 0.04, Kinship.CHANGED: 0.12, Kinship.ALIKE: 0.20}
+"""What is added to the doubt about a figure from there, in ln rate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """A config worth trying first, and why."""
+
+    config: Config
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foretold:
+    """What a config is expected to read before it ran here.
+
+    Args:
+        config: A single change may stand for what its value does, whether it can run alone or not.
+        log: ln of its rate over the script's.
+        sd: How sure that is.
+    """
+
+    config: Config
+    log: float
+    sd: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beliefs:
+    """What of the earlier studies counts as of now.
+
+    Args:
+        starts: Best first.
+        first: For the model of throughput, beside what was measured.
+        trusted: Configs that need no look of their own at the start: a study that is the same in everything
+            has read them, and so far what it read was found to be so.
+        compile_s: Seconds of a first compile, by mode; of the same script alone.
+        doubted: (knob, value) that failed for certain there; of the same script alone.
+        told: Sentences for people, in the order in which they became true.
+    """
+
+    starts: tuple[Start, ...] = ()
+    first: tuple[Foretold, ...] = ()
+    trusted: frozenset[Config] = frozenset()
+    compile_s: Mapping[str, float] = field(default_factory=dict[str, float])
+    doubted: frozenset[tuple[str, Value]] = frozenset()
+    told: tuple[str, ...] = ()
+
+
+NOTHING: Final = Beliefs()
+_BELIEFS: Memo[Beliefs] = Memo()
+
+
+# What studies share ------------------------------------------------------------------------------
+
+
+def fingerprint(study: Study) -> Fingerprint:
+    """Of a study as its journal has it; what the first run shows is empty before that."""
+    spec, facts = study.spec, study.facts
+    if facts is None:
+        return Fingerprint()
+    host, run = facts.host, facts.run
+    devices = [(d.name, _gib(d.memory_bytes), d.capability) for d in host.devices]
+    versions = {name: number for name, number in host.versions.items() if name not in _OURS}
+    return Fingerprint(
+        device=_digest(
+            host.cpu_model,
+            host.cpus,
+            host.physical_cores,
+            _gib(host.memory_bytes),
+            sorted(host.cpu_flags),
+            devices,
+            spec.ray_address,
+        ),
+        power="/".join(f"{d.power_limit_w:.0f}" for d in host.devices if d.power_limit_w > 0),
+        script=facts.script.sha256,
+        path=_digest(spec.inspected, spec.module),
+        args=_digest(spec.args, spec.options, spec.objective, spec.run_steps, *_given(spec.launcher)),
+        versions=_digest(host.python, sorted(versions.items()), [d.driver for d in host.devices]),
+        modules="" if run is None else _digest(sorted(run.modules.values())),
+        data="" if run is None else _data(run),
+        model="" if run is None or run.model is None else f"{_place(run)}/{_kind(run)}",
+        bound=_bound(study),
+    )
+
+
+def here(study: Study, transfer: Transfer) -> Fingerprint:
+    """The study's own: what was known at the start as it was journaled then, the rest from its first run."""
+    now = fingerprint(study)
+    return replace(transfer.present, modules=now.modules, data=now.data, model=now.model, bound=now.bound)
+
+
+def is_own(now: Fingerprint, then: Fingerprint) -> bool:
+    """Both are of one script, though it, or what it was given, may have changed."""
+    return bool(now.script and now.script == then.script) or bool(now.path and now.path == then.path)
+
+
+def kinship(now: Fingerprint, then: Fingerprint) -> Kinship | None:
+    """How near two studies are, None where one says nothing of the other.
+
+    On another device, or with another power limit, nothing does.
+    """
+    if not now.device or (now.device, now.power) != (then.device, then.power):
+        return None
+    if is_own(now, then):
+        is_same = all(getattr(now, name) == getattr(then, name) for name in _WHOLE)
+        return Kinship.SAME if is_same else Kinship.CHANGED
+    trains, trained = now.model.partition("/")[0], then.model.partition("/")[0]
+    is_bound = bool(now.bound) and now.bound == then.bound
+    is_alike = is_bound and bool(trains) and trains == trained and now.versions == then.versions
+    return Kinship.ALIKE if is_alike else None
+
+
+# What counts -------------------------------------------------------------------------------------
+
+
+def beliefs(study: Study) -> Beliefs:
+    """What counts of what the study was told at its start; nothing before its space is known."""
+    transfer, space = study.transfer, study.space
+    if transfer is None or not transfer.earlier or space is None:
+        return NOTHING
+    if study.facts is None or study.facts.run is None:
+        return NOTHING
+    # Confirmation claims by present figures alone, and teaches nothing of the past.
+    known = tuple(t for t in study.trials if not t.group)
+    key = study_key(study, trials=known)
+    return _BELIEFS.get(key, lambda: _believed(study, transfer, space))
+
+
+@dataclass(frozen=True, slots=True)
+class _Kin:
+    """An earlier study beside the present space."""
+
+    earlier: Earlier
+    kinship: Kinship
+    singles: Mapping[Config, Foretold]
+    readings: Mapping[Config, Foretold]
+
+    @classmethod
+    def of(
+        cls, earlier: Earlier, now: Fingerprint, space: SearchSpace, declared: frozenset[str]
+    ) -> _Kin | None:
+        near = kinship(now, earlier.fingerprint)
+        if near is Kinship.SAME and not _same_owns(earlier, space):
+            near = Kinship.CHANGED
+        if near is None:
+            return None
+        doubt = _SD[near]
+        if near is Kinship.ALIKE and now.model != earlier.fingerprint.model:
+            doubt = _OTHER_MODEL_SD
+        readings: dict[Config, Foretold] = {}
+        if near is Kinship.SAME:
+            for read in earlier.seen:
+                if _in(space, read.config) == read.config:
+                    sd = math.hypot(doubt, earlier.noise)
+                    readings[read.config] = Foretold(config=read.config, log=read.log, sd=sd)
+        # What a knob of the user's own is called means nothing in another script.
+        strange = declared if near is Kinship.ALIKE else frozenset[str]()
+        singles = _singles(earlier, space, doubt, strange)
+        return cls(earlier, near, singles, readings)
+
+    @property
+    def label(self) -> str:
+        changed = " (changed since)" if self.kinship is Kinship.CHANGED else ""
+        return f"{self.earlier.label}{changed}"
+
+    @property
+    def first(self) -> Mapping[Config, Foretold]:
+        return self.readings or self.singles
+
+    def foretells(self, config: Config) -> float | None:
+        """The sum of what its changes did by themselves; None where one of them was not seen."""
+        parts = [self.singles.get(Config({knob: value})) for knob, value in config.items()]
+        known = [part.log for part in parts if part is not None]
+        return math.fsum(known) if known and len(known) == len(parts) else None
+
+
+def _believed(study: Study, transfer: Transfer, space: SearchSpace) -> Beliefs:
+    now = here(study, transfer)
+    declared = frozenset(spec.name for spec in study.spec.space.declared)
+    found = [_Kin.of(earlier, now, space, declared) for earlier in transfer.earlier]
+    akin = [kin for kin in found if kin is not None]
+    own = [kin for kin in akin if kin.kinship is not Kinship.ALIKE]
+    has_starts = bool(_starts(own, space))
+    # Other scripts have nothing to add to what the script itself has shown.
+    chosen = sorted(own, key=lambda kin: kin.kinship is not Kinship.SAME) or akin
+    runs = list(_runs(study))
+    against = {kin.earlier.study_id: why for kin in chosen if (why := _contradiction(kin, runs))}
+    left = [kin for kin in chosen if kin.earlier.study_id not in against]
+    own = [kin for kin in left if kin.kinship is not Kinship.ALIKE]
+    compiles: dict[str, float] = {}
+    for kin in own:
+        if kin.kinship is not Kinship.SAME:
+            continue  # other arguments, another model: it compiles for another time
+        for mode, seconds in kin.earlier.compile_s.items():
+            compiles[mode] = max(seconds, compiles.get(mode, 0.0))
+    gone = [kin.earlier for kin in chosen if kin.earlier.study_id in against]
+    dropped = [f"{earlier.label} no longer counts: {against[earlier.study_id]}" for earlier in gone]
+    return Beliefs(
+        starts=_starts(own, space),
+        first=_together(left),
+        trusted=frozenset(config for kin in left if _agrees(kin, runs) for config in kin.readings),
+        compile_s=compiles,
+        doubted=frozenset((s.knob, s.value) for kin in own for s in kin.earlier.doubted),
+        told=(*_said(chosen, has_starts=has_starts), *dropped),
+    )
+
+
+def _starts(own: Sequence[_Kin], space: SearchSpace) -> tuple[Start, ...]:
+    found: dict[Config, Start] = {}
+    for kin in own:
+        for read in kin.earlier.starts:
+            config = _in(space, read.config)
+            if config is None or config in found:
+                continue
+            as_it_was = " as it was" if kin.kinship is Kinship.CHANGED else ""
+            reason = (
+                f"Confirmed in an earlier study of this script{as_it_was}, {kin.earlier.label}: "
+                f"{math.exp(read.log):.2f} times your script there."
+            )
+            found[config] = Start(config=config, reason=reason)
+    return tuple(found.values())[:_MOST_STARTS]
+
+
+def _together(kin: Sequence[_Kin]) -> tuple[Foretold, ...]:
+    """One figure for each config, each study's by how sure it is."""
+    found: dict[Config, list[Foretold]] = {}
+    for one in kin:
+        for config, told in one.first.items():
+            found.setdefault(config, []).append(told)
+    merged: list[Foretold] = []
+    for config, each in found.items():
+        weights = [told.sd**-2 for told in each]
+        log = math.fsum(w * told.log for w, told in zip(weights, each, strict=True)) / math.fsum(weights)
+        merged.append(Foretold(config=config, log=log, sd=math.fsum(weights) ** -0.5))
+    return tuple(merged[:_MOST_FIRST])
+
+
+def _said(chosen: Sequence[_Kin], *, has_starts: bool) -> Iterator[str]:
+    """What was taken over at the start, whether it still counts or not."""
+    if not chosen:
+        return
+    labels = ", ".join(kin.label for kin in chosen)
+    studies = "1 earlier study" if len(chosen) == 1 else f"{len(chosen)} earlier studies"
+    if chosen[0].kinship is Kinship.ALIKE:
+        yield f"first beliefs from {studies} of other scripts on this machine ({labels})"
+    elif has_starts or not any(kin.earlier.starts for kin in chosen):
+        what = "start points" if has_starts else "first beliefs"
+        rest = "none taken over unmeasured" if has_starts else "where nothing was confirmed"
+        yield f"{what} from {studies} of this script ({labels}), {rest}"
+    else:
+        yield f"first beliefs from {studies} of this script ({labels}), whose winners cannot be tried here"
+
+
+# What contradicts --------------------------------------------------------------------------------
+
+
+def _runs(study: Study) -> Iterator[tuple[Config, float | None]]:
+    """Screening runs in their order: ln rate over what the script had read by then, None for a failure."""
+    # By when they were told: with several at once the last one asked may be the first to end.
+    told = sorted(study.told(*_SCREENED), key=lambda trial: (trial.finished_s, trial.number))
+    rated = {trial.number for trial in in_own_unit(study, told)}
+    own: list[float] = []
+    for trial in told:
+        if trial.measurement is not None:
+            rate = merit(study, trial.measurement) if trial.number in rated else 0.0
+            if rate > 0.0 and trial.config.is_baseline:
+                own.append(rate)
+            elif rate > 0.0 and own and not SPOILED & set(trial.measurement.contamination.flags):
+                # What a neighbour has slowed down says nothing of what was foretold.
+                yield trial.config, math.log(rate / statistics.fmean(own))
+        elif trial.failure is not None and _blames(trial.failure.kind):
+            yield trial.config, None
+
+
+def _blames(kind: FailureKind) -> bool:
+    """The config is the cause; limits of time and memory may be others than they were."""
+    return kind.teaches and kind.family not in (Family.HANG, Family.OOM)
+
+
+def _contradiction(kin: _Kin, runs: Sequence[tuple[Config, float | None]]) -> str:
+    """What of the present runs speaks against an earlier study, empty where nothing does.
+
+    Once there is something it stays: runs are looked at in their order, each with what was known by then.
+    """
+    if kin.kinship is Kinship.SAME:
+        return _otherwise(kin, runs)
+    off: list[float] = []
+    shown: list[float] = []
+    for config, log in runs:
+        foretold = kin.foretells(config)
+        if log is None or foretold is None:
+            continue
+        off.append(abs(log - foretold))
+        shown.append(abs(log))
+        apart = statistics.fmean(off)
+        if len(off) >= WEAK_FEWEST and apart > WEAK_APART and apart > statistics.fmean(shown):
+            off_frac = math.expm1(apart)
+            return f"what {len(off)} configurations read is {100 * off_frac:.0f} % off what was foretold"
+    return ""
+
+
+def _otherwise(kin: _Kin, runs: Sequence[tuple[Config, float | None]]) -> str:
+    bound = max(APART, SPREADS * kin.earlier.noise)
+    for config, log in runs:
+        told = kin.readings.get(config)
+        if told is None:
+            continue
+        if log is None:
+            return f"{config.text()} fails here, and ran there"
+        if abs(log - told.log) > bound:
+            foretold = f"{math.exp(told.log):.2f} were foretold"
+            return f"{config.text()} reads {math.exp(log):.2f} times your script, {foretold}"
+    return ""
+
+
+def _agrees(kin: _Kin, runs: Sequence[tuple[Config, float | None]]) -> bool:
+    """What it had read was found to be so, more than once."""
+    return len({config for config, log in runs if log is not None and config in kin.readings}) >= TRUSTED
+
+
+# Its space and ours ------------------------------------------------------------------------------
+
+
+def _in(space: SearchSpace, config: Config) -> Config | None:
+    """The config as the present space has it, None where it is not in there."""
+    for knob, value in config.items():
+        known = space.dimensions.get(knob)
+        if known is None or not (known.derived or value == known.own or value in known.values):
+            return None
+    wanted = {k: v for k, v in config.items() if not space.dimensions[k].derived}
+    found = space.complete(wanted)
+    if not isinstance(found, Config) or not found or not space.contains(found):
+        return None
+    # What is pinned here, or follows from a rule, makes another config of it.
+    added = {k for k in found if k in space.dimensions and not space.dimensions[k].derived} - wanted.keys()
+    alike = all(found.get(k, space.dimensions[k].own) == v for k, v in wanted.items())
+    return found if alike and not added else None
+
+
+def _same_owns(earlier: Earlier, space: SearchSpace) -> bool:
+    dimensions = space.dimensions.values()
+    known = [d for d in dimensions if d.own is not None and d.knob in earlier.owns]
+    return all(d.own == earlier.owns[d.knob] for d in known)
+
+
+def _singles(
+    earlier: Earlier, space: SearchSpace, doubt: float, strange: frozenset[str]
+) -> dict[Config, Foretold]:
+    """What each value of the present space would do by itself, over what the script has here."""
+    gains = {Config({g.knob: g.value}): (g.log, g.sd) for g in earlier.gains}
+    gains |= {Config({knob: value}): (0.0, 0.0) for knob, value in earlier.owns.items()}
+    found: dict[Config, Foretold] = {}
+    for dimension in space.free():
+        knob, own = dimension.knob, dimension.own
+        known = None if own is None else gains.get(Config({knob: own}))
+        # What the script itself has here was never seen there: nothing is known over it.
+        if own is None or known is None or knob in strange:
+            continue
+        for value in dimension.values:
+            single = Config({knob: value})
+            if single in gains and single != Config({knob: own}):
+                log, sd = gains[single]
+                sd = math.hypot(sd, known[1], doubt)
+                found[single] = Foretold(config=single, log=log - known[0], sd=sd)
+    return found
+
+
+def _given(word: str) -> tuple[str, ...]:
+    """Of studies without it the digest stays what it was."""
+    return (word,) if word else ()
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()[:16]
+
+
+def _gib(size: int) -> int:
+    return round(size / 2**30)
+
+
+def _data(run: RunFacts) -> str:
+    loader, inputs = run.loader, run.inputs
+    batches = None if loader is None else (loader.kind, loader.batch_size, loader.dataset_length)
+    made = None if inputs is None else (inputs.said, inputs.shape)
+    return _digest(batches, made, run.effective_batch, run.input_shapes_vary)
+
+
+def _place(run: RunFacts) -> str:
+    return "" if run.model is None else run.model.device.partition(":")[0]
+
+
+def _kind(run: RunFacts) -> str:
+    if run.attention is not None:
+        return "attention"
+    model = run.model
+    convolves = model is not None and (model.has_4d or model.has_5d or model.convolves)
+    return "convolution" if convolves else "other"
+
+
+def _bound(study: Study) -> str:
+    """By the first run alone, so that it stays what it is."""
+    first = next((t.measurement for t in study.baseline if t.measurement is not None), None)
+    if first is None:
+        return ""
+    return "input" if first.data_wait_frac > _WAITS else "compute"

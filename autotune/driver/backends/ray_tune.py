@@ -1,0 +1,796 @@
+"""Ray Tune as the loop: the only module that imports ray.
+
+One Tune trial is one `Assignment`. The trainable supervises a guarded process and holds neither
+torch nor a device, so its actor is reused. A trial that fails is a result; an error of Tune's is
+the loss of an actor or a node and nothing else. Nothing of Ray's state is ever read back.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import importlib
+import logging
+import os
+import secrets
+import shlex
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
+os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
+os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")
+# Tune asks the head now and then what there is, to print it, and waits a minute for one that is gone.
+os.environ.setdefault("TUNE_STATE_REFRESH_PERIOD", "1e9")
+os.environ.setdefault("TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S", "0")
+
+import ray
+from ray import tune
+from ray.experimental.internal_kv import internal_kv_get_gcs_client
+from ray.tune.search import Searcher
+
+from autotune.driver.backends.local_ray import FOLDER, MARK, SNAPSHOTS, OwnRay, temporary
+from autotune.driver.backends.ray_head import Head
+from autotune.driver.backends.ray_keeper import Keeper
+from autotune.driver.backends.wakeup import Bell, ring
+from autotune.driver.host_memory import free_memory, node_limit
+from autotune.errors import RayUnavailable
+from autotune.launch.devices.claims import ClaimRequest
+from autotune.launch.devices.device_care import LOCK_S, DeviceCare
+from autotune.launch.process import LocalRunner
+from autotune.launch.runner import Ended
+from autotune.launch.workspace import isolation as enclosure
+from autotune.model import wire
+from autotune.model.distributed_launch import ranks_of
+from autotune.model.trial import Assignment, Stage
+from autotune.shortage import address_space, shortage
+from autotune.text.redact import redact, redact_args
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+
+    from autotune.driver.session import Session
+    from autotune.model.study import StudySpec
+
+log = logging.getLogger(__name__)
+
+SCHEDULING_S = 60.0
+"""A trial that was asked and has not started by then waits for something that will not come."""
+
+GOODBYE_S = 5.0
+LEAVING_S = 1.0
+"""What Ray has started ends by itself when its node does, mostly at once."""
+
+OBJECT_STORE_BYTES = 100 * 1024 * 1024
+"""Only assignments and outcomes travel, some kilobytes each; Ray's floor is 75 MB."""
+
+
+STAGED = "staged"
+"""Folder in that of the snapshots in which Tune prepares them."""
+
+_STORAGE = "ray.train._internal.storage"
+_NODE = "ray._private.node"
+_SERVICES = "ray._private.services"
+_ACTORS = "ray.tune.execution.class_cache"
+_CONTROLLER = "ray.tune.execution.tune_controller"
+
+LOOPBACK = "127.0.0.1"
+"""Where every process of a Ray of ours listens: all of them run on this machine."""
+
+HANDED_ON = frozenset({"RAY_CHDIR_TO_TRIAL_DIR"})
+"""Variables that Tune may copy from the driver to its workers. Ray logs such copies in a file that every user
+of the machine can read. Tune's own list names AWS credentials. Trials have what `hand_over` gives them."""
+
+ASSIGNMENTS = b"autotune"
+"""Namespace of what `hand_over` keeps in the memory of Ray's head."""
+
+AT_REST = {
+    "RAY_worker_niceness": "0",
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_raylet_report_resources_period_milliseconds": "500",
+    "RAY_raylet_check_gc_period_milliseconds": "2000",
+    "RAY_memory_monitor_refresh_ms": "1000",
+    "RAY_metrics_report_interval_ms": "60000",
+    "RAY_task_events_report_interval_ms": "0",
+    "RAY_event_stats": "0",
+}
+"""Settings of a Ray of ours, where the user has not set them.
+
+Its workers, and so trials, would be nicer than everything else on the machine, which then comes before them
+whenever it wants: what others do costs a training far more than when it runs by itself, most of all one with
+as many threads as there are CPUs. And what Ray does ten times a second while nothing happens is done beside a
+training that is timed."""
+
+REST_S = 1.0
+"""While trials run, Tune asks ten times a second whether something has happened. So long it rests in
+between, unless the bell rings."""
+
+AWAKE_S = 0.5
+"""So long nothing rests after the bell, which a result follows, and after a result, as others may follow."""
+
+
+def _not_set(_handler: object) -> None:
+    """In place of what sets a handler of signals."""
+
+
+def _not_started(*_args: object, **_more: object) -> None:
+    """In place of what starts a process of Ray that a Ray of one machine and one job does not use.
+
+    Ray starts its dashboard's server also without a dashboard, and waits for it before it goes on. The
+    monitor is the cluster autoscaler's.
+    """
+
+
+def _keep() -> None:
+    """Handlers of signals stay as they are."""
+
+
+def _same_host(host: str) -> str:
+    """In place of what exchanges a loopback address for one that other machines reach."""
+    return host
+
+
+def _save_nothing(controller: Any) -> None:
+    """In place of what writes the state of Tune's loop, results of trials in it. Tune needs the file."""
+    place = Path(controller.experiment_state_path)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text("{}", encoding="utf-8")
+
+
+def hand_over(assignment: Assignment) -> str:
+    """Keep an assignment in the memory of Ray's head until its worker collects it.
+
+    It holds the user's environment and the script's arguments. What is given to Tune itself ends up in files:
+    Tune saves the configuration of every trial.
+
+    Returns:
+        The key to collect it by.
+    """
+    key = secrets.token_hex(16)
+    # Variables need not be valid text.
+    text = wire.dumps(assignment).encode(errors="surrogatepass")
+    _memory().internal_kv_put(key.encode(), text, True, ASSIGNMENTS)
+    return key
+
+
+def collect(key: str) -> Assignment:
+    """Return an assignment that was handed over, and remove it from Ray.
+
+    Raises:
+        LookupError: It was collected or withdrawn before.
+    """
+    text = _memory().internal_kv_get(key.encode(), ASSIGNMENTS)
+    if text is None:
+        message = "the assignment of this trial is no longer in Ray's head"
+        raise LookupError(message)
+    withdraw(key)
+    return wire.loads(Assignment, text.decode(errors="surrogatepass"))
+
+
+def withdraw(key: str) -> None:
+    """Remove an assignment from Ray, if it is still there."""
+    _memory().internal_kv_del(key.encode(), False, ASSIGNMENTS)
+
+
+def _memory() -> Any:
+    """Return the client of Ray's head that Tune itself uses for what it hands to its workers."""
+    return internal_kv_get_gcs_client()
+
+
+class _Breaking:
+    """Breaks the main thread out of Tune's loop, but never out of the middle of a session call.
+
+    A signal arrives between any two bytecodes; while the session is being told something it only
+    leaves a mark, and the loop breaks when that call has ended.
+    """
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._wanted = False
+        self.error: Exception | None = None
+
+    def __enter__(self) -> None:
+        self._depth += 1
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._depth -= 1
+        if isinstance(error, Exception):
+            # Tune would wrap it into an error of its own; the driver raises it as it is.
+            self.error = error
+            raise KeyboardInterrupt from error
+        if self._wanted and not self._depth:
+            self._wanted = False
+            raise KeyboardInterrupt
+
+    def now(self) -> None:
+        """Raise KeyboardInterrupt here, or at the end of the session call that is under way."""
+        if self._depth:
+            self._wanted = True
+        else:
+            raise KeyboardInterrupt
+
+
+class SessionSearcher(Searcher):
+    """An adapter of `Session`; holds no state that the journal does not hold."""
+
+    def __init__(self, session: Session, arm: Callable[[], None]) -> None:
+        super().__init__()
+        self._session = session
+        self._arm = arm
+        self._open: dict[str, Assignment] = {}
+        self._keys: dict[str, str] = {}
+        """Trial id -> key of what was handed over and is perhaps not collected."""
+        self._begun: set[str] = set()
+        self.breaking = _Breaking()
+        self.bell: Bell | None = None
+        self._woken_s = 0.0
+
+    def rest(self) -> None:
+        """Wait for the bell where all that was asked for has begun, and nothing came lately."""
+        now_s = time.monotonic()
+        if self.bell is None or not self._open or self.waiting() or now_s - self._woken_s < AWAKE_S:
+            return
+        if self.bell.wait(REST_S):
+            self._woken_s = time.monotonic()
+
+    # Tune itself compares with FINISHED, a word, which its own annotation leaves out.
+    def suggest(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, trial_id: str
+    ) -> dict[str, Any] | str | None:
+        """The next assignment; None while there is none, FINISHED when there will be none."""
+        # Tune has set handlers of its own since the loop began.
+        self._arm()
+        with self.breaking:
+            assignment = self._session.ask()
+        if assignment is None:
+            return Searcher.FINISHED if self._session.is_over or self._session.stopping else None
+        self._open[trial_id] = assignment
+        self._keys[trial_id] = key = hand_over(assignment)
+        trial = next(t for t in self._session.study.trials if t.number == assignment.trial)
+        return {"assignment": key, "confirms": trial.stage is Stage.CONFIRM}
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        """One message of the trainable: that it starts, or an outcome."""
+        assignment = self._open.get(trial_id)
+        if assignment is None:
+            return
+        self._begun.add(trial_id)
+        self._keys.pop(trial_id, None)
+        with self.breaking:
+            if result.get("begins"):
+                self._session.start(assignment)
+            elif text := result.get("ended"):
+                self._session.tell(assignment.uid, wire.loads(Ended, text))
+        # Another slot's result may be there as well: its ring was taken for this one's.
+        self._woken_s = time.monotonic()
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        """Carries no data: what was not told by now is lost and asked again."""
+        assignment = self._open.pop(trial_id, None)
+        if (key := self._keys.pop(trial_id, None)) is not None:
+            withdraw(key)
+        if assignment is not None:
+            with self.breaking:
+                self._session.lost(assignment.uid, "the Ray worker that ran it was lost")
+        self._woken_s = time.monotonic()
+
+    def withdraw_all(self) -> None:
+        """Remove from Ray what no worker has collected."""
+        while self._keys:
+            withdraw(self._keys.popitem()[1])
+
+    def waiting(self) -> bool:
+        """Something was asked and has not started."""
+        return bool(set(self._open) - self._begun)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Empty: Tune pickles a searcher into a snapshot that is never read back."""
+        return {}
+
+    def save(self, checkpoint_path: str) -> None:
+        """Nothing: the journal is the state."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Nothing: a search is resumed from the journal."""
+
+
+class _Resting(tune.Callback):
+    """Tune's loop rests where the searcher sees nothing to do."""
+
+    def __init__(self, searcher: SessionSearcher) -> None:
+        self._searcher = searcher
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Empty, as the searcher's."""
+        return {}
+
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """Between two rounds."""
+        self._searcher.rest()
+
+
+class Launcher(tune.Trainable):
+    """Runs one assignment in a guarded process; reports its start, its outcomes, its end."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        """Called once per actor."""
+        self._runner: LocalRunner | None = None
+        self._made_for: tuple[Path, str, ClaimRequest | None] | None = None
+        self._take(config)
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """The same actor runs the next assignment."""
+        self._take(new_config)
+        return True
+
+    def _take(self, config: dict[str, Any]) -> None:
+        pinned = str(config["pinned_device"]) if config["confirms"] else ""
+        self._is_ours = bool(config["is_ours"])
+        assignment = on_our_devices(collect(str(config["assignment"])), pinned)
+        # Whoever made the assignment knows another machine than this one.
+        self._assignment = assignment if self._is_ours else on_this_node(assignment, int(config["at_once"]))
+        self._outcomes: Iterator[Ended] | None = None
+        self._study_dir = Path(config["study_dir"])
+        self._isolation = str(config["isolation"])
+        self._bell = str(config["bell"])
+        self._request = wire.loads(ClaimRequest, config["request"]) if config["request"] else None
+
+    def step(self) -> dict[str, Any]:
+        """The first result says that it begins, the last that it is done, those between are outcomes."""
+        if self._outcomes is None:
+            self._study_dir.mkdir(parents=True, exist_ok=True)
+            self._outcomes = self._our_runner().run(self._assignment)
+            return {"begins": True, "ended": ""}
+        try:
+            ended = next(self._outcomes, None)
+        finally:
+            ring(self._bell)
+        if ended is None:
+            return {"begins": False, "ended": "", "done": True}
+        if not self._is_ours and (note := said_of_niceness(os.getpriority(os.PRIO_PROCESS, 0))):
+            ended = replace(ended, notes=(*ended.notes, note))
+        return {"begins": False, "ended": wire.dumps(ended)}
+
+    def _our_runner(self) -> LocalRunner:
+        """One for all that this actor runs: it keeps what trials may be forked from."""
+        wanted = (self._study_dir, self._isolation, self._request)
+        if self._runner is None or self._made_for != wanted:
+            self.cleanup()
+            self._runner = LocalRunner(
+                study_dir=self._study_dir,
+                isolation=self._isolation,
+                free_memory=free_memory,
+                device_care=DeviceCare(request=self._request),
+            )
+            self._made_for = wanted
+        return self._runner
+
+    def cleanup(self) -> None:
+        """The actor is about to end."""
+        if self._runner is not None:
+            self._runner.close()
+            self._runner = None
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """Nothing to keep: a trial is never continued."""
+
+    def load_checkpoint(self, checkpoint: Any) -> None:
+        """Nothing to load."""
+
+
+def node_request(spec: StudySpec) -> ClaimRequest:
+    """For whom a trial claims the node of a cluster that it runs on; it waits as long as for its devices."""
+    request = ClaimRequest.of(spec)
+    return request if spec.wait_s is not None else replace(request, wait_s=min(request.wait_s, LOCK_S))
+
+
+def said_of_niceness(niceness: int) -> str:
+    """What a person should know of trials that are nicer than the rest of the machine; "" where they are not.
+
+    On somebody else's cluster their niceness is not ours to set: what is nice stays so.
+    """
+    if niceness <= 0:
+        return ""
+    return (
+        f"this Ray runs trials at a niceness of {niceness}, so everything else on its nodes comes before "
+        "them and slows down threads that wait for each other; RAY_worker_niceness=0 where nodes are started "
+        "ends that"
+    )
+
+
+def on_our_devices(assignment: Assignment, pinned: str) -> Assignment:
+    """The trial sees the devices that Ray gave this actor, and no others.
+
+    Args:
+        assignment: As the session made it.
+        pinned: Devices for it instead, where all of them are ours and nothing else runs: those
+            of one kind differ by some per cent, and a pair must not be a comparison of two of them.
+    """
+    given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if not ray.get_gpu_ids() or not given:
+        return assignment
+    launch = assignment.launch
+    visible = pinned or given
+    return replace(assignment, launch=replace(launch, env={**launch.env, "CUDA_VISIBLE_DEVICES": visible}))
+
+
+def on_this_node(assignment: Assignment, at_once: int) -> Assignment:
+    """The trial may take its share of the memory of this node, and no more than the search allows.
+
+    Args:
+        assignment: As the session made it.
+        at_once: Trials that run at once on the whole cluster.
+    """
+    if at_once > 1:
+        here = ray.get_runtime_context().get_node_id()
+        have = next((node["Resources"] for node in ray.nodes() if node["NodeID"] == here), {})
+        at_once = min(at_once, int(have.get("GPU" if ray.get_gpu_ids() else "CPU", 1)))
+    limit_bytes = node_limit(assignment.memory_limit_bytes, at_once)
+    return replace(assignment, memory_limit_bytes=limit_bytes)
+
+
+class RayDriver:
+    """Runs a session by Ray Tune, on a local Ray of its own or on an existing cluster.
+
+    Args:
+        session: What to run.
+        study_dir: Where trials write on their node.
+        isolation: Handed to the runner.
+        address: Of an existing cluster; empty starts a local Ray that ends with us.
+        concurrency: Trials at once; 0 = one per GPU, one on a machine without.
+        lost: Told when Ray has died, from a thread of ours: the main one may be inside a call that waits for
+            a head that is gone, where nothing reaches it.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        *,
+        study_dir: Path,
+        isolation: str,
+        address: str = "",
+        concurrency: int = 0,
+        lost: Callable[[RayUnavailable], None] = lambda _: None,
+    ) -> None:
+        self._session = session
+        self._study_dir = study_dir
+        self._isolation = isolation
+        self._address = address
+        self._concurrency = concurrency
+        self._lost = lost
+        self._temp = ""
+        self._scratch = ""
+        self._searcher: SessionSearcher | None = None
+        self._broken = ""
+        self._hint = ""
+        self._needs = "1 CPU"
+        self._own: OwnRay | None = None
+        self._keeper: Keeper | None = None
+        self._head: Head | None = None
+        self._bell: Bell | None = None
+        self._raised = False
+        self._over = threading.Event()
+
+    def connect(self) -> None:
+        """Start or reach Ray.
+
+        Raises:
+            RayUnavailable: With the mode of authentication on our side in the message.
+        """
+        try:
+            # Ray's own handler would leave by SystemExit from wherever this process is.
+            with _command_without_secrets(), _replaced("set_sigterm_handler", _not_set):
+                if self._address:
+                    ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR)
+                    self._head = _head()
+                else:
+                    self._start_local()
+        except Exception as error:
+            # Ray raises the bare class where its node does not start in time.
+            where = redact(self._address) or "a local Ray"
+            lacks = shortage(error, places=(self._temp,) if self._temp else ())
+            limited = address_space()
+            if lacks is not None:
+                raise RayUnavailable(
+                    f"{where} could not be reached: {lacks.message}", hint=lacks.hint
+                ) from error
+            message = f"{where} could not be reached: {str(error).splitlines()[0] if str(error) else error!r}"
+            mode = os.environ.get("RAY_AUTH_MODE", "unset")
+            hint = (
+                f"RAY_AUTH_MODE is {mode} on this side; the cluster's must be the same. Or: --driver inline"
+            )
+            if limited and not self._address:
+                hint = f"{limited}, and Ray needs more: ulimit -v unlimited. Or: --driver inline"
+            raise RayUnavailable(message, hint=hint) from error
+
+    def _start_local(self) -> None:
+        # Sockets live below this folder and their paths are limited to 107 bytes. Ray lets everybody write to
+        # the folder that it is given (sockets, logs, sessions), so it lies in one that only we may enter.
+        self._temp = tempfile.mkdtemp(prefix=FOLDER, dir=temporary())
+        self._keeper = Keeper(self._temp, self._study_dir)
+        os.environ[MARK] = self._temp
+        ours = [name for name in AT_REST if name not in os.environ]
+        os.environ.update({name: AT_REST[name] for name in ours})
+        try:
+            with (
+                _replaced("start_api_server", _not_started, owner="Node", module=_NODE),
+                _replaced("start_monitor", _not_started, owner="Node", module=_NODE),
+                _replaced("resolve_ip_for_localhost", _same_host, module=_SERVICES),
+            ):
+                self._init_local()
+        except BaseException:
+            self._let_go()
+            raise
+        finally:
+            # What is started later in this process is none of Ray's.
+            for name in (MARK, *ours):
+                os.environ.pop(name, None)
+        self._own = OwnRay(os.getpid(), self._temp)
+        with contextlib.suppress(OSError):
+            self._bell = Bell(Path(self._temp))
+
+    def _init_local(self) -> None:
+        ray.init(
+            # In so many words: without an address Ray joins one that it finds, perhaps somebody else's.
+            address="local",
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            object_store_memory=OBJECT_STORE_BYTES,
+            _node_ip_address=LOOPBACK,
+            _temp_dir=str(Path(self._temp, "r")),
+        )
+
+    def run(self, arm: Callable[[], None] = _keep) -> None:
+        """Return when nothing is left to do.
+
+        Args:
+            arm: Puts our handlers of signals in place again.
+
+        Raises:
+            RayUnavailable: Nothing could be scheduled, with what is missing.
+        """
+        searcher = SessionSearcher(self._session, arm)
+        searcher.bell = self._bell
+        threading.Thread(target=self._watch, args=(searcher,), daemon=True).start()
+        # Processes that train together take a device each, as far as there are as many.
+        gpus = min(ranks_of(self._session.study.spec.launcher), int(ray.cluster_resources().get("GPU", 0)))
+        self._needs = f"1 CPU and {gpus} GPU{'s' if gpus > 1 else ''}" if gpus else "1 CPU"
+        trainable = tune.with_resources(Launcher, {"cpu": 1, "gpu": gpus})
+        tuner = tune.Tuner(
+            trainable,
+            param_space={
+                "study_dir": str(self._study_dir),
+                "isolation": self._isolation,
+                "pinned_device": self._pinned_devices(gpus),
+                "bell": "" if self._bell is None else self._bell.path,
+                "is_ours": self._own is not None,
+                # The search has claimed the machine of a Ray of its own.
+                "request": "" if self._own else wire.dumps(node_request(self._session.study.spec)),
+                "at_once": self._slots(gpus),
+            },
+            tune_config=tune.TuneConfig(
+                search_alg=searcher,
+                num_samples=-1,
+                max_concurrent_trials=self._slots(gpus),
+                reuse_actors=True,
+            ),
+            run_config=tune.RunConfig(
+                name="tune",
+                storage_path=self._snapshots(),
+                failure_config=tune.FailureConfig(max_failures=0),
+                checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
+                callbacks=[_Resting(searcher)],
+                verbose=0,
+            ),
+        )
+        try:
+            self._searcher = searcher
+            staged = str(Path(self._snapshots(), STAGED))
+            with (
+                _Quiet(),
+                _replaced("_get_ray_train_session_dir", lambda: staged, module=_STORAGE),
+                _replaced("save_to_dir", _save_nothing, owner="TuneController", module=_CONTROLLER),
+                _replaced("ENV_VARS_TO_PROPAGATE", HANDED_ON, module=_ACTORS),
+            ):
+                tuner.fit()
+        except KeyboardInterrupt:
+            if searcher.breaking.error is not None:
+                raise searcher.breaking.error from None
+            if not self._session.stopping and not self._broken:
+                raise
+        finally:
+            self._searcher = None
+            self._over.set()
+            if self._address and not self._broken:
+                # The memory of a head that is gone is gone as well, and a Ray of ours ends with us.
+                searcher.withdraw_all()
+        if self._broken:
+            raise RayUnavailable(self._broken, hint=self._hint)
+
+    def _snapshots(self) -> str:
+        """A folder that only this user can enter, removed with this driver or at the next start.
+
+        Tune keeps files of its own that nobody reads, and stages them in the folder of a Ray's session, which
+        every user of a machine can read.
+        """
+        if not self._scratch:
+            place = self._study_dir / SNAPSHOTS
+            enclosure.remove(place)
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            place.chmod(0o700)
+            self._scratch = str(place)
+        return self._scratch
+
+    def _pinned_devices(self, gpus: int) -> str:
+        """Where pairs run: the first devices of a Ray of our own; on a cluster, wherever Ray puts them."""
+        if self._address:
+            return ""
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(max(1, gpus))))
+        return ",".join(word.strip() for word in visible.split(",")[: max(1, gpus)])
+
+    def _slots(self, gpus: int) -> int:
+        if self._concurrency:
+            return self._concurrency
+        return max(1, int(ray.cluster_resources().get("GPU", 1)) // gpus) if gpus else 1
+
+    def interrupt(self) -> None:
+        """Break Tune's loop. For signal handlers of the main thread."""
+        searcher, self._searcher = self._searcher, None
+        if searcher is not None:
+            searcher.breaking.now()
+
+    def breaks_off(self) -> bool:
+        """Break Tune's loop where the interrupt that has just come is our own; False where it is a person's.
+
+        For signal handlers of the main thread.
+        """
+        raised, self._raised = self._raised, False
+        if raised:
+            self.interrupt()
+        return raised
+
+    def _dead_part(self) -> str:
+        """The part of a Ray of ours that has died, or "". A look that fails is taken again."""
+        try:
+            return self._own.look() if self._own is not None else ""
+        except Exception:
+            log.exception("could not look at the local Ray")
+            return ""
+
+    def _death(self) -> tuple[str, str]:
+        """What of Ray has died, in words, and what to do; empty where it lives."""
+        if part := self._dead_part():
+            return f"the {part} of the local Ray has died", "autotune resume goes on; or use --driver inline"
+        if self._head is not None and self._head.look():
+            return (
+                f"the head of the cluster ({self._head.address}) does not answer any more",
+                "autotune resume goes on once the cluster is back; or use --driver inline",
+            )
+        return "", ""
+
+    def _watch(self, searcher: SessionSearcher) -> None:
+        """A placement that never comes, and a Ray that has died, are errors here.
+
+        Tune itself would wait for ever for the one; for the other Ray waits a minute and then ends
+        this process, whatever it still has to write.
+        """
+        waited_s = 0.0
+        while not self._over.wait(1.0):
+            why, hint = self._death()
+            if why and self._searcher is not None:
+                self._lost(RayUnavailable(why, hint=hint))
+                self._break(why, hint)
+                return
+            waited_s = waited_s + 1.0 if searcher.waiting() else 0.0
+            patience_s = min(SCHEDULING_S, max(1.0, self._session.remaining_s))
+            if waited_s >= patience_s and self._searcher is not None:
+                self._break(
+                    f"no trial could start within {patience_s:.0f} s: it needs {self._needs}, "
+                    f"free are {_free()}",
+                    "free the resource, add a node, or use --driver inline",
+                )
+                return
+
+    def _break(self, why: str, hint: str) -> None:
+        self._broken, self._hint = why, hint
+        self._session.stop("backend")
+        self._raised = True
+        _thread.interrupt_main()
+        if self._bell is not None:
+            # That leaves only a mark, at which nobody looks who waits.
+            ring(self._bell.path)
+
+    def close(self) -> None:
+        """Disconnect; ends the Ray that we started, and only that one."""
+        own = self._own
+        if own is not None and not (self._dead_part() or self._dead_part()):
+            ray.shutdown()
+        else:
+            # Without its head, disconnecting may wait for as long as Ray waits for it; of a cluster that is
+            # none of ours nobody here knows whether it has one.
+            if own is not None:
+                own.end(0.0)
+            goodbye = threading.Thread(target=ray.shutdown, daemon=True)
+            goodbye.start()
+            goodbye.join(GOODBYE_S)
+        if own is not None:
+            own.end(LEAVING_S)
+        if self._bell is not None:
+            self._bell.close()
+        self._let_go()
+        if self._scratch:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _let_go(self) -> None:
+        """Have what is left of our Ray ended and its folder removed."""
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.close()
+
+
+def _command_without_secrets() -> contextlib.AbstractContextManager[None]:
+    """Ray shows to everybody on a cluster by which command each of its drivers was started."""
+    return _replaced("get_entrypoint_name", lambda: shlex.join(redact_args(sys.argv)))
+
+
+@contextlib.contextmanager
+def _replaced(
+    name: str, stand_in: object, *, module: str = "ray._private.utils", owner: str = ""
+) -> Generator[None, None, None]:
+    """Meanwhile Ray finds this in place of one of its own helpers; nothing happens where it has none such."""
+    try:
+        place: Any = importlib.import_module(module)
+        place = getattr(place, owner) if owner else place
+        theirs = getattr(place, name)
+    except (ImportError, AttributeError):
+        yield
+        return
+    setattr(place, name, stand_in)
+    try:
+        yield
+    finally:
+        setattr(place, name, theirs)
+
+
+def _head() -> Head | None:
+    """Of the cluster that we have joined; None where Ray does not say where it listens."""
+    try:
+        # Not connected, Ray would begin one of its own to answer.
+        return Head(str(ray.get_runtime_context().gcs_address)) if ray.is_initialized() else None
+    except Exception:
+        log.exception("the head of the cluster cannot be looked at")
+        return None
+
+
+def _free() -> str:
+    try:
+        have = {k: v for k, v in ray.available_resources().items() if k in ("CPU", "GPU")}
+    except Exception:
+        log.exception("Ray did not tell what is free")
+        return "unknown"
+    return " and ".join(f"{count:g} {name}" for name, count in sorted(have.items())) or "none"
+
+
+class _Quiet:
+    """Tune's own printing goes nowhere: stdout is the user's answer, stderr our progress."""
+
+    def __enter__(self) -> None:
+        logging.getLogger("ray").setLevel(logging.ERROR)
+        logging.getLogger("ray.tune").setLevel(logging.ERROR)
+        self._stdout = sys.stdout
+        self._null = Path(os.devnull).open("w", encoding="utf-8")
+        sys.stdout = self._null
+
+    def __exit__(self, *_: object) -> None:
+        sys.stdout = self._stdout
+        self._null.close()

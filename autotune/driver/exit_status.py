@@ -1,0 +1,178 @@
+"""How a search ends: its exit code, or the error that says why there is no answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from autotune.answer.answer import SearchOutcome
+from autotune.answer.pick import answer
+from autotune.answer.unmeasured import budget_wanted, ended_by_budget, other_libraries, ran_s
+from autotune.compare.finalists import fastest_fitting
+from autotune.errors import (
+    EXIT_INCONCLUSIVE,
+    EXIT_INTERRUPTED,
+    EXIT_NO,
+    EXIT_STOPPED,
+    EXIT_YES,
+    AutotuneError,
+    BackendError,
+    DiskFull,
+    NothingFeasible,
+    ScriptError,
+    UsageError,
+)
+from autotune.launch.runner import NOT_BEGUN, REMEDY
+from autotune.launch.workspace.isolation_failures import BOTH_MODES
+from autotune.model.study import SCRIPT_CHANGED
+from autotune.model.supported import UNSUPPORTED
+from autotune.model.trial import FailureKind, Stage
+
+if TYPE_CHECKING:
+    from autotune.answer.answer import Answer
+    from autotune.model.study import Study
+    from autotune.model.trial import Trial
+
+
+_CODES: Final = {
+    SearchOutcome.FASTER: EXIT_YES,
+    SearchOutcome.NOTHING_FASTER: EXIT_NO,
+    SearchOutcome.INCONCLUSIVE: EXIT_INCONCLUSIVE,
+}
+_TAKEN: Final = {
+    FailureKind.CONTENDED: (
+        "wait for what else runs here to end; nvidia-smi names who computes on an accelerator, and "
+        "CUDA_VISIBLE_DEVICES=1 takes another one"
+    ),
+    FailureKind.THROTTLED: "nvidia-smi -q -d PERFORMANCE tells what holds the clocks down: heat or power",
+}
+"""What the accelerator withheld from the script, which is not to blame -> what helps."""
+
+
+_NO_INPUT: Final = (
+    "it reads standard input, which cannot be repeated for every run: redirect it from a file "
+    "(autotune ... < data.txt), or give the script the file by an option of its own"
+)
+
+
+class StoppedEarly(AutotuneError):
+    """Stopped by the user before there was a baseline; resumable."""
+
+    exit_code = EXIT_INTERRUPTED
+
+
+class StoppedBySignal(StoppedEarly):
+    """The same by a scheduler's signal."""
+
+    exit_code = EXIT_STOPPED
+
+
+def answer_or_none(study: Study) -> Answer | None:
+    """The answer as of now; None where the script was never measured as it is."""
+    if not any(trial.measurement for trial in study.baseline):
+        return None
+    return answer(study)
+
+
+def exit_code(study: Study, found: Answer) -> int:
+    """Return 0 for a gain, 1 if nothing is faster, 8 for an inconclusive search, or how it was stopped.
+
+    A search whose script was edited meanwhile ends with 2: its answer is that of the script as it was.
+
+    Raises:
+        NothingFeasible: The user's memory bound admits neither the script nor anything tried.
+    """
+    if study.stopped == "interrupted":
+        return EXIT_INTERRUPTED
+    if study.stopped == "signal":
+        return EXIT_STOPPED
+    if study.stopped == SCRIPT_CHANGED:
+        return UsageError.exit_code
+    bound = study.spec.max_memory_bytes
+    needs_less = bound is not None and (found.baseline_peak_bytes or 0) > bound
+    if bound is not None and needs_less and not found.is_better and fastest_fitting(study) is None:
+        script = Path(study.spec.script).name
+        message = f"no configuration fits into {bound / 2**30:.2f} GiB, not even the unchanged {script}"
+        raise NothingFeasible(message, hint="raise --max-memory")
+    return _CODES[found.outcome]
+
+
+def why_nothing(study: Study) -> AutotuneError:
+    """The error for a study without a measured baseline: what happened, its last lines, a remedy."""
+    script = Path(study.spec.script).name
+    failed = next((t for t in study.told(Stage.BASELINE) if t.failure is not None), None)
+    if failed is None or failed.failure is None:
+        if study.stopped in ("interrupted", "signal"):
+            message = f"the search of {script} was stopped before its baseline was measured"
+            kind = StoppedBySignal if study.stopped == "signal" else StoppedEarly
+            return kind(message, hint=f"go on: autotune resume {study.spec.label}")
+        if study.stopped == SCRIPT_CHANGED:
+            message = f"{script} was changed before it was measured once"
+            return UsageError(message, hint="search again: autotune search")
+        if study.stopped == "finished":
+            return _budget_too_small(study, study.spec.budget.seconds)
+        message = f"{script} was run, and nothing in it could be measured"
+        return ScriptError(message, hint=_hint_for(study, None))
+    tail = str(failed.failure.evidence.get("log_tail", ""))
+    again = f"autotune resume {study.spec.label}"
+    if failed.failure.kind is FailureKind.DISK:
+        return DiskFull(failed.failure.message, hint=f"make room there, then: {again}")
+    if failed.failure.evidence.get("error") == UNSUPPORTED:
+        hint = "name another interpreter: --python PATH"
+        return BackendError(str(failed.failure.evidence.get("traceback", "")), hint=hint)
+    if failed.failure.kind in _TAKEN:
+        message = f"{script} could not be measured: {failed.failure.message}"
+        return BackendError(message, hint=_TAKEN[failed.failure.kind])
+    if NOT_BEGUN in failed.failure.evidence:
+        remedy = str(failed.failure.evidence.get(REMEDY, "mend that"))
+        return BackendError(failed.failure.message, hint=f"{remedy}; then: {again}")
+    if ended_by_budget(study, failed):
+        seconds = ran_s(failed)
+        return _budget_too_small(study, seconds, f"one run takes more than {seconds:.0f} s here", tail)
+    is_unmeasured = failed.failure.kind in (FailureKind.NO_METRIC, FailureKind.WARMUP_SHORT)
+    is_unmeasured |= _wants_input(study) and not failed.failure.evidence.get("steps")
+    what = "could not be measured" if is_unmeasured else "fails without any change of ours"
+    if elsewhere := failed.failure.evidence.get(BOTH_MODES):
+        what = f"could not be run under an overlay ({elsewhere}), nor in redirect mode"
+    message = f"{script} {what}: {failed.failure.message}"
+    return ScriptError(message + (f"\n{tail}" if tail else ""), hint=_hint_for(study, failed))
+
+
+def _budget_too_small(study: Study, seconds: float, why: str = "", tail: str = "") -> UsageError:
+    """The error of a budget that cannot measure the script once, with one that can.
+
+    Args:
+        study: Without a measured baseline.
+        seconds: That were not enough for a run.
+        why: What is known about the length of a run, as a clause.
+        tail: The last lines that it wrote.
+    """
+    message = (
+        f"a budget of {study.spec.budget.seconds:.0f} s ended before {study.spec.title} was measured once"
+    )
+    text = "\n".join(filter(None, ("; ".join(filter(None, (message, why))), tail)))
+    return UsageError(text, hint=f"give more time: --budget {budget_wanted(seconds)}")
+
+
+def _wants_input(study: Study) -> bool:
+    """Whether the script reads standard input, which is empty in a trial unless it is a file."""
+    return study.facts is not None and "stdin" in study.facts.script.hazards and not study.spec.stdin
+
+
+def _hint_for(study: Study, trial: Trial | None) -> str:
+    if trial is not None and trial.failure is not None:
+        kind = trial.failure.kind
+        if _wants_input(study) and not trial.failure.evidence.get("steps"):
+            return _NO_INPUT
+        found = other_libraries(study)
+        hangs = kind.family.value == "hang"
+        if found and trial.failure.evidence.get("steps") == 0 and (hangs or kind is FailureKind.NO_METRIC):
+            called = "autotune.step(samples=..., loss=...)"
+            return f"with {' and '.join(found)} the script has to say itself that a step has ended: {called}"
+        if hangs:
+            return "a trial needs to start and make some steps within the budget; give a longer --budget"
+        if kind is FailureKind.NO_METRIC and "error" in trial.failure.evidence:
+            return ""  # the process knew why it had no step, and said so
+        if kind in (FailureKind.NO_METRIC, FailureKind.WARMUP_SHORT):
+            return "give it more to do (more epochs or steps) so that a steady part can be measured"
+    return "run the script by itself first, without autotune"

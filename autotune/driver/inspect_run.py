@@ -1,0 +1,245 @@
+"""One look at a script: what its source says, and what one short run of it as it is shows.
+
+The run is the first trial of a search, with a smaller window. It makes no study: nothing is journaled, and
+its folder goes when it has ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from autotune.answer.space_selection import likely, settled
+from autotune.config_files.presets import AUTO_SPACE, load_space
+from autotune.driver.exit_status import StoppedBySignal, StoppedEarly, why_nothing
+from autotune.driver.host_memory import free_memory
+from autotune.driver.planner import Planner
+from autotune.driver.signals import polite_ending
+from autotune.driver.spec import redirected_stdin, version
+from autotune.errors import AutotuneError, UsageError
+from autotune.inspection import host as machine
+from autotune.inspection.command import verify
+from autotune.inspection.interpreter import interpreter
+from autotune.inspection.script import script_facts
+from autotune.knobs.registry import builtin
+from autotune.launch.process import LocalRunner
+from autotune.launch.workspace import isolation
+from autotune.model.config import Config
+from autotune.model.facts import Facts
+from autotune.model.study import Budget, SpaceRequest, Study, StudySpec
+from autotune.model.trial import Failure, FailureKind, Fidelity, Stage, Trial, TrialState
+from autotune.space.environment import user_environment
+from autotune.store.journal import locked
+from autotune.store.paths import make_study_dir, new_id
+
+if TYPE_CHECKING:
+    from autotune.inspection.command import Command
+    from autotune.launch.runner import Ended
+    from autotune.model.facts import HostFacts
+    from autotune.model.measurement import Measurement
+
+log = logging.getLogger(__name__)
+
+SHORTEST_S: Final = 5.0
+"""No limit is shorter: to load PyTorch alone takes seconds."""
+_WINDOW_S: Final = (0.5, 3.0)
+_STEPS: Final = 8
+_WIDTH: Final = 0.1
+_MORE_TIME: Final = "give it more time: --limit 10m; --static only reads it"
+_ENOUGH: Final = (FailureKind.WARMUP_SHORT, FailureKind.TIMEOUT_TOTAL)
+"""Endings of a run that has shown what there is to see, if it came to its first steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """What is known of a script.
+
+    Args:
+        facts: Without a `run` where that was not asked for, or did not come to a step.
+        space: That ``--space auto`` takes: settled where the run was measured, else likely; None where one of
+            the shipped files is malformed.
+        measured: The short window; None without one.
+        seconds: How long the process of the run lived; 0 without one.
+        notes: Of the run, sentences for people.
+        problem: Why there is less than was asked for.
+    """
+
+    facts: Facts
+    space: SpaceRequest | None
+    measured: Measurement | None = None
+    seconds: float = 0.0
+    notes: tuple[str, ...] = ()
+    problem: AutotuneError | None = None
+
+
+def look(command: Command, *, limit_s: float, run: bool = True) -> Looked:
+    """Read a script, and run it once for a moment with its writes kept off the user's files.
+
+    Whatever keeps the run from its first steps is told as `Looked.problem`, beside all that is known without.
+
+    Args:
+        command: How the user starts it.
+        limit_s: Its process is ended after so long.
+        run: False to read it alone.
+
+    Raises:
+        UsageError: The script cannot be read, or the limit is shorter than any start.
+    """
+    if limit_s < SHORTEST_S:
+        raise UsageError(
+            f"a limit of {limit_s:g} s is shorter than any start: at least {SHORTEST_S:.0f}s",
+            hint="--limit 60s, or --static to run nothing",
+        )
+    facts = Facts(host=machine.host_facts(), script=script_facts(command.inspected, command.args))
+    spec = _spec(command, limit_s)
+    known = Looked(facts=facts, space=_space(Study(spec=spec, facts=facts)))
+    if not run:
+        return known
+    try:
+        verify(command)
+        facts = replace(facts, host=_host(command))
+        ended, stopped = _run(spec, facts, limit_s)
+        if text := _isolation_of(command).note:
+            ended = replace(ended, notes=(text, *ended.notes))
+    except AutotuneError as error:
+        return replace(known, problem=error)
+    return _looked(spec, replace(facts, run=ended.facts), ended, stopped)
+
+
+def _looked(spec: StudySpec, facts: Facts, ended: Ended, stopped: str) -> Looked:
+    outcome = ended.outcome
+    trial = replace(_baseline(spec.budget.seconds), state=TrialState.TOLD, outcome=outcome)
+    study = Study(spec=spec, facts=facts, trials=(trial,), stopped=stopped)
+    notes, problem = ended.notes, None
+    if isinstance(outcome, Failure):
+        if facts.run is not None and outcome.kind in _ENOUGH:
+            # What was to be seen was: a figure is what a search is for.
+            notes = (*notes, f"no rate could be measured: {outcome.message}")
+        else:
+            problem = _problem(study, outcome)
+    return Looked(
+        facts=facts,
+        space=_space(study),
+        measured=trial.measurement,
+        seconds=ended.seconds,
+        notes=notes,
+        problem=problem,
+    )
+
+
+def _space(study: Study) -> SpaceRequest | None:
+    """What ``--space auto`` takes, as far as this study tells."""
+    assert study.facts is not None
+    try:
+        candidates = load_space(AUTO_SPACE, cwd=study.spec.cwd)
+    except UsageError:
+        return None
+    if not any(trial.measurement for trial in study.baseline):
+        return likely(candidates, study.facts)
+    return settled(replace(study, spec=replace(study.spec, space=candidates))).space
+
+
+def _problem(study: Study, failure: Failure) -> AutotuneError:
+    """As for a search, in the words of this verb."""
+    # A signal to a whole job may have ended the run before anybody here ended it.
+    if study.stopped or failure.kind is FailureKind.KILLED_USER:
+        kind = StoppedBySignal if study.stopped == "signal" else StoppedEarly
+        return kind(f"{study.spec.title} was stopped before it had shown anything")
+    error = why_nothing(study)
+    if "--budget" in error.hint:
+        error.hint = _MORE_TIME
+    elif "autotune resume" in error.hint:
+        error.hint = error.hint.replace(
+            f"then: autotune resume {study.spec.label}", "or run nothing: --static"
+        )
+    return error
+
+
+def _run(spec: StudySpec, facts: Facts, limit_s: float) -> tuple[Ended, str]:
+    """The end of one run, and how it was stopped where somebody did.
+
+    Raises:
+        StoreError: Its folder cannot be made.
+    """
+    memory = free_memory()
+    planner = Planner(
+        knobs=builtin(),
+        environ=user_environment(os.environ, keep_loggers=False, trial=True),
+        memory_limit_bytes=memory,
+    )
+    assignment = planner.assign(Study(spec=spec, facts=facts), _baseline(limit_s))
+    assert not isinstance(assignment, Failure), "a config without changes needs no way"
+    home = make_study_dir(spec.study_id)
+    stopped = ""
+    with ExitStack() as closers:
+        closers.callback(_remove, home)
+        closers.enter_context(locked(home))
+        runner = LocalRunner(study_dir=home, isolation=facts.host.isolation)
+        closers.callback(runner.close)
+
+        def stop(why: str) -> None:
+            nonlocal stopped
+            stopped = why
+            runner.stop()
+
+        with polite_ending(stop):
+            (ended,) = runner.run(assignment)
+    return ended, stopped
+
+
+def _remove(home: Path) -> None:
+    try:
+        isolation.remove(home)
+    except OSError:
+        log.warning("%s could not be removed; autotune clean tries again", home)
+
+
+def _baseline(limit_s: float) -> Trial:
+    """The unchanged script, for as long as it takes to see what it does."""
+    low, high = _WINDOW_S
+    fidelity = Fidelity(
+        min_window_s=low,
+        max_window_s=high,
+        min_steps=_STEPS,
+        target_width=_WIDTH,
+        setup_s=limit_s,
+        deadline_s=limit_s,
+    )
+    return Trial(number=0, config=Config(), stage=Stage.BASELINE, fidelity=fidelity)
+
+
+def _spec(command: Command, limit_s: float) -> StudySpec:
+    return StudySpec(
+        study_id=new_id(),
+        label="inspect",
+        script=command.script,
+        args=command.args,
+        cwd=str(Path.cwd()),
+        python=command.python,
+        space=SpaceRequest(name="inspect"),
+        budget=Budget(seconds=limit_s),
+        driver="inline",
+        version=version(),
+        module=command.module,
+        options=command.options,
+        launcher=command.launcher,
+        source=command.source,
+        stdin=redirected_stdin(),
+    )
+
+
+def _isolation_of(command: Command) -> isolation.Isolation:
+    return isolation.found_for(command.script, str(Path.cwd()), os.environ)
+
+
+def _host(command: Command) -> HostFacts:
+    host = replace(machine.host_facts(), isolation=_isolation_of(command).mode)
+    if command.python == sys.executable:
+        return host
+    found = interpreter(command.python, command.options)
+    return replace(host, python=found.version, versions=found.versions)

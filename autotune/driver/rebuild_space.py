@@ -1,0 +1,41 @@
+"""What is built again from a journal in order to look at a study; nothing in here fails a reader."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from autotune.knobs.registry import knobs_for
+from autotune.model.space import SearchSpace
+from autotune.space.build_space import build_space
+
+if TYPE_CHECKING:
+    from autotune.model.facts import Facts
+    from autotune.model.study import StudySpec
+
+log = logging.getLogger(__name__)
+
+_NOT_HERE = "This version of autotune has no such knob."
+
+
+def space_of(spec: StudySpec, facts: Facts) -> tuple[SearchSpace, dict[str, str]]:
+    """The search space of a study on disk, built again for looking at it; never raises.
+
+    A study of another version may name knobs that this one lacks. They are told among the refusals,
+    and a config that holds one counts as changing the training.
+    """
+    try:
+        knobs, asked = knobs_for(spec.space), spec.space
+        known = replace(
+            asked,
+            knobs={name: values for name, values in asked.knobs.items() if name in knobs},
+            fixed={name: value for name, value in asked.fixed.items() if name in knobs},
+            starts=tuple(start for start in asked.starts if all(name in knobs for name in start)),
+        )
+        space, refusals = build_space(known, facts, knobs)
+    except Exception:
+        log.debug("the search space could not be built again", exc_info=True)
+        return SearchSpace(dimensions={}), {}
+    lost = {name: _NOT_HERE for name in (*asked.knobs, *asked.fixed) if name not in knobs}
+    return space, {**lost, **refusals}

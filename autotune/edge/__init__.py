@@ -1,1 +1,0 @@
-"""Files that people write: YAML, validated and turned into core types."""

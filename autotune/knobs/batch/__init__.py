@@ -1,0 +1,1 @@
+"""Knobs of the batch and of gradient accumulation."""

@@ -1,0 +1,348 @@
+"""Micro-batches per optimizer step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from autotune.knobs.base import Knob, Patches
+from autotune.knobs.batch import batching
+from autotune.knobs.common import as_count, constant_of, dealt_by_batch, flag_variants, joined, listed
+from autotune.knobs.compile.compile_mode import graphs_forbid_accumulation
+from autotune.knobs.frameworks import (
+    ACCELERATOR,
+    ARGUMENTS,
+    DEEPSPEED,
+    LIGHTNING,
+    TRAINER,
+    is_per_item,
+    is_row,
+    refuse_accumulation,
+    refuse_rest,
+    rows,
+    setting,
+)
+from autotune.model.change import Constant, Flag, Keyword, Patch, Spelling
+from autotune.model.effect import Effect
+from autotune.source import loops
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from autotune.model.config import Config, Value
+    from autotune.model.facts import Facts, LoaderFacts, RunFacts
+
+ACCUMULATION_OPTIONS = flag_variants(
+    "gradient-accumulation-steps",
+    "grad-accumulation-steps",
+    "accumulation-steps",
+    "grad-accum-steps",
+    "grad-accum",
+    "accum-steps",
+    "accumulate-grad-batches",
+    "gradient-accumulation",
+    "grad-accumulation",
+    "grad-acc-steps",
+    "grad-acc",
+    "gradient-accumulate-every",
+    "accumulation",
+    "accum-iter",
+    "accum",
+    "iters-to-accumulate",
+    "update-freq",
+    "accumulate",
+)
+ACCUMULATION_CONSTANTS = Constant(tuple(name.removeprefix("--") for name in ACCUMULATION_OPTIONS.names))
+"""Called like the options."""
+
+
+_HAZARDS: Final = {
+    loops.STEP_COUNTED: "The training loop or its schedule counts steps, so it would end early with deferred "
+    "steps.",
+    loops.STEP_EVALUATED: "The training loop evaluates every so many of its steps, which would happen more "
+    "often with deferred steps.",
+    loops.OWN_GRADIENT: "The script's own code uses gradients, which are not whole before the last part.",
+    loops.OWN_AVERAGE: "The script's own code changes weights once a step, as a moving average does, which "
+    "would happen once a part of a step.",
+    loops.OWN_RATE: "The loop sets the learning rate itself, for steps that would be deferred.",
+    loops.CARRIED: "What the model returns for one batch goes into its call for the next one, and the parts "
+    "of a batch are other samples.",
+    loops.UNREAD: "The source of the training loop could not be read, and it may count steps.",
+}
+
+
+_ALIKE_FRAC: Final = 0.02
+
+
+class Accumulation(Knob):
+    """Micro-batches per optimizer step: keeps the effective batch when the micro-batch changes.
+
+    Never sampled: effective batch over micro-batch. On one device the least is best.
+
+    Effect: EXACT; TRAINING with BatchNorm and other state that changes at each call, and where loader
+    workers change copies of the dataset's state; NUMERIC with dropout, without a loader, and where the
+    loop draws random numbers for its batches. Unit: micro-batches. Source: arXiv 2507.07101 (advises
+    against it where memory allows the batch).
+    """
+
+    name: ClassVar[str] = "accumulation"
+    effect: ClassVar[Effect] = Effect.EXACT
+    ordinal: ClassVar[bool] = True
+    derived: ClassVar[bool] = True
+    unit: ClassVar[str] = "micro-batches"
+    family: ClassVar[str] = "batch"
+    # Loops of Accelerate and DeepSpeed are the script's own: what it derives from its option has to follow.
+    withdraws_with: ClassVar[Sequence[str]] = ("batch_size",)
+    spellings: ClassVar[Sequence[Spelling]] = (
+        Keyword(ARGUMENTS, "gradient_accumulation_steps"),
+        Keyword(TRAINER, "gradient_accumulation_steps", defining_module="transformers.trainer"),
+        Keyword(LIGHTNING, "accumulate_grad_batches"),
+        ACCUMULATION_OPTIONS,
+        ACCUMULATION_CONSTANTS,
+        Keyword(ACCELERATOR, "gradient_accumulation_steps"),
+        Keyword(DEEPSPEED, "gradient_accumulation_steps"),
+        Patch(),
+    )
+
+    def own(self, facts: Facts) -> Value | None:
+        return batching.own_factor(facts)
+
+    def domain(self, facts: Facts) -> Sequence[Value]:
+        effectives = batching.effective_values(facts)
+        micro = batching.own_micro(facts)
+        ladder = () if micro is None else (micro * 2**k // 8 for k in range(7) if micro * 2**k % 8 == 0)
+        values = {"effective_batch": effectives, "batch_size": tuple(ladder)}
+        return joined(batching.factors(values, facts), self.own(facts))
+
+    def resolve(self, wanted: Value, facts: Facts) -> Value | None:
+        return self.own(facts) if wanted == "asis" else as_count(wanted, self.own(facts), least=1)
+
+    def refuse(self, facts: Facts) -> str | None:
+        if (reason := batching.coupled(facts)) is not None:
+            return reason
+        undivided = None
+        if self._has_own(facts):
+            undivided = None if facts.run is None or is_per_item(facts) else _undivided(facts.run)
+            if undivided is None:
+                return None
+        reasons = [self.refuse_spelling(way, facts) for way in rows(self.spellings, facts) or (Patch(),)]
+        return None if None in reasons else undivided or reasons[-1]
+
+    def _has_own(self, facts: Facts) -> bool:
+        """Whether an option or a constant of the script sets its accumulation."""
+        if facts.script.flag(*ACCUMULATION_OPTIONS.names) is not None:
+            return True
+        own, is_owned = self.own(facts), bool(rows(self.spellings, facts))
+        if own is None or is_owned:
+            return False
+        return not isinstance(constant_of(ACCUMULATION_CONSTANTS, facts.script, own), str)
+
+    def refuse_spelling(self, spelling: Spelling, facts: Facts) -> str | None:
+        run = facts.run
+        owned = super().refuse_spelling(spelling, facts)
+        if owned is not None or run is None:
+            return owned
+        if isinstance(spelling, (Flag, Constant)):
+            return None if is_per_item(facts) else _undivided(run)
+        if isinstance(spelling, Keyword) and is_row(spelling):
+            loops_of_own = {ACCELERATOR: _of_accelerate, DEEPSPEED: _of_deepspeed}
+            return refuse_accumulation(spelling, facts) or loops_of_own.get(spelling.target, _written)(facts)
+        return _seams(facts, run) or _mathematics(run) or _loop(facts) or _pass(run)
+
+    def idle(self, facts: Facts, varied: Collection[str]) -> str | None:
+        if {"batch_size", "effective_batch"} & set(varied):
+            return None
+        return "Accumulation follows batch_size and effective_batch, and neither is varied."
+
+    def follow(self, values: Mapping[str, Sequence[Value]], facts: Facts) -> Sequence[Value]:
+        return batching.factors(values, facts)
+
+    def effect_for(self, facts: Facts) -> Effect:
+        if facts.run is None:
+            return self.effect
+        if facts.run.model is None:
+            return Effect.NUMERIC
+        if facts.run.model.batch_norm or facts.run.model.moves or dealt_by_batch(facts):
+            return Effect.TRAINING
+        # Batches of another size are drawn by code of the script's own, which may make others of them.
+        own_batches = facts.run.loader is None
+        return Effect.NUMERIC if _draws(facts.run) or own_batches else self.effect
+
+    def raised(self, facts: Facts) -> str:
+        run = facts.run
+        if run is None or self.effect_for(facts) is self.effect:
+            return ""
+        if dealt := dealt_by_batch(facts):
+            return dealt
+        if run.model is None:
+            return "No trained module was seen, so what parts of a batch do to it is not known."
+        if run.model.batch_norm:
+            return "The model has BatchNorm, whose statistics follow the size of a batch."
+        if run.model.moves:
+            return "The model updates buffers of its own at each call, so more parts update them more often."
+        if run.loader is None:
+            return "The script makes its batches itself, and may draw other samples for another size."
+        return "Random numbers are drawn batch by batch, so batches of another size are dealt others."
+
+    def redeals(self, facts: Facts) -> bool:
+        run = facts.run
+        return run is None or run.model is None or run.loader is None or _draws(run)
+
+    def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:
+        known = ("batch_size", "effective_batch", *(() if self.refuse(facts) else (self.name,)))
+        settled = batching.settle_batch(config, facts, known if varied is None else varied)
+        if isinstance(settled, str):
+            return settled
+        unlike = self._unlike(settled, facts) or _sum_in_compiled_code(settled, facts)
+        return unlike or graphs_forbid_accumulation(settled, facts) or settled
+
+    def _unlike(self, settled: Config, facts: Facts) -> str | None:
+        """Why these parts would not make the batch that they are parts of, under a framework."""
+        if self.name not in settled or settled[self.name] == 1:
+            return None
+        own = batching.own_batch(facts)
+        kept = None if own is None else own.effective
+        return refuse_rest(self.spellings, facts, settled.get(batching.EFFECTIVE, kept))
+
+    def patch(self, value: Value, patches: Patches) -> None:
+        patches.accumulation.set(int(value))
+
+    def withdraw(self, patches: Patches) -> bool:
+        patches.accumulation.set(1)
+        return True
+
+    def seen(self, patches: Patches) -> Value | None:
+        return patches.accumulation.observed()
+
+
+def _sum_in_compiled_code(config: Config, facts: Facts) -> str | None:
+    """A loss inside a compiled model cannot be told, and its parts count as those of a mean."""
+    factor = config.get("accumulation")
+    if facts.run is None or facts.run.reduction != "sum" or not isinstance(factor, int) or factor <= 1:
+        return None
+    if config.get("compile_mode", "off") == "off":
+        return None
+    return "The loss is a sum over the batch; compiled code does not show that, so it is not accumulated."
+
+
+def _draws(run: RunFacts) -> bool:
+    """Random numbers are drawn batch by batch, so that parts of one are dealt others.
+
+    Those of a loader may be drawn in its collate function, or by the worker whose turn a batch is.
+    """
+    by_loop = run.loop_draws or loops.OWN_DRAWS in run.loop_hazards
+    by_loader = run.loader is not None and run.loader.random
+    return bool(by_loop) or by_loader or (run.model is not None and run.model.dropout)
+
+
+def _undivided(run: RunFacts) -> str | None:
+    """Whether other parts of a step by the script's own option would be another gradient."""
+    if not run.own_accumulation or run.reduction != "mean" or run.loss_scale is None:
+        return None
+    if abs(run.loss_scale - 1.0) > _ALIKE_FRAC:
+        return None  # of several losses, which may have weights of their own: what a run with others shows
+    return (
+        f"The script adds up {run.backward_per_step:g} losses per step, each a mean, and does not divide "
+        f"them: another number of parts would be a gradient of another size."
+    )
+
+
+def _seams(facts: Facts, run: RunFacts) -> str | None:
+    """What keeps the step from being deferred."""
+    if run.ranks > 1:
+        return (
+            f"{run.ranks} processes train together and add up their gradients in every backward pass, so "
+            f"that a step that is deferred would be paid for in each of its parts."
+        )
+    if (reason := batching.unseen(facts) if run.loader is None else _loader(run.loader)) is not None:
+        return reason
+    if run.optimizer is None:
+        return "No optimizer was seen whose step could be deferred."
+    if run.optimizer.count > 1:
+        return f"{run.optimizer.count} optimizers step, and which of them should wait cannot be decided."
+    if run.optimizer.closure:
+        return "The optimizer step takes a closure, which runs the model as often as it likes."
+    if run.own_scaler:
+        return "The script has a gradient scaler of its own, which unscales gradients in place at each step."
+    return None
+
+
+def _loader(loader: LoaderFacts) -> str | None:
+    if loader.batch_size is None or loader.custom_batch_sampler:
+        return "The micro-batch is not under our control, so the optimizer step cannot be deferred."
+    if loader.sizes:
+        sizes = listed(loader.sizes)
+        return f"Loaders of {sizes} samples train in turn, and one number of parts would not fit both."
+    if loader.changed == "inside":
+        what = loader.changed_at or "the data set"
+        return f"The loop changes {what} inside a pass, which would happen once a part of a step."
+    if loader.beside:
+        return "Batches of several loaders train, and only those of one would be made of parts."
+    return None
+
+
+def _pass(run: RunFacts) -> str | None:
+    """A step of parts has to end with its pass over the data, as that of a whole batch does."""
+    if run.loader is not None or run.pass_samples:
+        return None
+    return (
+        "How many micro-batches a pass over the data has could not be read off the loop, so a step could not "
+        "end with it."
+    )
+
+
+def _mathematics(run: RunFacts) -> str | None:
+    """What keeps the sum of deferred gradients from being the gradient of the full batch."""
+    if run.own_accumulation or run.backward_per_step > 1:
+        return (
+            f"There are {run.backward_per_step:g} backward passes per step: the script accumulates by "
+            f"itself or has several losses."
+        )
+    if run.backward_per_step < 1:
+        return "No backward pass was seen for some steps, so gradients cannot be scaled."
+    if run.explicit_backward_gradient:
+        return "The script hands its own gradient to backward."
+    if not run.zero_grad_seen:
+        return "No zero_grad was seen, so gradients may be reset in a way that cannot be deferred."
+    if run.reduction not in ("mean", "sum"):
+        return "How the loss is reduced over the batch is not known, so gradients cannot be scaled."
+    return None
+
+
+def _written(facts: Facts) -> str | None:
+    """What the script's own part of a framework's loop keeps from being done once a part of a step."""
+    telling = (loops.OWN_GRADIENT, loops.OWN_AVERAGE)
+    hazard = next((_HAZARDS[word] for word in telling if word in facts.script.hazards), None)
+    if hazard is None and facts.run is not None and facts.run.averages_apart:
+        return "A moving average of the weights is not updated once a step, and its pace would change."
+    return hazard
+
+
+def _of_accelerate(facts: Facts) -> str | None:
+    """Accelerate leaves it to the loop what is done in every part, and clips whenever it is asked to."""
+    if facts.run is not None and loops.OWN_CLIPPING in facts.run.loop_hazards:
+        return (
+            "The loop clips gradients without asking for sync_gradients, so the parts of a step would be "
+            "clipped one by one."
+        )
+    return _loop(facts)
+
+
+def _of_deepspeed(facts: Facts) -> str | None:
+    """A schedule of the configuration is moved by the engine, once a step, and their number stays."""
+    return _loop(facts, scheduled=setting(facts, "deepspeed.own_schedule") is not True)
+
+
+def _loop(facts: Facts, *, scheduled: bool = True) -> str | None:
+    if scheduled and facts.run is not None and facts.run.scheduler_per_step:
+        return (
+            "The learning rate is scheduled per step, usually over the loader's length, so its schedule "
+            "would end early with deferred steps."
+        )
+    found = {*facts.script.hazards, *(() if facts.run is None else facts.run.loop_hazards)}
+    if facts.run is not None and facts.run.pass_samples:
+        # It counts the batches of a pass, which has as many more as they are smaller.
+        found.discard(loops.STEP_COUNTED)
+    hazard = next((words for word, words in _HAZARDS.items() if word in found), None)
+    if hazard is None and facts.run is not None and facts.run.averages_apart:
+        return "A moving average of the weights is not updated once a step, and its pace would change."
+    return hazard

@@ -1,0 +1,284 @@
+"""Micro-batch, accumulation and effective batch are one move: the arithmetic that ties the three.
+
+``effective = micro x accumulation x processes`` always holds, where the processes are those that train
+together, each with micro-batches of its own. What a config does not name keeps the script's
+own value, except for accumulation, which always follows. Standard library only.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from autotune.knobs.common import constants_named, counted_by_batch, listed, no_loader
+from autotune.model.change import Constant
+from autotune.model.facts import OPTION, TOLD
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from autotune.model.config import Config, Value
+    from autotune.model.facts import Facts, InputFacts
+
+MICRO: Final = "batch_size"
+FACTOR: Final = "accumulation"
+EFFECTIVE: Final = "effective_batch"
+BATCH_CONSTANTS: Final = Constant(
+    (
+        "batch_size",
+        "train_batch_size",
+        "per_device_train_batch_size",
+        "micro_batch_size",
+        "mini_batch_size",
+        "device_batch_size",
+        "train_bs",
+        "batch",
+        "bs",
+        "B",
+    )
+)
+"""What the size of a batch is called in scripts; an upper-case ``B`` is that of many language models."""
+_GATHERS: Final = (
+    "The script gathers what it trains on while it trains, so another batch size would change how often "
+    "each sample is used."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnBatch:
+    """The script's own: samples per micro-batch, micro-batches per step, samples per step."""
+
+    micro: int
+    factor: int
+    ranks: int = 1
+
+    @property
+    def effective(self) -> int:
+        """Samples per optimizer step."""
+        return self.of(self.micro, self.factor)
+
+    @property
+    def each(self) -> str:
+        """Said behind a micro-batch where there are several at once."""
+        return "" if self.ranks == 1 else f" in each of {self.ranks} processes"
+
+    def of(self, micro: int, factor: int) -> int:
+        """Samples per optimizer step with these instead."""
+        return micro * factor * self.ranks
+
+
+def own_micro(facts: Facts) -> int | None:
+    """The script's own micro-batch, None where it could not be read."""
+    read = _count(facts.value(MICRO))
+    if read is None and facts.run is not None and facts.run.loader is not None:
+        read = _count(facts.run.loader.batch_size)
+    return read
+
+
+def own_factor(facts: Facts) -> int | None:
+    """The script's own accumulation; 1 where a run showed none, None before a run.
+
+    Several backward passes per step alone are none: a GAN or several losses take them on one batch.
+    """
+    if facts.run is None:
+        return None
+    return (_count(facts.value(FACTOR)) or 1) if facts.run.own_accumulation else 1
+
+
+def own_batch(facts: Facts) -> OwnBatch | None:
+    """All of it, None where the micro-batch could not be read."""
+    micro, factor = own_micro(facts), own_factor(facts)
+    ranks = 1 if facts.run is None else facts.run.ranks
+    return OwnBatch(micro, factor, ranks) if micro is not None and factor is not None else None
+
+
+def shown(facts: Facts) -> InputFacts | None:
+    """Where the model's input shows the batch that the script's own option says; None where it does not.
+
+    That the script tells of its samples itself changes nothing about that.
+    """
+    run = facts.run
+    if run is None or run.loader is not None or run.inputs is None or not run.inputs.counts:
+        return None
+    # A closure runs the model as often as it likes.
+    closure = run.optimizer is not None and run.optimizer.closure
+    return None if closure or run.samples_source not in (OPTION, TOLD) else run.inputs
+
+
+def unseen(facts: Facts) -> str | None:
+    """Why nobody can move the samples of a batch, as they do not show; None where they do.
+
+    Without a loader they are what the script's own option says, where the model's input shows it.
+    """
+    run = facts.run
+    if (reason := coupled(facts)) is not None:
+        return reason
+    reason = no_loader(facts)
+    if run is None or reason is None or shown(facts) is not None:
+        return None
+    found = run.inputs
+    if found is None:
+        return f"{reason} {_how_to_name(facts)}".strip()
+    if not found.dims and found.rare_frac:
+        why = (
+            f"only {100 * found.rare_frac:.0f} % of the model's calls have the size {found.said} of its "
+            f"batch_size"
+        )
+    elif not found.dims:
+        why = f"nothing that the model is called with has the size {found.said} of its batch_size"
+    elif not found.counts:
+        why = f"there are {found.calls_per_backward:.3g} calls of the model per backward pass"
+    else:
+        why = "how often the optimizer asks for a batch is its own affair"
+    if run.samples_source == TOLD:
+        # The samples are known then: by what the script says of them.
+        return f"No training DataLoader was seen, and {why}, so what another batch size does cannot be seen."
+    return f"No training DataLoader was seen, and {why}, so the samples of a step are not known."
+
+
+def _how_to_name(facts: Facts) -> str:
+    """What would let the batch of a script be varied that makes its batches itself, as a whole sentence."""
+    named = constants_named(BATCH_CONSTANTS.names, facts.script)
+    if named:
+        places, one = listed(constant.place for constant in named), named[0].name
+        return f"Which constant is the size of a batch is not known: {places}; --set {one}=A,B names one."
+    return "It can be varied once the script has an option or a constant called batch_size."
+
+
+def coupled(facts: Facts) -> str | None:
+    """Why batches of another size would hold other samples; None where they would not."""
+    run = facts.run
+    # A data set that is iterated over may give as many samples as it is asked for, however few were gathered.
+    if run is not None and run.gathers and (run.loader is None or run.loader.kind == "iterable"):
+        return _GATHERS
+    return counted_by_batch(facts)
+
+
+def effective_bounds(facts: Facts) -> tuple[int, int] | None:
+    """Smallest and largest effective batch that the user's rule allows.
+
+    Returns:
+        None where the script's own is not known, or the rule is none of ``explore``, ``keep``,
+        ``LO..HI``.
+    """
+    own = own_batch(facts)
+    if own is None:
+        return None
+    rule = facts.effective_batch_rule
+    if rule == "keep":
+        return own.effective, own.effective
+    if rule == "explore":
+        return max(1, own.effective // 2), max(own.effective, min(own.effective * 8, _most(facts)))
+    low, dots, high = rule.partition("..")
+    if dots and low.strip().isdecimal() and high.strip().isdecimal():
+        return int(low), int(high)
+    return None
+
+
+def _most(facts: Facts) -> int:
+    """A step ends with the pass over the data, so no step is larger than that."""
+    loader = facts.run.loader if facts.run is not None else None
+    whole = loader.dataset_length if loader is not None else None
+    return sys.maxsize if whole is None else whole
+
+
+def effective_values(facts: Facts) -> tuple[int, ...]:
+    """Effective batches worth trying: the script's own by powers of two, inside the rule's bounds."""
+    own, bounds = own_batch(facts), effective_bounds(facts)
+    if own is None or bounds is None:
+        return () if own is None else (own.effective,)
+    low, high = bounds
+    ladder = {own.effective * 2**k for k in range(20)}
+    ladder |= {own.effective // 2**k for k in range(20) if own.effective % 2**k == 0}
+    inside = {value for value in ladder if low <= value <= high}
+    if facts.effective_batch_rule not in ("explore", "keep") and not inside - {own.effective}:
+        inside = {value for value in (low, high) if value >= 1}
+    return tuple(sorted(inside | {own.effective}))
+
+
+def settle_batch(config: Config, facts: Facts, varied: Collection[str]) -> Config | str:
+    """Make the three agree, or say why they cannot.
+
+    Where accumulation is not to be had, the micro-batch alone moves the effective batch, and the
+    config has to name both.
+    """
+    own = own_batch(facts)
+    if own is None or not {MICRO, EFFECTIVE} & set(config):
+        return config.without(FACTOR)
+    effective = _count(config.get(EFFECTIVE, own.effective))
+    micro = _count(config.get(MICRO, own.micro))
+    if effective is None or micro is None:
+        return f"A batch has to be a whole number of samples, found {config.text()}."
+    if FACTOR not in varied:
+        return _without_factor(config, own, effective, micro)
+    whole = own.of(micro, 1)
+    if whole > effective and MICRO not in config and MICRO in varied and effective % own.ranks == 0:
+        micro, whole = effective // own.ranks, effective
+    if whole > effective:
+        return (
+            f"A micro-batch of {micro}{own.each} does not fit into an effective batch of {effective}; "
+            f"a larger effective_batch has to be named."
+        )
+    if effective % whole:
+        return f"A micro-batch of {micro}{own.each} does not divide the effective batch of {effective}."
+    return _named(config, own, micro, effective // whole)
+
+
+def _without_factor(config: Config, own: OwnBatch, effective: int, micro: int) -> Config | str:
+    if MICRO not in config:
+        if effective % own.of(1, own.factor):
+            return (
+                f"An effective batch of {effective} is no multiple of {own.of(1, own.factor)} micro-batches."
+            )
+        micro = effective // own.of(1, own.factor)
+    made = own.of(micro, own.factor)
+    if made != effective:
+        return (
+            f"A batch_size of {micro}{own.each} makes the effective batch {made}, not {effective}, "
+            f"because accumulation cannot make up for it here; effective_batch={made} "
+            f"has to be named with it."
+        )
+    return _named(config, own, micro, own.factor)
+
+
+def _named(config: Config, own: OwnBatch, micro: int, factor: int) -> Config:
+    settled = config.without(MICRO, FACTOR, EFFECTIVE)
+    if micro != own.micro:
+        settled = settled.with_(**{MICRO: micro})
+    if factor != own.factor:
+        settled = settled.with_(**{FACTOR: factor})
+    if own.of(micro, factor) != own.effective:
+        settled = settled.with_(**{EFFECTIVE: own.of(micro, factor)})
+    return settled
+
+
+def factors(values: Mapping[str, Sequence[Value]], facts: Facts) -> tuple[int, ...]:
+    """Every accumulation that these micro-batches and effective batches can need."""
+    own = own_batch(facts)
+    if own is None:
+        return ()
+    micros = {*_counts(values.get(MICRO, ())), own.micro}
+    effectives = {*_counts(values.get(EFFECTIVE, ())), own.effective}
+    each = {e // own.ranks for e in effectives if e % own.ranks == 0}
+    micros |= each if MICRO in values else set()
+    return tuple(sorted({e // m for e in each for m in micros if e % m == 0}))
+
+
+def micros(values: Mapping[str, Sequence[Value]], facts: Facts) -> tuple[int, ...]:
+    """Every micro-batch that these effective batches need where accumulation stays as it is."""
+    own = own_batch(facts)
+    if own is None:
+        return ()
+    effectives = {*_counts(values.get(EFFECTIVE, ())), own.effective}
+    least = own.of(1, own.factor)
+    return tuple(sorted({e // least for e in effectives if e % least == 0}))
+
+
+def _counts(values: Sequence[Value]) -> set[int]:
+    return {count for count in map(_count, values) if count is not None}
+
+
+def _count(value: Value | None) -> int | None:
+    plain = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    return value if plain and isinstance(value, int) else None

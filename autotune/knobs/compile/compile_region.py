@@ -1,0 +1,75 @@
+"""What is compiled as one piece."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from autotune.knobs.base import Knob, Patches
+from autotune.knobs.compile.compiled import has_dropout, own_compile, settled, without_compile
+from autotune.model.change import Patch, Spelling
+from autotune.model.effect import Effect
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from autotune.model.config import Config, Value
+    from autotune.model.facts import Facts
+
+_REGIONS: Final = ("whole", "block")
+
+
+class CompileRegion(Knob):
+    """What is compiled as one piece: the trained module, or each of its repeated blocks.
+
+    Equal blocks share compiled code, so the compiler works once; the code between them stays eager. Only
+    with autotune's own compile.
+
+    Effect: NUMERIC. Unit: region. Source: PyTorch recipe "Reducing torch.compile cold start
+    compilation time with regional compilation".
+    """
+
+    name: ClassVar[str] = "compile_region"
+    effect: ClassVar[Effect] = Effect.NUMERIC
+    family: ClassVar[str] = "compile"
+    spellings: ClassVar[Sequence[Spelling]] = (Patch(),)
+
+    def own(self, facts: Facts) -> Value | None:
+        read = facts.value(self.name)
+        return read if read is not None or facts.run is None else "whole"
+
+    def domain(self, facts: Facts) -> Sequence[Value]:
+        return _REGIONS
+
+    def resolve(self, wanted: Value, facts: Facts) -> Value | None:
+        if wanted == "asis":
+            return self.own(facts)
+        return wanted if wanted in _REGIONS else None
+
+    def refuse(self, facts: Facts) -> str | None:
+        run = facts.run
+        if own_compile(facts):
+            return "The script compiles by itself and says what is one piece."
+        if run is None:
+            return None
+        if run.model is None:
+            return "No trained module was seen that could be compiled."
+        if run.model.blocks is None:
+            return f"{run.model.name} has no repeated blocks that could be compiled one by one."
+        if not run.model.blocks.alike:
+            return f"The {run.model.blocks.name} blocks differ in size, so each would need code of its own."
+        return None
+
+    def idle(self, facts: Facts, varied: Collection[str]) -> str | None:
+        return without_compile(facts, varied)
+
+    def redeals(self, facts: Facts) -> bool:
+        return has_dropout(facts)
+
+    def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:
+        return settled(self.name, config, facts)
+
+    def patch(self, value: Value, patches: Patches) -> None:
+        patches.region.set(str(value))
+
+    def seen(self, patches: Patches) -> Value | None:
+        return patches.region.observed()

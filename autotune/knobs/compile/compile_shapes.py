@@ -1,0 +1,69 @@
+"""How compiled code treats sizes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from autotune.knobs.base import Knob, Patches
+from autotune.knobs.common import as_switch
+from autotune.knobs.compile.compiled import has_dropout, settled, without_compile
+from autotune.model.change import Patch, Spelling
+from autotune.model.effect import Effect
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from autotune.model.config import Config, Value
+    from autotune.model.facts import Facts
+
+_SHAPES: Final = ("auto", "static", "dynamic")
+
+
+class CompileShapes(Knob):
+    """How compiled code treats sizes: one code for all sizes, or one for each.
+
+    ``auto`` is torch's default: fixed sizes first, dynamic ones where a size changed. ``static`` compiles
+    for every size, ``dynamic`` once for all. Only with compile, and only where input sizes vary.
+
+    Effect: NUMERIC. Unit: rule. Source: torch.compile docs, `dynamic`.
+    """
+
+    name: ClassVar[str] = "compile_shapes"
+    effect: ClassVar[Effect] = Effect.NUMERIC
+    family: ClassVar[str] = "compile"
+    spellings: ClassVar[Sequence[Spelling]] = (Patch(),)
+
+    def own(self, facts: Facts) -> Value | None:
+        read = facts.value(self.name)
+        return read if read is not None or facts.run is None else "auto"
+
+    def domain(self, facts: Facts) -> Sequence[Value]:
+        return _SHAPES
+
+    def resolve(self, wanted: Value, facts: Facts) -> Value | None:
+        if wanted == "asis":
+            return self.own(facts)
+        switch = as_switch(wanted)
+        if switch is not None:
+            return "dynamic" if switch else "static"
+        return wanted if wanted in _SHAPES else None
+
+    def refuse(self, facts: Facts) -> str | None:
+        if facts.run is not None and not facts.run.input_shapes_vary:
+            return "The sizes of the inputs do not vary, so there is one to compile for."
+        return None
+
+    def idle(self, facts: Facts, varied: Collection[str]) -> str | None:
+        return without_compile(facts, varied)
+
+    def redeals(self, facts: Facts) -> bool:
+        return has_dropout(facts)
+
+    def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:
+        return settled(self.name, config, facts)
+
+    def patch(self, value: Value, patches: Patches) -> None:
+        patches.shapes.set(str(value))
+
+    def seen(self, patches: Patches) -> Value | None:
+        return patches.shapes.observed()

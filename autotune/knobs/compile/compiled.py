@@ -1,0 +1,44 @@
+"""What knobs that act on compiled code alone ask of facts. Standard library only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from autotune.model.config import Config
+    from autotune.model.facts import Facts
+
+
+def is_compiled(config: Config | None, facts: Facts) -> bool:
+    """Whether the trained module is compiled under this config (None: by the script itself)."""
+    mode = None if config is None else config.get("compile_mode")
+    if mode is None:
+        mode = facts.value("compile_mode")
+    if mode is None:
+        return own_compile(facts)
+    return mode != "off"
+
+
+def own_compile(facts: Facts) -> bool:
+    """Whether the script compiles code itself: as seen, else as its source says."""
+    return "own_compile" in facts.script.hazards if facts.run is None else facts.run.own_compile
+
+
+def without_compile(facts: Facts, varied: Collection[str]) -> str | None:
+    """The reason shared by settings that only compiled code has."""
+    if "compile_mode" in varied or facts.run is None or is_compiled(None, facts):
+        return None
+    return "Nothing is compiled: the script does not compile, and compile_mode is not varied."
+
+
+def settled(knob: str, config: Config, facts: Facts) -> Config:
+    """Without this knob where nothing is compiled."""
+    return config if is_compiled(config, facts) else config.without(knob)
+
+
+def has_dropout(facts: Facts) -> bool:
+    """Compiled code draws random numbers its own way, so another code deals them anew."""
+    model = None if facts.run is None else facts.run.model
+    return model is not None and model.dropout

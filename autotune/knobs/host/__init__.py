@@ -1,0 +1,1 @@
+"""Knobs of the training process on the CPU: threads, allocator, garbage collection."""

@@ -1,0 +1,55 @@
+"""When Python looks for garbage."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from autotune.knobs.base import Knob, Patches
+from autotune.model.change import Patch, Spelling
+from autotune.model.effect import Effect
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from autotune.model.config import Value
+    from autotune.model.facts import Facts
+
+
+class GcControl(Knob):
+    """When Python collects garbage: not among long-lived objects, and not within steps.
+
+    ``freeze`` excludes objects that exist after the first steps. ``boundary`` also collects between steps
+    only: the newest objects after every step, all of them every few hundred steps. Very many objects
+    within a step still start a collection, so that memory is bounded.
+
+    Effect: EXACT. Unit: none. Source: Python docs, `gc.freeze`, `gc.set_threshold`.
+    """
+
+    name: ClassVar[str] = "gc_control"
+    effect: ClassVar[Effect] = Effect.EXACT
+    family: ClassVar[str] = "memory"
+    spellings: ClassVar[Sequence[Spelling]] = (Patch(),)
+    live: ClassVar[Collection[str]] = ("patch",)
+
+    def domain(self, facts: Facts) -> Sequence[Value]:
+        own = self.own(facts)
+        return ("auto", "freeze", "boundary") if own in (None, "auto") else (own or "auto",)
+
+    def resolve(self, wanted: Value, facts: Facts) -> Value | None:
+        if wanted == "asis":
+            return self.own(facts)
+        return wanted if wanted in self.domain(facts) else None
+
+    def refuse(self, facts: Facts) -> str | None:
+        if self.own(facts) not in (None, "auto"):
+            return "The script itself says when Python looks for garbage."
+        return None
+
+    def patch(self, value: Value, patches: Patches) -> None:
+        patches.collector.set(str(value))
+
+    def switch(self, value: Value, patches: Patches) -> Callable[[], None]:
+        return patches.collector.switch(str(value))
+
+    def seen(self, patches: Patches) -> Value | None:
+        return patches.collector.observed()

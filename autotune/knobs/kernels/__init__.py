@@ -1,0 +1,1 @@
+"""Knobs that choose kernels and memory layouts."""

@@ -1,0 +1,1 @@
+"""Knobs of the data loader and of copies to the device."""

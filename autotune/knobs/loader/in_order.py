@@ -1,0 +1,71 @@
+"""Whether batches come in the order in which they were asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from autotune.knobs.base import Knob, Patches
+from autotune.knobs.common import LOADER, as_switch, loader_of, no_loader, torch_version
+from autotune.knobs.loader.num_workers import workers_of
+from autotune.knobs.loader.prefetch_factor import without_workers
+from autotune.model.change import Keyword, Spelling
+from autotune.model.effect import Effect
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from autotune.model.config import Config, Value
+    from autotune.model.facts import Facts
+
+_SINCE: Final = (2, 6)
+_FEWEST_WORKERS: Final = 2
+
+
+class InOrder(Knob):
+    """Batches in the order of their requests: without it, none waits for a slower one.
+
+    Only with two workers or more, and useful where batches take unequal time. Slow samples are then
+    trained on later.
+
+    Effect: TRAINING (the order of samples). Unit: on or off. Source: torch.utils.data docs,
+    `in_order`, which warns of a skewed data distribution.
+    """
+
+    name: ClassVar[str] = "in_order"
+    effect: ClassVar[Effect] = Effect.TRAINING
+    family: ClassVar[str] = "loader"
+    spellings: ClassVar[Sequence[Spelling]] = (Keyword(LOADER, "in_order"),)
+
+    def own(self, facts: Facts) -> Value | None:
+        read = facts.value(self.name)
+        return True if read is None and loader_of(facts) is not None else read
+
+    def domain(self, facts: Facts) -> Sequence[Value]:
+        return (True, False)
+
+    def resolve(self, wanted: Value, facts: Facts) -> Value | None:
+        return self.own(facts) if wanted == "asis" else as_switch(wanted)
+
+    def refuse(self, facts: Facts) -> str | None:
+        version = torch_version(facts)
+        if version is not None and version < _SINCE:
+            return "The loader's `in_order` came with PyTorch 2.6, and this one is older."
+        return no_loader(facts)
+
+    def idle(self, facts: Facts, varied: Collection[str]) -> str | None:
+        if facts.run is not None and workers_of(None, facts) == 1 and "num_workers" not in varied:
+            return "The loader has one worker, whose batches come in order anyway."
+        return without_workers(facts, varied)
+
+    def redeals(self, facts: Facts) -> bool:
+        return True
+
+    def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:
+        workers = workers_of(config.get("num_workers"), facts) or 0
+        return config if workers >= _FEWEST_WORKERS else config.without(self.name)
+
+    def patch(self, value: Value, patches: Patches) -> None:
+        patches.loader.override("in_order", value)
+
+    def seen(self, patches: Patches) -> Value | None:
+        return patches.loader.observed("in_order")

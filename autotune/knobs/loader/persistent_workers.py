@@ -1,0 +1,100 @@
+"""Loader workers that outlive an epoch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from autotune.knobs.base import Knob, Patches
+from autotune.knobs.common import LOADER, as_switch, dealt_otherwise, flag_variants, loader_of, no_loader
+from autotune.knobs.frameworks import ARGUMENTS
+from autotune.knobs.loader.num_workers import workers_of
+from autotune.knobs.loader.prefetch_factor import without_workers
+from autotune.model.change import Keyword, Spelling
+from autotune.model.effect import Effect
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from autotune.model.config import Config, Value
+    from autotune.model.facts import Facts
+
+
+class PersistentWorkers(Knob):
+    """Loader workers that stay alive between epochs: saves their start, mostly in short epochs.
+
+    Only with workers. Invisible in a steady rate, visible over whole epochs.
+
+    Effect: EXACT; NUMERIC where random numbers are drawn: workers keep their streams, and the next epoch
+    draws no seed for them, so its order differs. TRAINING where a fetch changes the dataset or the
+    collate function: new workers would start from the main process's copy. Unit: on or off. Source:
+    torch.utils.data docs, `persistent_workers`.
+    """
+
+    name: ClassVar[str] = "persistent_workers"
+    effect: ClassVar[Effect] = Effect.EXACT
+    family: ClassVar[str] = "loader"
+    spellings: ClassVar[Sequence[Spelling]] = (
+        Keyword(ARGUMENTS, "dataloader_persistent_workers"),
+        flag_variants("persistent-workers", "dataloader-persistent-workers"),
+        Keyword(LOADER, "persistent_workers"),
+    )
+
+    def own(self, facts: Facts) -> Value | None:
+        loader = loader_of(facts)
+        read = facts.value(self.name)
+        return read if read is not None or loader is None else loader.persistent_workers
+
+    def domain(self, facts: Facts) -> Sequence[Value]:
+        return (False, True)
+
+    def resolve(self, wanted: Value, facts: Facts) -> Value | None:
+        return self.own(facts) if wanted == "asis" else as_switch(wanted)
+
+    def refuse(self, facts: Facts) -> str | None:
+        loader = loader_of(facts)
+        if loader is not None and loader.changed and not loader.persistent_workers:
+            what = loader.changed_at or "the data set"
+            return f"The script changes {what} as it trains; workers that outlive a pass keep their own."
+        if loader is not None and loader.rebuilt:
+            return "A loader is built anew for every pass, and workers end with it."
+        if "forks" in facts.script.hazards and (loader is None or not loader.persistent_workers):
+            return (
+                "The script forks a child of its own, which may wait for the end of a pipe that workers hold "
+                "open for as long as they live."
+            )
+        return no_loader(facts)
+
+    def idle(self, facts: Facts, varied: Collection[str]) -> str | None:
+        return without_workers(facts, varied)
+
+    def effect_for(self, facts: Facts) -> Effect:
+        if dealt_otherwise(facts):
+            return Effect.TRAINING
+        return Effect.NUMERIC if self.redeals(facts) else self.effect
+
+    def raised(self, facts: Facts) -> str:
+        if dealt := dealt_otherwise(facts):
+            return dealt
+        if not self.redeals(facts):
+            return ""
+        return "Passes after the first draw other random numbers where their workers are not started anew."
+
+    def redeals(self, facts: Facts) -> bool:
+        loader, run = loader_of(facts), facts.run
+        model = None if run is None else run.model
+        masks = model is not None and model.dropout and not model.device.startswith("cuda")
+        masks = masks or (run is not None and run.loop_draws == "host")
+        held = loader is not None and loader.fetch_state is not None
+        return masks or held or (loader is not None and (loader.random or loader.shuffles))
+
+    def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:
+        return config if workers_of(config.get("num_workers"), facts) else config.without(self.name)
+
+    def patch(self, value: Value, patches: Patches) -> None:
+        patches.loader.override("persistent_workers", value)
+
+    def withdraw(self, patches: Patches) -> bool:
+        return patches.loader.give_back("persistent_workers")
+
+    def seen(self, patches: Patches) -> Value | None:
+        return patches.loader.observed("persistent_workers")

@@ -1,0 +1,89 @@
+"""Runs the user's script for real: no guard, no measurement, nothing kept off its files."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from autotune.launch.ports import with_port
+from autotune.launch.workspace import runtime_library
+from autotune.launch.workspace.workspace import without_secrets, write_private
+from autotune.model import wire
+from autotune.protocol.plan import PLAN_VARIABLE, Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from autotune.model.config import Value
+    from autotune.model.trial import Launch
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def run_plain(
+    launch: Launch, plan_dir: Path, *, own: Mapping[str, Value] | None = None, strict: bool = False
+) -> int:
+    """Run the user's script with a config for real: unguarded, unmeasured, as the user would.
+
+    Standard streams are inherited and signals are passed on.
+
+    Args:
+        launch: With ``measure=False``.
+        plan_dir: An existing or new folder of ours for the plan.
+        own: The script's own values of knobs, as the search has seen them.
+        strict: End the training where it contradicts the search, in place of a warning.
+
+    Returns:
+        The script's exit code; 128 + n where signal n ended it.
+    """
+    plan_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    plan = Plan(
+        nonce=f"apply-{os.getpid()}",
+        script=launch.script,
+        module=launch.module,
+        argv=launch.argv,
+        events_path=str(plan_dir / "events.jsonl"),
+        trial_dir=str(plan_dir),
+        changes=launch.changes,
+        seed=launch.seed,
+        measure=False,
+        sites=tuple(dict.fromkeys(c.site for c in launch.changes if c.site)),
+        status_path=str(plan_dir / "status.json"),
+        ranks=launch.ranks,
+        source=launch.source,
+        strict=strict,
+        own=own or {},
+    )
+    plan_path = plan_dir / "plan.json"
+    plan, hidden = without_secrets(plan, launch.env)
+    write_private(plan_path, wire.dumps(plan))
+    folder = runtime_library.make(plan_dir / "lib")
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+        # As some parents leave it: the kernel then forgets how a child ended, and a failure would pass for 0.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    process = subprocess.Popen(
+        [*runtime_library.trial_command(launch.python, folder, launch.options)],
+        cwd=launch.cwd,
+        env={
+            **runtime_library.environment(with_port(launch.env), folder),
+            **hidden,
+            PLAN_VARIABLE: str(plan_path),
+        },
+    )
+
+    def forward(number: int, _frame: object) -> None:
+        # A terminal has already told the whole foreground group about Ctrl-C.
+        if number != signal.SIGINT or not sys.stdin or not sys.stdin.isatty():
+            process.send_signal(number)
+
+    kept = {number: signal.signal(number, forward) for number in _SIGNALS}
+    try:
+        code = process.wait()
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+    return 128 - code if code < 0 else code

@@ -1,0 +1,112 @@
+"""What a window tells beside its throughput, for people and reports: a measurement's ``extra``."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from typing import TYPE_CHECKING
+
+from autotune.launch.result.energy import energy_of
+from autotune.loss.learning_rate import RATE
+from autotune.model.trial import STOPPED_S
+from autotune.protocol.marks import COMPILE, EVALUATION, LOADER
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.launch.result.window import Window
+    from autotune.protocol.events import StepRow
+
+
+def extra_of(window: Window, rate: float) -> dict[str, float]:
+    """Figures by name; `rate` is the window's throughput."""
+    closed = window.closed
+    counts = closed.evaluation_counts
+    stopped_s = window.outside.stopped_s(window.outside.start_ns, closed.end_ns)
+    return {
+        **closed.counters,
+        **window.told.probed,
+        "dirty_steps": float(
+            sum(s is None or d for s, d in zip(window.trained_s, window.dirty, strict=True))
+        ),
+        "aside_s": sum(window.periods_s) - sum(s or 0.0 for s in window.trained_s),
+        **({} if counts is None else {"evaluation_counts": float(counts)}),
+        "graph_breaks": float(closed.graph_breaks),
+        "skipped_scaler_steps": float(closed.skipped_scaler_steps),
+        **_device_state(window),
+        **energy_of(window),
+        **_undelayed(window, rate),
+        **_epoch_starts(window.told.rows, closed.begin_ns, closed.end_ns),
+        **_step_quantiles([seconds for _, seconds in window.clean_rows()]),
+        **_rate(window),
+        **({STOPPED_S: stopped_s} if stopped_s else {}),
+    }
+
+
+def _undelayed(window: Window, rate: float) -> dict[str, float]:
+    """The throughput without the time that the training thread waited for a core; on a CPU that tells it.
+
+    For people who compare runs of a full machine. No claim rests on it: that the other threads waited as
+    well, and this one for them, does not show.
+    """
+    if window.closed.allocator_peak_bytes is not None or not any(r.queue_ns for r in window.told.rows):
+        return {}
+    kept = window.clean_rows()
+    wall_s, delay_s = sum(seconds for _, seconds in kept), sum(row.queue_ns for row, _ in kept) / 1e9
+    return {"undelayed_throughput": rate * wall_s / (wall_s - delay_s)} if delay_s < wall_s else {}
+
+
+def _rate(window: Window) -> dict[str, float]:
+    """The learning rate that the run began with, where it was seen."""
+    optimizer = window.told.facts.optimizer if window.told.facts is not None else None
+    return {RATE: max(optimizer.rates)} if optimizer is not None and optimizer.rates else {}
+
+
+def _device_state(window: Window) -> dict[str, float]:
+    """Clock, heat and power inside the window: two runs at different clocks are told apart by them."""
+    if window.closed.allocator_peak_bytes is None:
+        return {}
+    begin, end = window.closed.begin_ns, window.closed.end_ns
+    seen = [d for d in window.outside.devices if begin <= d.t_ns <= end]
+    found: dict[str, float] = {}
+    for name, values in (
+        ("sm_clock_mhz", [d.sm_clock_mhz for d in seen]),
+        ("temperature_c", [d.temperature_c for d in seen]),
+        ("power_w", [d.power_w for d in seen]),
+        ("device_busy_frac", [d.busy_frac for d in seen]),
+        ("device_tensor_frac", [d.tensor_frac for d in seen]),
+        ("device_dram_frac", [d.dram_frac for d in seen]),
+    ):
+        known = [float(v) for v in values if v is not None]
+        if known:
+            found[name] = max(known) if name == "temperature_c" else statistics.fmean(known)
+    return found
+
+
+def _step_quantiles(periods_s: Sequence[float]) -> dict[str, float]:
+    """5, 25, 50, 75 and 95 % of the steps that trained: how even they were, for those who look at the run."""
+    if len(periods_s) < 2:
+        return {}
+    cuts = statistics.quantiles(periods_s, n=20, method="inclusive")
+    return {f"step_s_p{5 * (i + 1):02d}": cuts[i] for i in (0, 4, 9, 14, 18)}
+
+
+def _epoch_starts(rows: Sequence[StepRow], begin_ns: int, end_ns: int) -> dict[str, float]:
+    """What a start of the training loader costs beyond a step, and how many the window holds; empty unseen.
+
+    From all steps but the first, whose loader starts with the script.
+    """
+    steps = [
+        (b.mark, (b.t_ns - a.t_ns - max(0, b.aside_ns)) / 1e9, begin_ns < b.t_ns <= end_ns)
+        for a, b in itertools.pairwise(rows)
+        if b.t_ns <= end_ns and not b.mark & COMPILE and not (b.mark & EVALUATION and b.aside_ns < 0)
+    ]
+    plain = [seconds for mark, seconds, _ in steps if not mark & LOADER]
+    starts = [(seconds, inside) for mark, seconds, inside in steps if mark & LOADER]
+    if not starts or len(plain) < len(starts):
+        return {}
+    usual = statistics.median(plain)
+    return {
+        "epoch_start_s": max(0.0, statistics.fmean(seconds - usual for seconds, _ in starts)),
+        "epoch_starts": float(sum(inside for _, inside in starts)),
+    }

@@ -1,0 +1,117 @@
+"""What a trial process has told of itself so far."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import statistics
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from autotune.protocol.events import (
+    Applied,
+    Broke,
+    Closed,
+    Compiling,
+    Done,
+    Hello,
+    Probed,
+    Seen,
+    StepRow,
+    Steps,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.model.facts import RunFacts
+    from autotune.protocol.events import Event
+
+
+_NEIGHBOUR_LOST = re.compile(
+    r"onnection (?:closed|reset|refused)|[Bb]roken pipe|recvValue failed|Dist(?:Network|Store)Error"
+    r"|remote process exited|ncclRemoteError|[Tt]imed out (?:after )?waiting|wait timeout"
+    r"|collective operation timeout"
+)
+"""What gloo, NCCL and the store say where another process is gone; their own words, of torch 2.13."""
+
+
+@dataclass
+class Told:
+    """Everything a trial process has told so far; `take` adds one event."""
+
+    hello: Hello | None = None
+    rows: list[StepRow] = field(default_factory=list[StepRow])
+    compiles: list[Compiling] = field(default_factory=list[Compiling])
+    facts: RunFacts | None = None
+    closed: dict[int, Closed] = field(default_factory=dict[int, Closed])
+    parts: dict[int, Closed] = field(default_factory=dict[int, Closed])
+    """Of a visit, by `Closed.part`."""
+    probed: Mapping[str, float] = field(default_factory=dict[str, float])
+    """What was found out after the segment; empty where nothing was."""
+    done: Done | None = None
+    broke: Broke | None = None
+    applied: set[int] = field(default_factory=set[int])
+    """Of processes that train together, those beside the first that have read back what was asked for."""
+    beating: bool = False
+    """Its last sign of life was no step: it evaluates or writes a checkpoint."""
+
+    def take(self, event: Event) -> None:
+        """Add one event."""
+        if isinstance(event, Steps):
+            self.rows.extend(event.rows)
+            self.beating = not event.rows
+        elif isinstance(event, Closed) and event.part:
+            self.parts[event.part] = event
+        elif isinstance(event, Closed):
+            self.closed[event.trial] = event
+        elif isinstance(event, Probed):
+            self.probed = event.figures
+        elif isinstance(event, Compiling):
+            self.compiles.append(event)
+        elif isinstance(event, Seen):
+            self.facts = event.facts
+        elif isinstance(event, Hello):
+            self.hello = event
+        elif isinstance(event, Applied):
+            self.applied.add(event.rank)
+        elif isinstance(event, Done):
+            self.done = event
+        elif self.broke is None or (_lost_neighbour(self.broke) and not _lost_neighbour(event)):
+            # Of processes that train together one fails, and the others for want of it, perhaps sooner.
+            self.broke = event if self.done is None or not event.rank else self.broke
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps known of."""
+        said = [e.steps for e in (self.done, self.broke) if e is not None]
+        return max([len(self.rows), *said])
+
+    @property
+    def compiling(self) -> bool:
+        """A compile has begun and not ended."""
+        return sum(1 if c.began else -1 for c in self.compiles) > 0
+
+    def median_step_s(self) -> float:
+        """Median of the last steps' periods, 0 where fewer than two are known."""
+        recent = self.rows[-101:]
+        periods = [b.t_ns - a.t_ns for a, b in itertools.pairwise(recent)]
+        return statistics.median(periods) / 1e9 if periods else 0.0
+
+    def compile_s_before(self, t_ns: int) -> float:
+        """Seconds of compiling before a moment; overlapping compiles count once."""
+        total, depth, began = 0, 0, 0
+        for event in self.compiles:
+            t = min(event.t_ns, t_ns)
+            if event.began:
+                began = t if depth == 0 else began
+                depth += 1
+            elif depth:
+                depth -= 1
+                total += t - began if depth == 0 else 0
+        return (total + (t_ns - min(began, t_ns) if depth else 0)) / 1e9
+
+
+def _lost_neighbour(broke: Broke) -> bool:
+    """It failed because another process was gone."""
+    return _NEIGHBOUR_LOST.search(f"{broke.error} {broke.message} {broke.tail}") is not None

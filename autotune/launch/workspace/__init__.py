@@ -1,0 +1,1 @@
+"""What one trial runs in: its folder, environment, isolated writes, compile caches and output."""

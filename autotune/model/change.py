@@ -1,0 +1,146 @@
+"""How one value reaches a script: as data, rendered and carried out elsewhere. Standard library only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autotune.model.config import Value
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """An option on the command line that the script itself already has.
+
+    Args:
+        names: Spellings to look for among the script's own options, best first
+            (``--batch-size``, ``--batch_size``). One that the script lacks is not a way. In a
+            `Change`, the spelling in use first, then the same option's other spellings, so that
+            one the user gave can be replaced whichever way it was written.
+    """
+
+    names: tuple[str, ...]
+
+    @property
+    def how(self) -> str:
+        return "flag"
+
+    @property
+    def text(self) -> str:
+        return self.names[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Env:
+    """An environment variable of the training process."""
+
+    name: str
+
+    @property
+    def how(self) -> str:
+        return "env"
+
+    @property
+    def text(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Keyword:
+    """A keyword argument of a callable named by dotted path.
+
+    Args:
+        target: Public path of the callable, ``torch.utils.data.DataLoader``.
+        name: The keyword.
+        defining_module: The module whose import makes the target wrappable; the part of
+            ``target`` before the last dot where empty.
+    """
+
+    target: str
+    name: str
+    defining_module: str = ""
+
+    @property
+    def how(self) -> str:
+        return "keyword"
+
+    @property
+    def text(self) -> str:
+        return f"{self.target}:{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """Code of ours in the training process, reversible; the knob's own `patch()`."""
+
+    @property
+    def how(self) -> str:
+        return "patch"
+
+    @property
+    def text(self) -> str:
+        return "in-process patch"
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A value written in the user's own source, replaced as the file is compiled; the file itself stays.
+
+    Args:
+        names: What such a value is called, best first, whatever its case. In a `Change` the whole name of the
+            one that is meant, as `autotune.source.constants` has it.
+        file: Of a `Change`: as it lies relative to the folder of the script.
+        line: Where it is written.
+        was: What is written there.
+    """
+
+    names: tuple[str, ...]
+    file: str = ""
+    line: int = 0
+    was: Value = 0
+
+    @property
+    def how(self) -> str:
+        return "constant"
+
+    @property
+    def text(self) -> str:
+        return f"{self.names[0]}={self.was} at {self.file}:{self.line}" if self.file else self.names[0]
+
+
+Spelling = Flag | Env | Keyword | Patch | Constant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One knob, one value, one way.
+
+    Args:
+        knob: Name of the knob.
+        value: What is asked for.
+        spelling: How it travels. The first name of a `Flag` here is the script's own.
+        delivered: The text handed over for `Flag` and `Env` (``"64"``), and what a `Constant` becomes where
+            that is not the value itself (``"float16"``); empty for a switch option and for the other ways.
+        site: ``file.py:124`` of the call that a keyword or patch relies on, where known; for an
+            option or a constant, where in the running process its value has to show (`InputFacts.place`).
+    """
+
+    knob: str
+    value: Value
+    spelling: Spelling
+    delivered: str = ""
+    site: str = ""
+
+    @property
+    def literal(self) -> Value:
+        """What is written in the place of a constant."""
+        if not self.delivered or not isinstance(self.spelling, Constant):
+            return self.value
+        return self.delivered == "True" if isinstance(self.spelling.was, bool) else self.delivered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A knob that is not varied for this script, and the whole sentence that says why."""
+
+    knob: str
+    reason: str

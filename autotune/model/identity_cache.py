@@ -1,0 +1,55 @@
+"""What was reckoned lately, for pure functions of a study that are asked again before anything has changed.
+
+A search asks for the next run once for every run, and within one cycle of confirmation several times about
+the same past. Standard library only.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from autotune.model.study import Study
+    from autotune.model.trial import Trial
+
+T = TypeVar("T")
+Key = tuple[object, ...]
+
+
+class Memo(Generic[T]):
+    """The last few answers, found again by the very same objects, whatever these are equal to.
+
+    Values are immutable or not changed by who gets them. What is kept holds on to its key, so that no
+    other object can take the place of one in it.
+
+    Args:
+        size: Answers that are kept.
+    """
+
+    def __init__(self, size: int = 4) -> None:
+        self._size = size
+        self._kept: tuple[tuple[Key, T], ...] = ()
+
+    def get(self, key: Key, make: Callable[[], T]) -> T:
+        """The answer for this key; made where it is not among the last ones."""
+        for held, value in self._kept:
+            if len(held) == len(key) and all(map(operator.is_, held, key)):
+                return value
+        value = make()
+        # Replaced as a whole: a live view may ask from a thread of its own.
+        self._kept = ((key, value), *self._kept)[: self._size]
+        return value
+
+
+def study_key(study: Study, *more: object, trials: tuple[Trial, ...] | None = None) -> Key:
+    """What answers about runs hang on: everything of a study but clocks and labels.
+
+    Args:
+        study: Whose runs.
+        more: What else they hang on.
+        trials: Those that matter; all of them where left out.
+    """
+    known = study.trials if trials is None else trials
+    return (study.spec, study.space, study.facts, study.transfer, *more, *known)

@@ -1,0 +1,59 @@
+"""Where this package runs, and the sentence for everywhere else.
+
+Loaded before anything that another system or Python might not even be able to read: it imports next to
+nothing, and its syntax is that of much older Pythons.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+OLDEST_PYTHON = (3, 10)
+NEWEST_PYTHON = (3, 13)
+"""Of those that the tests have run under; from 3.14 on Python starts loader workers in another way."""
+
+OLDEST_TORCH = (2, 6)
+"""The first whose `torch.compile` works under every Python above (release notes of PyTorch 2.6)."""
+
+UNSUPPORTED = "autotune.model.supported"
+"""In place of an exception's class, where a trial was ended because of what it runs under."""
+
+_SYSTEMS = {"darwin": "macOS", "win32": "Windows", "cygwin": "Windows"}
+
+
+def refusal(platform: str, version: tuple[Any, ...]) -> str:
+    """Why autotune does not run here, as a sentence; empty where it does.
+
+    Args:
+        platform: As `sys.platform`.
+        version: As `sys.version_info`.
+    """
+    if platform != "linux":
+        name = _SYSTEMS.get(platform, platform)
+        return f"autotune runs on Linux only, and this is {name}"
+    reason = python_refusal(version)
+    return f"autotune {reason}" if reason else ""
+
+
+def python_refusal(version: tuple[Any, ...]) -> str:
+    """Why this Python does not do, as the end of a sentence; empty where it does."""
+    if OLDEST_PYTHON <= tuple(version[:2]) <= NEWEST_PYTHON:
+        return ""
+    return f"needs Python {_told(OLDEST_PYTHON)} to {_told(NEWEST_PYTHON)}, and this is {_told(version[:3])}"
+
+
+def torch_refusal(version: str) -> str:
+    """Why no trial runs with this PyTorch, as the end of a sentence; empty where it may.
+
+    Args:
+        version: As `torch.__version__`; one that says nothing is let through.
+    """
+    found = re.match(r"(\d+)\.(\d+)", version)
+    if found is None or (int(found[1]), int(found[2])) >= OLDEST_TORCH:
+        return ""
+    return f"needs PyTorch {_told(OLDEST_TORCH)} or newer, and this is {version}"
+
+
+def _told(version: tuple[Any, ...]) -> str:
+    return ".".join(str(part) for part in version)

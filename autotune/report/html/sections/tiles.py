@@ -1,0 +1,71 @@
+"""The tiles of the first screen: speed, memory, loss, training, failures and costs, a word each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.report.html.markup import Markup, html, tag
+from autotune.report.view import summary
+from autotune.report.view.bottleneck_text import energy_rows, pays_back_text
+from autotune.report.view.picks import effect_word
+from autotune.report.view.sanitize import clean
+
+if TYPE_CHECKING:
+    from autotune.answer.answer import Answer
+    from autotune.report.view.study_view import View
+
+
+def tiles(view: View, answer: Answer) -> Markup:
+    """One for each figure, with a note; what is not known has none."""
+    study, best = view.study, answer.best
+    unit = answer.baseline_throughput.unit
+    before = summary.number_text(answer.baseline_throughput.value)
+    speed: object = f"{before} {unit}"
+    memory: object = summary.bytes_text(answer.baseline_peak_bytes)
+    memory_note = "your script's peak"
+    total = study.memory_bytes
+    of_all = f"; there are {summary.bytes_text(total)}" if total else ""
+    if answer.is_better:
+        speed = _change(before, f"{summary.number_text(best.throughput.value)} {unit}")
+        memory = _change(summary.bytes_text(answer.baseline_peak_bytes), summary.bytes_text(best.peak_bytes))
+        memory_note = "at peak" + of_all
+        if best.peak_bytes is not None and answer.baseline_peak_bytes:
+            memory_note = f"{best.peak_bytes / answer.baseline_peak_bytes:.2f} times yours at peak{of_all}"
+    elif of_all:
+        memory_note += of_all
+    told: list[tuple[str, object, object]] = [
+        ("Throughput", speed, "end to end, data loading included"),
+        ("Peak memory", memory, memory_note),
+    ]
+    if answer.is_better:
+        words = {"pass": "holds", "fail": "worse", "unclear": "not shown to hold"}
+        loss = html(words[best.loss.verdict], tag("small", clean(study, summary.loss_sentence(best))))
+        kept = "effective batch and learning rate stay as they are"
+        told += [("Loss", loss, ""), ("Training", effect_word(best), kept)]
+        if paid := pays_back_text(best):
+            once, _, after = paid.partition("; ")
+            told.append(("Compiling", once, after))
+    count = summary.failed_count(study)
+    kinds = ", ".join(f"{n} {label}" for label, n in answer.failures.items())
+    what_failed = f"{summary.plural(count, 'trial')}, survived" if count else "nothing"
+    told.append(("What failed", what_failed, kinds))
+    spent = f"of {summary.duration_text(study.spec.budget.seconds)} allowed"
+    trials = summary.plural(len(study.told()), "trial")
+    told.append(("Cost of the search", summary.duration_text(study.elapsed_s), f"{trials}, {spent}"))
+    told += [(name.capitalize(), text, "") for name, text in energy_rows(study, answer)]
+    return tag(
+        "dl",
+        *(
+            tag("div", tag("dt", name), tag("dd", value, tag("small", note) if note else ""), class_="tile")
+            for name, value, note in told
+        ),
+        class_="tiles",
+    )
+
+
+def _change(before: str, after: str) -> Markup:
+    return html(
+        tag("span", before, class_="nowrap"),
+        tag("span", " → ", class_="arrow"),
+        tag("span", after, class_="nowrap"),
+    )

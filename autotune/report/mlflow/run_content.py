@@ -1,0 +1,304 @@
+"""What MLflow's runs hold of a study and its trials: tags, figures, parameters. Pure; MLflow is not imported.
+
+One vocabulary for both kinds of runs: `speedup` is confirmed, in pairs of runs made after the search; what a
+single run showed is `single_run_speedup`, and its running maximum `best_so_far_speedup`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from autotune.compare.comparison import compare
+from autotune.model.config import in_order
+from autotune.model.measurement import Estimate
+from autotune.model.trial import Family, Trial
+from autotune.report.text.terminal_text import result_text
+from autotune.report.view import bottleneck_text, summary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from autotune.answer.answer import Answer
+    from autotune.model.config import Value
+    from autotune.model.study import Study
+
+LOSS_POINTS = 300
+"""Of one trial's trace: what a curve on a screen can show."""
+LISTED_SEARCHES = 20
+"""In the experiment's note, newest first."""
+
+SEARCHES = "## Searches"
+"""Begins the part of the experiment's note that lists them all."""
+
+
+def param_text(value: Value) -> str:
+    """A knob's value as a parameter; one notation per type, since charts tell numbers from words."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return str(value)
+
+
+def thinned(points: Sequence[Any], most: int) -> list[Any]:
+    """At most so many of the points, evenly, the first and the last among them."""
+    if len(points) <= most:
+        return list(points)
+    return [points[round(i * (len(points) - 1) / (most - 1))] for i in range(most)]
+
+
+def trial_uid(study: Study, trial: Trial) -> str:
+    """What a trial's run is found by again."""
+    # One outcome per trial, whatever attempt it came from: the attempt may not name the run.
+    return f"{study.spec.study_id}/t{trial.number:04d}a"
+
+
+def script_id(study: Study) -> str:
+    """What searches of one script have in common: a digest of where it lies, as two may have one name."""
+    path = os.path.normpath(study.spec.inspected)
+    return hashlib.sha256(path.encode(errors="surrogateescape")).hexdigest()[:16]
+
+
+def resolved(study: Study, config: Mapping[str, Value]) -> dict[str, Value]:
+    """Every knob's value under this config; from facts alone, so that a later replay says the same."""
+    run = study.facts.run if study.facts is not None else None
+    return {**(run.values if run is not None else {}), **config}
+
+
+def rate_name(unit: str) -> str:
+    """The metric that holds a throughput: ``throughput_samples_s``."""
+    return "throughput_" + re.sub(r"[^A-Za-z0-9]+", "_", unit).strip("_")
+
+
+def gib(size: int | None) -> float | None:
+    """Bytes in GiB."""
+    return None if size is None else size / summary.GIB
+
+
+def log_tail(trial: Trial) -> str:
+    """The end of what a failed trial wrote; empty for others."""
+    return str(trial.failure.evidence.get("log_tail", "")) if trial.failure is not None else ""
+
+
+def trial_status(trial: Trial) -> str:
+    """MLflow's word for how a trial ended."""
+    if trial.failure is None:
+        return "FINISHED"
+    return "KILLED" if trial.failure.kind.family is Family.CANCELLED else "FAILED"
+
+
+def study_status(study: Study) -> str:
+    """MLflow's word for how a study ended."""
+    if summary.failed_baseline(study) is not None:
+        return "FAILED"
+    return "KILLED" if study.stopped in ("interrupted", "signal") else "FINISHED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confirmed:
+    """What pairs of runs showed of one configuration.
+
+    Args:
+        speedup: Ratio to the unchanged script; 1.0 without an interval for the script itself.
+        loss: ``pass``, ``fail``, ``unclear``; empty for the script itself.
+    """
+
+    speedup: Estimate
+    loss: str
+
+
+def confirmed(study: Study, answer: Answer | None) -> dict[int, Confirmed]:
+    """Trial number -> what was confirmed of its config; one trial stands for each.
+
+    The picks with what the answer says of them.
+    """
+    if answer is None:
+        return {}
+    found = {c.trial: Confirmed(speedup=c.speedup, loss=c.loss.verdict) for c in compare(study)}
+    own = next((t.number for t in study.baseline if t.measurement is not None), None)
+    if own is not None:
+        same = Estimate(value=1.0, low=float("nan"), high=float("nan"), n=0, unit="ratio")
+        found[own] = Confirmed(speedup=same, loss="")
+    for pick in (answer.fastest, answer.safe, answer.best):
+        if pick is not None and not pick.config.is_baseline:
+            found[pick.trial] = Confirmed(speedup=pick.speedup, loss=pick.loss.verdict)
+    return found
+
+
+def speedup_figures(speedup: Estimate) -> dict[str, float | None]:
+    """A confirmed speed-up with its interval, as metrics."""
+    return {"speedup": speedup.value, "speedup_ci_low": speedup.low, "speedup_ci_high": speedup.high}
+
+
+def study_figures(study: Study, answer: Answer | None) -> dict[str, float | None]:
+    """The metrics of a study's run, in the order in which they are shown."""
+    figures: dict[str, float | None] = {}
+    if answer is not None:
+        best, fastest = answer.best, answer.fastest
+        unit = rate_name(best.throughput.unit)
+        if answer.is_better:
+            figures |= speedup_figures(best.speedup)
+            figures |= {"safe_speedup": answer.safe.speedup.value}
+            figures |= {"fastest_speedup": fastest.speedup.value if fastest else None}
+        else:
+            figures |= {"speedup": best.speedup.value}
+            figures |= {"likely_speedup": answer.likely.speedup.value if answer.likely else None}
+        figures |= {
+            unit: best.throughput.value,
+            f"baseline_{unit}": answer.baseline_throughput.value,
+            "peak_mem_gib": gib(best.peak_bytes),
+            "baseline_peak_mem_gib": gib(answer.baseline_peak_bytes),
+            "loss_delta": best.loss.delta if answer.is_better and best.loss.level > 0 else None,
+        }
+        figures |= bottleneck_text.why_figures(study, answer)
+    return figures | {
+        "trials": float(len(study.told())),
+        "trials_failed": float(summary.failed_count(study)),
+        "search_seconds": study.elapsed_s,
+    }
+
+
+def study_params(study: Study, answer: Answer | None) -> dict[str, str]:
+    """The parameters of a study's run: `best` with every knob's value, what it changes first."""
+    spec = study.spec
+    params: dict[str, str] = {}
+    if answer is not None:
+        values = resolved(study, answer.best.config)
+        changed = [k for k, _ in in_order(answer.best.config)]
+        order = changed + [k for k, _ in in_order(values) if k not in changed]
+        params |= {knob: param_text(values[knob]) for knob in order}
+    return params | {
+        "script": spec.title,
+        "budget": summary.duration_text(spec.budget.seconds),
+        # Beside the knob of that name, which has a number.
+        "effective_batch_rule": spec.effective_batch,
+    }
+
+
+def trial_note(study: Study, trial: Trial) -> str:
+    """Return the description of a trial's run: what ran, with which result, and how to see more."""
+    lines = [
+        f"**{trial.config.text()}**",
+        f"{trial.stage.value}: {summary.plain(result_text(study, trial))}",
+        "A single run; the study's run has the confirmed gain.",
+    ]
+    lines += [summary.plain(trial.reason)] if trial.reason else []
+    return "\n\n".join([*lines, f"`autotune show {study.spec.label} --trial {trial.number}`"]) + "\n"
+
+
+def trial_tags(study: Study, trial: Trial, command: str) -> dict[str, str]:
+    """The tags of a trial's run: what it was, how it ended, and the exact command.
+
+    Args:
+        study: It belongs to.
+        trial: With an outcome.
+        command: It ran by; empty for the user's own.
+    """
+    tags = {
+        "autotune.role": "trial",
+        "autotune.trial_uid": trial_uid(study, trial),
+        "autotune.study_id": study.spec.study_id,
+        "autotune.status": summary.status_word(trial),
+        "autotune.stage": trial.stage.value,
+        "autotune.source": trial.source.value,
+        "autotune.config": trial.config.text(),
+        "autotune.command": command or summary.user_command(study),
+        "autotune.why": trial.reason,
+        "autotune.seed": str(trial.seed),
+        "autotune.attempt": str(trial.attempt),
+        "mlflow.note.content": trial_note(study, trial),
+    }
+    if trial.group:
+        tags["autotune.pair"] = str(trial.group)
+    if trial.failure is not None:
+        tags |= {"autotune.kind": trial.failure.kind.label, "autotune.reason": trial.failure.message}
+    if trial.measurement is not None:
+        tags["autotune.ended"] = trial.measurement.ended
+        if flags := trial.measurement.contamination.flags:
+            tags["autotune.flags"] = ",".join(flags)
+    return {key: value for key, value in tags.items() if value}
+
+
+def trial_figures(study: Study, trial: Trial) -> dict[str, float | None]:
+    """The metrics of a trial's run, its loss trace aside."""
+    seen = trial.measurement or (trial.failure.readings if trial.failure else None)
+    ratio = summary.speedup_of(study, trial)
+    figures: dict[str, float | None] = {"single_run_speedup": None if ratio is None else ratio.value}
+    if seen is not None:
+        figures |= {
+            rate_name(seen.throughput.unit): seen.throughput.value,
+            "step_time_ms": 1000 * seen.step_time_s.value,
+            "peak_mem_gib": gib(seen.memory.peak_bytes),
+            "data_wait_percent": 100 * seen.data_wait_frac,
+            "compile_seconds": seen.compile_s,
+            "startup_seconds": seen.startup_s,
+            "effective_batch_seen": seen.effective_batch,
+            "window_seconds": seen.window_s,
+            **bottleneck_text.trial_figures(study, seen),
+        }
+    return figures | {"trial_seconds": trial.seconds}
+
+
+def loss_trace(trial: Trial) -> Iterator[tuple[float, float, int]]:
+    """Loss, seconds since the trial began, samples seen; thinned to what a curve can show."""
+    seen = trial.measurement or (trial.failure.readings if trial.failure else None)
+    for point in thinned(seen.loss if seen else (), LOSS_POINTS):
+        yield point.loss, point.t_s, point.samples
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """One search of an experiment, as MLflow knows it.
+
+    Args:
+        study_id: Of the study.
+        label: Its name for people.
+        answer: In one line; empty while it runs.
+        link: To its run.
+        started_ms: When.
+        params: Of its run.
+        script: Of `script_id`; empty where it was logged before there was one.
+    """
+
+    study_id: str
+    label: str
+    answer: str
+    link: str
+    started_ms: int
+    params: Mapping[str, str]
+    script: str = ""
+
+
+def searches_note(searches: Sequence[Search], most: int) -> str:
+    """The part of the experiment's note that lists the searches, newest first; empty for a single one.
+
+    Args:
+        searches: Of the experiment.
+        most: No more characters; searches that find no room are counted.
+    """
+    if len(searches) < 2:
+        return ""
+    newest = sorted(searches, key=lambda one: (-one.started_ms, one.study_id))
+    rows = [f"| [{one.label}]({one.link}) | {_cell(one.answer)} |" for one in newest[:LISTED_SEARCHES]]
+    while rows:
+        older = [f"\nAnd {len(newest) - len(rows)} older."] if len(newest) > len(rows) else []
+        note = "\n".join([SEARCHES, "", "| search | answer |", "|---|---|", *rows, *older]) + "\n"
+        if len(note) <= most:
+            return note
+        rows.pop()
+    return ""
+
+
+def differing(searches: Sequence[Search]) -> list[str]:
+    """Parameters that are not the same in all searches, those that people look for first in front."""
+    names = dict.fromkeys(name for one in searches for name in one.params)
+    apart = [name for name in names if len({one.params.get(name) for one in searches}) > 1]
+    return [name for name, _ in in_order(dict.fromkeys(apart, 0))]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,554 @@
+"""What a person sees while a search runs: a view that stays in place on a terminal, else a line per trial.
+
+The view is drawn with a handful of control sequences and by a thread of its own: no event of the search
+waits for a terminal. It never hides the cursor, never takes the whole screen and leaves no mode set, so
+that a process that is ended at any moment leaves a terminal as it found it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import threading
+import time
+import unicodedata
+from typing import TYPE_CHECKING, Final, NamedTuple, TextIO
+
+from autotune.answer.pick import answer_or_none
+from autotune.clock import Clock, SystemClock
+from autotune.compare.comparison import compare
+from autotune.compare.disturbances import baseline_is_steady, busy_notes
+from autotune.model.config import config_text
+from autotune.model.effect import Effect
+from autotune.model.study import VERIFY
+from autotune.model.trial import Stage
+from autotune.report.listener import Listener
+from autotune.report.terminal.async_writer import Outlet, raw
+from autotune.report.text.answer_screen import rate_text
+from autotune.report.text.terminal_text import UNSTEADY, failure_counts, progress_line, result_text
+from autotune.report.view.summary import (
+    best_other,
+    bytes_text,
+    duration_text,
+    plural,
+    ratio_text,
+    script_name,
+    speedup_of,
+)
+from autotune.text.printable import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from autotune.answer.answer import Answer
+    from autotune.model.config import Config
+    from autotune.model.measurement import Estimate
+    from autotune.model.study import Study
+    from autotune.model.trial import Trial
+
+log = logging.getLogger(__name__)
+
+TICK_S: Final = 0.5
+"""So often the view is drawn where nothing happens: the time runs."""
+
+ASLEEP_S: Final = 5.0
+"""A thread that was away for longer was stopped (Ctrl-Z): what it drew may have moved."""
+
+END_S: Final = 1.0
+"""So long the end waits for a terminal that takes nothing (Ctrl-S)."""
+
+WIDEST: Final = 10.0
+"""An interval whose ends are further apart than this factor says nothing, and no live screen shows it."""
+
+TOO_NOISY: Final = "too noisy to tell"
+
+_LABEL = 9
+_RECENT = 6
+_LEAST_COLUMNS = 20
+_FEWEST_PAIRS = 3
+_BAR = 24
+_DOING: Final = {
+    Stage.BASELINE: "measuring your unchanged script",
+    Stage.START: "trying what is likely to help",
+    Stage.REFINE: "exploring: what the models expect to be fast",
+    Stage.SENTINEL: "your script once more: does the machine drift?",
+    Stage.CONFIRM: "confirming: fresh pairs with your script",
+    Stage.ABLATE: "taking the winner apart, knob by knob",
+    Stage.WHY: "finding out what holds it back",
+}
+_SPENT: Final = {
+    Stage.BASELINE: "script",
+    Stage.SENTINEL: "script",
+    Stage.START: "explore",
+    Stage.REFINE: "explore",
+    Stage.CONFIRM: "confirm",
+    Stage.ABLATE: "why",
+    Stage.WHY: "why",
+}
+_STYLES: Final = {"bold": "1", "dim": "2", "good": "32", "bad": "33"}
+
+
+def wants_live_view(stream: TextIO, environ: Mapping[str, str]) -> bool:
+    """Whether this stream is a terminal that a person watches."""
+    if environ.get("TERM", "") == "dumb" or environ.get("CI"):
+        return False
+    try:
+        return stream.isatty()
+    except ValueError:
+        return False
+
+
+class Line(NamedTuple):
+    """One line of the view.
+
+    Args:
+        label: What it is about, in a column of its own; empty for none.
+        text: In characters that a terminal shows.
+        style: A key of `_STYLES`, or empty.
+        right: Stands at the right edge.
+    """
+
+    label: str
+    text: str
+    style: str = ""
+    right: str = ""
+
+
+class Progress(Listener):
+    """Shows a search as it goes: a live view on a terminal, else one plain line per trial.
+
+    Writes to `stream` only, never raises and waits for nobody but at the end: a closed pipe ends the showing,
+    not the search.
+
+    Args:
+        stream: Where to write; the process's stderr by default.
+        quiet: Show nothing at all.
+        live: Force the live view on or off; None decides by the stream.
+        clock: For the time that runs between two events.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        *,
+        quiet: bool = False,
+        live: bool | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._stream = stream if stream is not None else sys.stderr
+        self._quiet = quiet
+        self._outlet = Outlet.of(self._stream)
+        self._is_live = wants_live_view(self._stream, os.environ) if live is None else live
+        self._clock = clock or SystemClock()
+        self._screen: Screen | None = None
+        self._study: Study | None = None
+        # Replaced and never changed: the drawing thread and a signal's handler look at them at any time.
+        self._running: dict[int, tuple[Trial, float]] = {}
+        self._seen_s = self._clock.now_s()
+        self._notes: tuple[str, ...] = ()
+        self._stopping = ""
+        self._found: tuple[Study, list[Line]] | None = None
+
+    def study_began(self, study: Study) -> None:
+        self._see(study)
+        spec = study.spec
+        begins = (
+            f"study {spec.label}: {script_name(study)}, "
+            f"{duration_text(spec.budget.seconds - study.elapsed_s)}, driver {spec.driver}"
+        )
+        if self._is_live and not self._quiet and self._screen is None:
+            self._screen = Screen(self._stream, self.view, colour=not os.environ.get("NO_COLOR"))
+            self._screen.say(begins)
+            self._screen.start()
+        else:
+            self._line(begins)
+
+    def trial_started(self, study: Study, trial: Trial) -> None:
+        self._see(study)
+        self._running = {**self._running, trial.number: (trial, self._clock.now_s())}
+        self._changed()
+
+    def trial_ended(self, study: Study, trial: Trial) -> None:
+        self._see(study)
+        self._running = {n: kept for n, kept in self._running.items() if n != trial.number}
+        if self._is_plain:
+            self._line(progress_line(study, trial))
+        self._changed()
+
+    def note(self, study: Study, text: str) -> None:
+        self._see(study)
+        self._notes = (*self._notes[-1:], text)
+        if self._is_plain:
+            self._line(text)
+        self._changed()
+
+    def stopping(self, why: str) -> None:
+        # Called in a signal's handler, which may have interrupted this very screen and must wait for nothing;
+        # it is drawn at the next tick.
+        self._stopping = why
+        if self._is_plain:
+            self._line(_stopping_text(why))
+
+    def study_ended(self, study: Study) -> None:
+        self._see(study)
+        self._running = {}
+        self.close()
+
+    def close(self) -> None:
+        """End the live view and give the terminal back; harmless when called twice."""
+        screen, self._screen = self._screen, None
+        if screen is not None:
+            screen.stop()
+        self._outlet.drain(END_S)
+
+    @property
+    def _is_plain(self) -> bool:
+        """No view is drawn: none is wanted, it has ended, or another job has the terminal."""
+        return self._screen is None or not self._screen.is_drawing
+
+    def _see(self, study: Study) -> None:
+        self._study = study
+        self._seen_s = self._clock.now_s()
+
+    def _changed(self) -> None:
+        if self._screen is not None:
+            self._screen.poke()
+
+    def _line(self, text: str) -> None:
+        if not self._quiet:
+            self._outlet.put(text + "\n")
+
+    def view(self) -> list[Line]:
+        """The live view as of now, the most important lines first."""
+        study = self._study
+        if study is None:
+            return []
+        now_s = self._clock.now_s()
+        is_steady = baseline_is_steady(study)
+        elapsed_s = study.elapsed_s + now_s - self._seen_s
+        if self._found is None or self._found[0] is not study:
+            self._found = (study, _found(study))
+        told = study.told()
+        left = _clock_text(study.spec.budget.seconds - elapsed_s)
+        right = f"{left} left of {duration_text(study.spec.budget.seconds)}"
+        running = [
+            _trial_line(t, f"running {duration_text(now_s - since)}") for t, since in self._running.values()
+        ]
+        return [
+            Line("", f"{study.spec.label}   {plural(len(told), 'trial')}", "bold", right),
+            Line("now", self._doing(study), "bad" if self._stopping else ""),
+            *self._found[1],
+            *_time_lines(study, self._spent(study, now_s), elapsed_s),
+            *running,
+            *(Line("note", text, "dim") for text in self._notes),
+            *(
+                _trial_line(t, result_text(study, t, shows_ratio=is_steady or bool(t.group)), "dim")
+                for t in reversed(told[-_RECENT:])
+            ),
+        ]
+
+    def _spent(self, study: Study, now_s: float) -> dict[str, float]:
+        """What trials were for -> their seconds, those that run included."""
+        parts = [(t.stage, t.seconds) for t in study.trials]
+        parts += [(t.stage, now_s - since) for t, since in self._running.values()]
+        spent: dict[str, float] = {}
+        for stage, seconds in parts:
+            spent[_SPENT[stage]] = spent.get(_SPENT[stage], 0.0) + seconds
+        return spent
+
+    def _doing(self, study: Study) -> str:
+        if self._stopping:
+            return _stopping_text(self._stopping)
+        stages = [trial.stage for trial, _ in self._running.values()]
+        if not stages:
+            return "starting" if not study.trials else "choosing what comes next"
+        if study.spec.purpose == VERIFY:
+            return "fresh pairs: your script and the file's configuration in turn"
+        return _DOING[stages[-1]]
+
+
+def _stopping_text(why: str) -> str:
+    if why == "interrupted":
+        return "stopping with the best so far; again: at once"
+    return "stopping with the best so far"
+
+
+def _trial_line(trial: Trial, result: str, style: str = "") -> Line:
+    return Line(f"  {trial.number}", f"{trial.stage.value:<8} {config_text(trial.config)}   {result}", style)
+
+
+def _clock_text(seconds: float) -> str:
+    """``1:05``, ``2:03:09``; never below zero."""
+    whole = max(0, round(seconds))
+    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _found(study: Study) -> list[Line]:
+    """What is known so far: the script, the best against it, the front, what failed."""
+    answer = answer_or_none(study)
+    lines = [Line("yours", "not measured yet" if answer is None else _yours(study, answer))]
+    best = _confirmed(study, answer) or _seen(study)
+    lines += best or [Line("best", "nothing beside your script was measured yet")]
+    if answer is not None and len(answer.front) > 1 and baseline_is_steady(study):
+        base = answer.baseline_throughput.value
+        shown = [f"{m.throughput / base:.2f}x {bytes_text(m.peak_bytes)}" for m in answer.front if base > 0]
+        lines.append(Line("front", f"{len(shown)}: " + ", ".join(shown)))
+    failed = failure_counts(study)
+    lines += [Line("busy", text, "bad") for text in busy_notes(study)[:1]]
+    if failed:
+        kinds = ", ".join(f"{kind} {count}" for kind, count in failed.items())
+        lines.append(Line("failed", f"{sum(failed.values())} of {len(study.told())}: {kinds}", "bad"))
+    else:
+        lines.append(Line("failed", "none"))
+    return lines
+
+
+def _yours(study: Study, answer: Answer) -> str:
+    """The unchanged script: one run gives the interval of its window, two of them none that says much."""
+    rate = answer.baseline_throughput
+    kind = "one run" if rate.n == 1 else f"mean of {rate.n} runs"
+    if rate.n < _FEWEST_PAIRS:
+        runs = [t.measurement for t in study.told() if t.config.is_baseline and t.measurement is not None]
+        if len(runs) > 1:
+            return f"{rate_text(rate)}, {kind}"
+        rate, kind = runs[0].throughput, "within one run"
+    interval = f"[{rate.low:.4g}, {rate.high:.4g}]" if _says_something(rate) else f"({TOO_NOISY})"
+    return f"{rate_text(rate)} {interval} {kind}"
+
+
+def _says_something(estimate: Estimate) -> bool:
+    """Whether the interval is narrow enough to be shown; one that reaches 0 or infinity never is."""
+    return 0.0 < estimate.low <= estimate.high <= WIDEST * estimate.low
+
+
+def _ratio(estimate: Estimate) -> str:
+    return ratio_text(estimate) if _says_something(estimate) else TOO_NOISY
+
+
+def _confirmed(study: Study, answer: Answer | None) -> list[Line]:
+    """The best by fresh pairs, and whether it may be claimed already; nothing before the first pair."""
+    if answer is None:
+        return []
+    if answer.is_better:
+        best = answer.best
+        pairs = plural(best.speedup.n, "pair")
+        gain = best.speedup
+        shown = ratio_text(gain) if _says_something(gain) else f"at least {gain.low:.2f}x"
+        said = f"{shown} confirmed in {pairs}"
+        return _best(said, best.config, "good")
+    tame = [c for c in compare(study) if c.effect is not Effect.TRAINING]
+    top = max(tame, key=lambda c: c.speedup.value, default=None)
+    if top is None:
+        return []
+    pairs = plural(top.speedup.n, "pair")
+    if top.speedup.n < _FEWEST_PAIRS:
+        return _best(f"{top.speedup.value:.2f}x in {pairs} so far, not confirmed", top.config)
+    return _best(f"{_ratio(top.speedup)} in {pairs}, not confirmed", top.config)
+
+
+def _seen(study: Study) -> list[Line]:
+    """The best single run, with the interval of its own window."""
+    best = best_other(study)
+    if best is None:
+        return []
+    ratio = speedup_of(study, best[1])
+    if not baseline_is_steady(study):
+        return [Line("best", f"{UNSTEADY}: no ratio to it is known yet", "bad")]
+    if best[0] <= 1.0:
+        return [Line("best", f"nothing faster yet; {best[0]:.2f}x came closest")]
+    shown = f"{best[0]:.2f}x" if ratio is None else _ratio(ratio)
+    return _best(f"{shown} within one run, not confirmed", best[1].config)
+
+
+def _best(said: str, config: Config, style: str = "bold") -> list[Line]:
+    return [Line("best", said, style), Line("with", config_text(config))]
+
+
+def _time_lines(study: Study, spent: Mapping[str, float], elapsed_s: float) -> list[Line]:
+    """A bar of the budget, and what its time went into."""
+    budget_s = study.spec.budget.seconds
+    share = min(1.0, max(0.0, elapsed_s / budget_s)) if budget_s > 0 else 1.0
+    full = round(_BAR * share)
+    # Trials that run at once take more than the clock shows.
+    parts = [*spent.items(), ("other", elapsed_s - sum(spent.values()))]
+    shown = ", ".join(f"{name} {duration_text(seconds)}" for name, seconds in parts if seconds >= 1.0)
+    return [
+        Line("time", f"[{'#' * full}{'-' * (_BAR - full)}] {share:.0%} of the budget"),
+        Line("spent", shown or "nothing yet"),
+    ]
+
+
+class Screen:
+    """Lines that stay in place at the end of a terminal's output, drawn by a thread of its own.
+
+    Args:
+        stream: The terminal.
+        view: Makes the lines; called in the thread.
+        colour: Whether to use colours and weights.
+    """
+
+    def __init__(self, stream: TextIO, view: Callable[[], Sequence[Line]], *, colour: bool = True) -> None:
+        self._stream = raw(stream)
+        self._view = view
+        self._colour = colour
+        self._wake = threading.Event()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="live-view", daemon=True)
+        self._widths: list[int] = []
+        self._above: list[str] = []
+        self._drawn_s = 0.0
+        try:
+            self._fd: int | None = stream.fileno()
+        except (OSError, ValueError):
+            self._fd = None
+
+    def start(self) -> None:
+        """Begin to draw."""
+        _shown.append(self)
+        self._thread.start()
+
+    def poke(self) -> None:
+        """Draw soon; returns at once. Not for handlers of signals: an event's lock is no re-entrant one."""
+        self._wake.set()
+
+    def say(self, text: str) -> None:
+        """Put a line above the view, for good."""
+        self._above.append(text)
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Take the view away; the cursor is where it began."""
+        self._over.set()
+        self._wake.set()
+        self._leave()
+        if self._thread.is_alive():
+            self._thread.join(END_S)
+        if not self._thread.is_alive():
+            self._flush()
+
+    def _leave(self) -> None:
+        with contextlib.suppress(ValueError):
+            _shown.remove(self)
+
+    @property
+    def is_drawing(self) -> bool:
+        """Somebody can see it: its thread lives, and no other job has the terminal."""
+        return self._thread.is_alive() and self._is_watched()
+
+    def _run(self) -> None:
+        try:
+            while not self._over.is_set():
+                self._draw(self._view())
+                self._wake.wait(TICK_S)
+                self._wake.clear()
+            self._draw(())
+        except OSError:
+            pass  # the terminal is gone
+        except Exception:
+            # First of all warnings have to go elsewhere again, this one included.
+            self._leave()
+            log.exception("the live view ended; the search goes on")
+        finally:
+            self._leave()
+            self._flush()
+
+    def _flush(self) -> None:
+        """What should stand above the view, plainly, where no view is drawn any more."""
+        above, self._above = self._above, []
+        with contextlib.suppress(OSError, ValueError):
+            if above:
+                self._write("".join(f"{one_line(text)}\n" for text in above))
+
+    def _draw(self, lines: Sequence[Line]) -> None:
+        if not self._is_watched():
+            self._widths = []
+            self._flush()
+            return
+        columns, rows = self._size()
+        now_s = time.monotonic()
+        if now_s - self._drawn_s > ASLEEP_S:
+            self._widths = []
+        self._drawn_s = now_s
+        # A terminal that became narrower has broken the old lines into several each.
+        up = sum(max(1, -(-width // columns)) for width in self._widths)
+        above, self._above = self._above, []
+        shown = [fitted(line, columns - 1) for line in lines[: max(0, rows - 1)]]
+        parts = ["\r", f"\x1b[{min(up, rows - 1)}A" if up else ""]
+        parts += [f"{one_line(text)}\x1b[K\r\n" for text in above]
+        parts += [f"{self._styled(*one)}\x1b[K\r\n" for one in shown]
+        parts.append("\x1b[J")
+        self._widths = [len_of(label + text) for label, text, _ in shown]
+        self._write("".join(parts))
+
+    def _styled(self, label: str, text: str, style: str) -> str:
+        if not self._colour:
+            return label + text
+        name = f"\x1b[2m{label}\x1b[0m" if label.strip() else label
+        return name + (f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if style else text)
+
+    def _write(self, text: str) -> None:
+        if self._fd is None:
+            self._stream.write(text)
+            self._stream.flush()
+            return
+        # Not through the stream: its lock, held by this thread, would hold whoever else writes to it.
+        data = text.encode(self._stream.encoding or "utf-8", "replace")
+        while data:
+            data = data[os.write(self._fd, data) :]
+
+    def _size(self) -> tuple[int, int]:
+        """Columns and rows as of now; of a terminal that does not know them, the usual ones."""
+        try:
+            columns, rows = os.get_terminal_size(self._fd) if self._fd is not None else (0, 0)
+        except OSError:
+            columns, rows = 0, 0
+        return max(_LEAST_COLUMNS, columns or 80), max(2, rows or 24)
+
+    def _is_watched(self) -> bool:
+        """False while another job has the terminal (Ctrl-Z and bg)."""
+        if self._fd is None:
+            return True
+        try:
+            return os.tcgetpgrp(self._fd) == os.getpgrp()
+        except OSError:
+            return True  # not the terminal that controls us; it is ours to draw on
+
+
+_shown: list[Screen] = []
+
+
+def say_above(text: str) -> bool:
+    """Put a line above the view that is shown; False where none is."""
+    if not _shown:
+        return False
+    _shown[-1].say(text)
+    return True
+
+
+def len_of(text: str) -> int:
+    """Columns that a terminal takes for it: two for wide characters, none for marks on others."""
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
+    )
+
+
+def cut(text: str, columns: int) -> str:
+    """So much of the text as fits, with ``...`` where something is left out."""
+    if len_of(text) <= columns:
+        return text
+    while text and len_of(text) > columns - 3:
+        text = text[:-1]
+    return text.rstrip() + "..."[: max(0, columns)]
+
+
+def fitted(line: Line, columns: int) -> tuple[str, str, str]:
+    """Label, text and style of a line that takes at most so many columns."""
+    label = f"{line.label:<{_LABEL}}" if line.label else ""
+    text, right = one_line(line.text), one_line(line.right)
+    if right:
+        text = cut(text, columns - len(right) - 2)
+        return "", f"{text}{' ' * (columns - len_of(text) - len(right))}{right}", line.style
+    return label, cut(text, columns - len(label)), line.style

@@ -1,0 +1,1 @@
+"""A study as plain text: the answer screen, trials, notes in Markdown, and comparisons of studies."""

@@ -1,0 +1,197 @@
+"""Which run confirmation wants next: cycles of the script and every finalist that still takes part; pure.
+
+The order turns from cycle to cycle, so that a drifting machine treats all of them alike.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from autotune.answer.pick import answer_or_none
+from autotune.compare.ablation import without_idle
+from autotune.compare.comparison import Comparison, compare
+from autotune.compare.extension import cycles_left, goes_on
+from autotune.compare.failed_configs import broken
+from autotune.model.config import Config
+from autotune.model.trial import Proposal, Stage
+from autotune.search.confirmation.ablation_runs import next_ablation, under_way
+from autotune.search.confirmation.racing import active_members, excluded, focus, given_up, select_members
+from autotune.search.costs import Costs
+from autotune.search.screening.shortlist import shortlist
+from autotune.search.trial_limit import CYCLES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.model.study import Study
+    from autotune.search.feature_flags import Parts
+
+_BASE = Config()
+
+
+def is_confirming(study: Study) -> bool:
+    """Screening is over: confirmation has begun."""
+    return any(t.stage is Stage.CONFIRM for t in study.trials)
+
+
+def has_winner(study: Study) -> bool:
+    """Confirmation has shown a finalist to be faster, and nothing speaks against recommending it."""
+    found = answer_or_none(study) if is_confirming(study) else None
+    return found is not None and found.is_better
+
+
+def next_confirmation(study: Study, remaining_s: float, parts: Parts) -> Proposal | None:
+    """The next run of a cycle, or of the ablation of a winner; None where nothing is left to tell, or fits.
+
+    One run at a time: None while any is open.
+
+    Args:
+        study: As of now.
+        remaining_s: Budget left, in seconds of wall time.
+        parts: What of the planner takes part.
+    """
+    if study.open_trials:
+        return None
+    limit = study.spec.budget.trials
+    if limit is not None and len(study.trials) >= limit:
+        return None
+    costs = Costs.of(study)
+    group, asked = _last_cycle(study)
+    if group and (Stage.CONFIRM, group) not in study.cut:
+        # Who takes part is settled by the cycles before, so that it cannot change within one.
+        before = _before(study, group)
+        past = _compared(before)
+        members = select_members(before, past, study, costs, remaining_s, parts)
+        active = active_members(past, members, group - 1, _begun(before), _more(before))
+        running_s = sum(t.seconds for t in study.told(Stage.CONFIRM) if t.group == group)
+        focused = focus(past, active, before, remaining_s + running_s, group - 1, parts)
+        # Seconds between runs may tip the reckoning; who has run in this cycle stays in it.
+        active = active if any(c in active and c not in focused for c in asked) else focused
+        following = _rest_of_cycle(group, asked, active, costs, remaining_s)
+        if following is not None:
+            why = _why(before, following, past, parts)
+            return _cycle_proposal(costs, group, following, active, remaining_s, why)
+    if under_way(study, costs):
+        apart = next_ablation(study, costs, remaining_s)
+        if apart is not None:
+            return apart
+    now = _compared(study)
+    members = select_members(study, now, study, costs, remaining_s, parts)
+    active = active_members(now, members, group, _begun(study), _more(study))
+    active = focus(now, active, study, remaining_s, group, parts)
+    if group >= CYCLES and not (parts.overtakes and _is_late(study, active)):
+        # A winner is taken apart as soon as it is one; what is left then shares the cycles that follow.
+        apart = next_ablation(study, costs, remaining_s)
+        if apart is not None:
+            return apart
+    if active and cycles_left(study) > 0:
+        following = _first_of_cycle(group + 1, active, costs, remaining_s)
+        if following is not None:
+            why = _why(study, following, now, parts)
+            return _cycle_proposal(costs, group + 1, following, active, remaining_s, why)
+    return None
+
+
+def _more(study: Study) -> int:
+    """Cycles beyond the usual ones that a gain may ask for."""
+    return cycles_left(study) if goes_on(study) else 0
+
+
+def _before(study: Study, group: int) -> Study:
+    return replace(
+        study, trials=tuple(t for t in study.trials if t.stage is not Stage.CONFIRM or t.group < group)
+    )
+
+
+def _is_late(study: Study, active: Sequence[Config]) -> bool:
+    """One of them came in late and has still to show whether it is faster than what would be taken apart."""
+    begun, runs = _begun(study), Counter(t.config for t in study.told(Stage.CONFIRM))
+    first = min(begun.values(), default=0)
+    return any(runs[c] < CYCLES and begun.get(c, first + 1) > first for c in active)
+
+
+def _begun(study: Study) -> dict[Config, int]:
+    """In which cycle each config ran first."""
+    found: dict[Config, int] = {}
+    for trial in study.trials:
+        if trial.stage is Stage.CONFIRM:
+            found[trial.config] = min(trial.group, found.get(trial.config, trial.group))
+    return found
+
+
+def _last_cycle(study: Study) -> tuple[int, list[Config]]:
+    trials = [t for t in study.trials if t.stage is Stage.CONFIRM]
+    group = max((t.group for t in trials), default=0)
+    return group, [t.config for t in trials if t.group == group]
+
+
+def _compared(study: Study) -> list[Comparison]:
+    return compare(study) if is_confirming(study) else []
+
+
+def _order(group: int, members: Sequence[Config]) -> list[Config]:
+    line = [_BASE, *members]
+    return line if group % 2 else line[::-1]
+
+
+def _first_of_cycle(group: int, members: Sequence[Config], costs: Costs, remaining_s: float) -> Config | None:
+    """Where the cycle starts; late finalists are left out where the time is short."""
+    order = _order(group, members)
+    if not costs.fits(costs.cycle(members[:1]), remaining_s):
+        return None
+    if group % 2:
+        return order[0]
+    for position, config in enumerate(order[:-1]):
+        planned_s = sum(costs.confirming(c) for c in order[position:])
+        if costs.fits(planned_s, remaining_s) or config == members[0]:
+            return config
+    return None
+
+
+def _rest_of_cycle(
+    group: int, asked: Sequence[Config], members: Sequence[Config], costs: Costs, remaining_s: float
+) -> Config | None:
+    """The next member of a cycle under way: only such as come after all that were asked in it."""
+    order = _order(group, members)
+    places = [order.index(c) for c in asked if c in order]
+    if not places:
+        return None
+    wanted = order[max(places) + 1 :]
+    needed = [c for c in wanted if c.is_baseline]
+    for config in wanted:
+        after = sum(costs.confirming(c) for c in needed if c != config)
+        if costs.fits(costs.confirming(config) + after, remaining_s):
+            return config
+    return None
+
+
+def _why(before: Study, config: Config, past: Sequence[Comparison], parts: Parts) -> str:
+    """Why it runs now and not before, and who makes room; a blank before each sentence."""
+    why = ""
+    confirmed = {t.config for t in before.trials if t.stage is Stage.CONFIRM}
+    if confirmed and not config.is_baseline and config not in confirmed and parts.overtakes:
+        out = excluded(before, past, parts)
+        if config == without_idle(before):
+            why = " It is what is left of the winner without what buys nothing."
+        elif not (out | broken(before).keys()) or config not in shortlist(before, out=out, parts=parts):
+            why = " By all runs so far it may be faster than who was confirmed first."
+    gone = given_up(past, parts)
+    return why + "".join(f" {one.config.text()} makes room: {one.loss.reason}" for one in gone)
+
+
+def _cycle_proposal(
+    costs: Costs,
+    group: int,
+    config: Config,
+    members: Sequence[Config],
+    remaining_s: float,
+    why: str,
+) -> Proposal:
+    fidelity = costs.fidelity(Stage.CONFIRM, config, remaining_s=remaining_s, reserve_s=0.0)
+    what = "Your script" if config.is_baseline else "A finalist"
+    reason = f"{what} in confirmation cycle {group}; finalists: {len(members)}.{why}"
+    return Proposal(
+        stage=Stage.CONFIRM, config=config, fidelity=fidelity, reason=reason, seed=group + 1, group=group
+    )

@@ -1,0 +1,169 @@
+"""When a process is spent on finding out what holds the script, or the winner, back; pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from autotune.answer.pick import answer_or_none
+from autotune.core.communication import FAMILY, silent_runs
+from autotune.model.config import Config
+from autotune.model.trial import NO_COMMUNICATION, Proposal, Stage
+
+if TYPE_CHECKING:
+    from autotune.model.study import Study
+    from autotune.model.trial import Trial
+    from autotune.search.costs import Costs
+
+PROBE_S = 6.0
+"""Cached batches, loader alone, and what the machine can do."""
+PROBE_STEPS = 12
+"""Steps beyond the window that a slow script still has to take."""
+BUDGET_SHARE = 0.05
+"""A probe that costs more of the budget than this is left out."""
+PROFILE_SHARE = 0.2
+"""The same where a profile was asked for by name, the run under Nsight Systems included."""
+NSYS_S = 30.0
+"""Starting under Nsight Systems, being slowed by it, and waiting for its report."""
+
+CEILING_SHARE = 0.15
+"""A run without communication that costs more of the budget than this is left out. It saves the runs of a
+whole family, of which there are about six."""
+
+LONG_BUDGET_S = 1200.0
+"""From this budget on, a twentieth of it (`BUDGET_SHARE`) is kept for each probe."""
+
+_BASE = Config()
+
+
+def probe_s(study: Study, costs: Costs, config: Config, *, is_spare: bool = False) -> float:
+    """Seconds that a probe of this config takes; 0 where none is worth it.
+
+    Args:
+        study: As of now.
+        costs: Of it.
+        config: To be probed.
+        is_spare: In time that nothing else wants, of which a probe may take any share.
+    """
+    if not study.spec.why or study.spec.budget.trials is not None or costs.plain_s <= 0:
+        return 0.0
+    run = None if study.facts is None else study.facts.run
+    if run is not None and run.without_torch:
+        return 0.0  # all that a probe looks at is torch's
+    if run is not None and run.ranks > 1:
+        return 0.0  # one process alone is no faster without its loader: the others wait for theirs
+    steps = [t.measurement.step_time_s.value for t in study.baseline if t.measurement]
+    warm_s = 0.0 if config.is_baseline else 0.2 * costs.cold_compile(config)
+    seconds = costs.plain_s + PROBE_S + PROBE_STEPS * max(steps, default=0.0) + warm_s
+    share = PROFILE_SHARE if study.spec.profile else BUDGET_SHARE
+    return seconds if is_spare or seconds <= share * study.spec.budget.seconds else 0.0
+
+
+def nsys_s(study: Study, costs: Costs, config: Config) -> float:
+    """Seconds that a run under Nsight Systems takes; 0 where none is to be had or worth it.
+
+    It is a run of its own, after the one whose trace torch keeps: both watch a device by the same means,
+    and one process has room for one of them. One that failed is not tried again on another config.
+    """
+    facts = study.facts
+    if not study.spec.profile or facts is None or not facts.host.nsys:
+        return 0.0
+    if any(t.fidelity.under_nsys and t.failure is not None for t in study.trials):
+        return 0.0
+    seconds = probe_s(study, costs, config)
+    whole = seconds + NSYS_S if seconds else 0.0
+    return whole if seconds + whole <= PROFILE_SHARE * study.spec.budget.seconds else 0.0
+
+
+def spare_probe(study: Study, costs: Costs, remaining_s: float) -> Proposal | None:
+    """Of the script, then of what is recommended, once nothing is left to be tried or confirmed.
+
+    A probe explains and changes no answer, so it takes the time that nothing else wants.
+    """
+    # As long as anything is kept for probes, what is left may be wanted by another pair.
+    is_spare = not kept_s(study, costs, _BASE)
+    own = _probe(study, costs, _BASE, remaining_s, "your script", is_spare=is_spare)
+    found = answer_or_none(study) if any(t.stage is Stage.CONFIRM for t in study.trials) else None
+    if own is not None or found is None or not found.is_better:
+        return own
+    return _probe(study, costs, found.best.config, remaining_s, "the winner", is_spare=is_spare)
+
+
+def kept_s(study: Study, costs: Costs, config: Config) -> float:
+    """Seconds to be left for probes of the script and of a likely winner, `config`.
+
+    A search of less than `LONG_BUDGET_S` keeps nothing for them unless a profile was asked for by name.
+    """
+    if study.spec.budget.seconds < LONG_BUDGET_S and not study.spec.profile:
+        return 0.0
+    kept = 0.0
+    for is_own in (True, False):
+        runs = [t for t in _probes(study) if t.config.is_baseline is is_own]
+        if all(t.fidelity.under_nsys for t in runs):
+            kept += probe_s(study, costs, _BASE if is_own else config)
+        if not any(t.fidelity.under_nsys for t in runs):
+            kept += nsys_s(study, costs, config)
+    return kept
+
+
+def _probe(
+    study: Study, costs: Costs, config: Config, remaining_s: float, whose: str, *, is_spare: bool = False
+) -> Proposal | None:
+    """What holds it back, then the same under Nsight Systems where that was asked for and is installed."""
+    if study.open_trials:
+        return None
+    runs = [t for t in _probes(study) if t.config == config]
+    seconds = probe_s(study, costs, config, is_spare=is_spare)
+    if not any(not t.fidelity.under_nsys for t in runs):
+        probe, reason, slow_s = "profile" if study.spec.profile else "why", "What holds {} back.", 0.0
+    elif not any(t.fidelity.under_nsys for t in runs):
+        seconds = nsys_s(study, costs, config)
+        probe, reason, slow_s = _kind(study), "What {} does, for Nsight Systems.", NSYS_S
+    else:
+        return None
+    if not seconds or seconds > remaining_s:
+        return None
+    fidelity = costs.fidelity(Stage.WHY, config, remaining_s=remaining_s, reserve_s=0.0)
+    deadline_s = min(remaining_s, fidelity.deadline_s + PROBE_S + slow_s)
+    fidelity = replace(
+        fidelity,
+        probe=probe,
+        setup_s=min(deadline_s, fidelity.setup_s + slow_s),
+        deadline_s=deadline_s,
+        loss_samples=0,
+    )
+    return Proposal(stage=Stage.WHY, config=config, fidelity=fidelity, reason=reason.format(whose))
+
+
+def _probes(study: Study) -> list[Trial]:
+    return [t for t in study.trials if t.stage is Stage.WHY and t.fidelity.probe != NO_COMMUNICATION]
+
+
+def without_communication(study: Study, costs: Costs, remaining_s: float) -> Proposal | None:
+    """Return the run that bounds what knobs of communication can gain, before any of them is tried; once.
+
+    Only gradients under `DistributedDataParallel` can be kept from being exchanged.
+    """
+    facts, space = study.facts, study.space
+    parallel = None if facts is None or facts.run is None else facts.run.parallel
+    if parallel is None or parallel.wrapper != "ddp" or space is None or not study.spec.why:
+        return None
+    if study.open_trials or silent_runs(study) or study.spec.budget.trials is not None:
+        return None
+    if all(d.family != FAMILY for d in space.free()):
+        return None
+    if not 0.0 < costs.plain_s <= min(remaining_s, CEILING_SHARE * study.spec.budget.seconds):
+        return None
+    fidelity = costs.fidelity(Stage.WHY, _BASE, remaining_s=remaining_s, reserve_s=0.0)
+    return Proposal(
+        stage=Stage.WHY,
+        config=_BASE,
+        fidelity=replace(fidelity, probe=NO_COMMUNICATION, loss_samples=0),
+        reason="Your script without an exchange of gradients: the ceiling of communication.",
+    )
+
+
+def _kind(study: Study) -> str:
+    """Of a CUDA device some steps are recorded; without one there is nothing that could mark them."""
+    run = None if study.facts is None else study.facts.run
+    return "nsys" if run is not None and run.devices else "nsys_whole"

@@ -1,0 +1,65 @@
+"""Which trials may be forked from a process with their libraries loaded, and why others may not; pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from autotune.model.trial import Stage, Start, StartPolicy
+
+if TYPE_CHECKING:
+    from autotune.model.facts import RunFacts
+    from autotune.model.study import Study
+    from autotune.model.trial import Trial
+
+_FORKED: Final = (Stage.START, Stage.REFINE)
+"""What is claimed, and what it is compared with, is measured as `apply` runs it."""
+
+_SHOWN = 3
+
+
+def wants_forks(study: Study, trial: Trial) -> bool:
+    """Forks are allowed, and this trial is of a kind that may be forked."""
+    return study.spec.start is not StartPolicy.COLD and trial.stage in _FORKED and trial.attempt == 1
+
+
+def refusal(study: Study) -> str:
+    """Why no trial of this study may be forked; empty where they may."""
+    facts = study.facts
+    run = facts.run if facts is not None else None
+    if facts is None or run is None:
+        return "nothing has been seen of the script yet"
+    if study.spec.ray_address:
+        return "on a cluster it has never been tried"
+    if facts.host.devices or run.devices:
+        return "beside an accelerator it has never been tried"
+    if run.ranks > 1:
+        return f"{run.ranks} processes train together, which are started anew"
+    if run.without_torch:
+        return "the script does not use PyTorch, whose import is what a fork saves"
+    if run.environ_set is None:
+        return "what the script does before it imports PyTorch is not known"
+    if run.environ_set:
+        names = ", ".join(run.environ_set[:_SHOWN])
+        return f"the script sets {names} before it imports PyTorch, which a fork has imported already"
+    if run.loaded_first:
+        names = ", ".join(run.loaded_first[:_SHOWN])
+        return f"the script loads {names}, with another OpenMP, before PyTorch; a fork has it after PyTorch"
+    return ""
+
+
+def mismatch(study: Study, facts: RunFacts | None) -> str:
+    """What a forked trial ran on that the script, started anew, does not; empty where nothing differs."""
+    first = study.facts.run if study.facts is not None else None
+    if first is None or facts is None:
+        return ""
+    for name, version in facts.versions.items():
+        if first.versions.get(name, version) != version:
+            return f"it ran with {name} {version} in place of {first.versions[name]}"
+    if facts.openmp != first.openmp:
+        return f"it ran on the OpenMP of {facts.openmp or 'nobody knows whom'}"
+    return ""
+
+
+def start_of(study: Study, trial: Trial) -> Start:
+    """How the process of a trial may come to be."""
+    return Start.FORK if wants_forks(study, trial) and not refusal(study) else Start.COLD

@@ -1,0 +1,1 @@
+"""Models that predict throughput and memory of configurations from the runs of a study."""

@@ -1,0 +1,329 @@
+"""How fast is a config likely to be before any of its values was tried? From facts of the first runs; pure.
+
+A loop computes and it loads. Without worker processes the two take turns, with them they overlap as far as
+there are cores; workers have to be started, and batches to be sent. What is known of single values acts on
+one of these parts, so that it counts for as much as that part takes of a step. It is a beginning for the
+throughput model, which believes what is measured: it decides what is tried first, and claims nothing.
+
+Figures for CPUs are rounded from the five open grids of `experiments/grids`, as they were recorded on two
+machines of two cores by 2026-11-23. Those for NVIDIA devices are an expert's, held against one search on an
+H100 (`experiments/gpu/results`, a transformer of 124 million parameters in float32, 2026-11-26: bfloat16 5.1
+times, compiled 1.25 times more, the memory-efficient kernel of attention 0.88 times the default) and
+what its author says of compiling the same model on A100s (250 ms to 135 ms; A. Karpathy, nanoGPT's README).
+
+A device computes while the host starts what comes next: a step takes the longer of the two. How long the
+device computed in the script's first run, by its own counters, says which that is.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from autotune.compare.amortised_rate import baseline_runs
+from autotune.model.facts import LoaderFacts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.model.config import Value
+    from autotune.model.space import SearchSpace
+    from autotune.model.study import Study
+
+Point = tuple["Value | None", ...]
+
+_HALF: Final = ("bf16", "fp16")
+_ON_CPU: Final[Mapping[tuple[str, Value], float]] = {
+    ("precision", "bf16"): 0.10,
+    ("channels_last", True): 0.06,
+    ("compile_mode", "default"): -0.03,
+    ("compile_mode", "max-autotune"): -0.03,
+    ("activation_checkpointing", "selective"): -0.15,
+    ("activation_checkpointing", "full"): -0.25,
+}
+_ON_CUDA: Final[Mapping[tuple[str, Value], float]] = {
+    ("precision", "bf16"): 1.1,
+    ("precision", "fp16"): 1.05,
+    ("compile_mode", "default"): 0.20,
+    ("compile_mode", "max-autotune-no-cudagraphs"): 0.20,
+    ("compile_mode", "reduce-overhead"): 0.20,
+    ("compile_mode", "max-autotune"): 0.20,
+    ("fused_optimizer", True): 0.03,
+    ("activation_checkpointing", "selective"): -0.15,
+    ("activation_checkpointing", "full"): -0.25,
+}
+"""In ln of the rate of computing."""
+_STARTING: Final[Mapping[tuple[str, Value], float]] = {
+    ("precision", "bf16"): 0.1,
+    ("precision", "fp16"): 0.15,
+    ("compile_mode", "default"): -0.5,
+    ("compile_mode", "max-autotune-no-cudagraphs"): -0.5,
+    ("compile_mode", "reduce-overhead"): -1.9,
+    ("compile_mode", "max-autotune"): -1.9,
+    ("fused_optimizer", True): -0.1,
+}
+"""In ln of the time that the host takes to start what a device computes: casts are more operations, compiled
+code has fewer, and a recorded graph is one."""
+_WAITS_AT, _BUSY_AT = 0.8, 0.95
+_STARTS_IN: Final = 0.2
+"""A device that computes for less of a step waits for the host, whose part is then all of it. One that
+computes for more does not, and the host's part is not seen, and taken for so much of a step."""
+_ALIKE: Final = 3.0
+_TF32: Final = 0.8
+_NOT_FLASH: Final = 0.1
+"""In half precision the default of attention is the fastest kernel there is, mostly."""
+_NHWC_HALF: Final = 0.10
+_BY_DOUBLING: Final = {"cpu": (0.0, 0.15), "cuda": (0.08, 0.15)}
+"""What a micro-batch gains by each doubling and loses by each halving, in ln of the rate of computing."""
+_LESS_MEMORY: Final = 0.10
+_THREAD_POWER: Final = 0.7
+_SMALL_STEP_S: Final = 5e-3
+"""Steps of so long share their work out among threads half as well as long ones."""
+_SLEEPING: Final = 0.35
+"""What operator threads that sleep while they wait lose where nobody wants their cores."""
+
+_START_S: Final = 0.2
+_KEPT_S: Final = 0.03
+_SPAWNED_S: Final = 3.0
+"""To have workers for a pass over the data: forked, there already, or made as new processes."""
+_SENT_S: Final = 1.5e-3
+"""To take a batch over from a worker."""
+_OVERLAP_LOSS: Final = 1.05
+_HIDDEN: Final = 0.1
+"""Of a step that loading takes for each worker, where the loop does not wait for them."""
+_HIDDEN_IN_A_CROWD: Final = 0.02
+"""The same beside workers that take cores from the training, whose computing is faster without them."""
+_DEVICE_SHARE: Final = 0.2
+"""Of a core's time that feeding a device takes, for each second that it computes."""
+
+_SPREADS: Final[Mapping[str, float]] = {
+    "precision": 0.35,
+    "compile_mode": 0.2,
+    "threads": 0.25,
+    "num_workers": 0.2,
+    "batch_size": 0.15,
+    "wait_policy": 0.15,
+    "attention_backend": 0.15,
+    "cudnn_benchmark": 0.1,
+    "tf32": 0.2,
+    "mp_context": 0.05,
+    "prefetch_factor": 0.05,
+    "pin_memory": 0.05,
+    "non_blocking": 0.05,
+    "fused_optimizer": 0.06,
+    "malloc": 0.06,
+    "gc_control": 0.05,
+    "set_to_none": 0.03,
+}
+_CPU_SPREADS: Final[Mapping[str, float]] = {"compile_mode": 0.13, "batch_size": 0.12}
+_CUDA_SPREADS: Final[Mapping[str, float]] = {
+    "precision": 0.5,
+    "tf32": 0.35,
+    "attention_backend": 0.08,
+    "allocator": 0.03,
+}
+_LOADS: Final = frozenset({"num_workers", "prefetch_factor", "persistent_workers", "mp_context"})
+_LEAST_SPREAD: Final = 0.03
+_OTHER_SPREAD: Final = 0.1
+_OWN_SPREAD: Final = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Expectations:
+    """Built by `Expectations.of` for one study; of its facts and the first run of its script alone.
+
+    Args:
+        knobs: In the order of the space, which is that of the points.
+        owns: What the script has itself.
+        device: ``cpu``, ``cuda``, another, or empty where no model was seen.
+        cores: CPUs that the script may use.
+        threads: Of an operator, as the script has it; all cores where that was not seen.
+        workers: Processes that load, as the script has it.
+        fetch: Share of a step that loading takes where it is done in the loop; beside workers, that it waits.
+        compute: Share of a step that computing takes.
+        batch_s: Seconds for a batch of the loader; 0 where that is not known.
+        length: Batches in a pass over the data; 0 where that is not known.
+        fetch_cpu: CPU seconds in a second of fetching.
+        is_layered: The model has convolutions over images.
+        declared: Knobs of the user's own, of which nothing is known.
+        busy: Share of computing in which an accelerator did; 1 where nothing tells.
+    """
+
+    knobs: tuple[str, ...]
+    owns: Point
+    device: str
+    cores: int
+    threads: int
+    workers: int
+    fetch: float
+    compute: float
+    batch_s: float
+    length: int
+    fetch_cpu: float
+    is_layered: bool
+    declared: frozenset[str]
+    busy: float = 1.0
+
+    @classmethod
+    def of(cls, study: Study, space: SearchSpace) -> Expectations | None:
+        """Read the first measured run of the unchanged script; None where it, or its facts, are not there."""
+        facts = study.facts
+        run = facts.run if facts is not None else None
+        first = next((t.measurement for t in baseline_runs(study) if t.measurement is not None), None)
+        if facts is None or run is None or first is None:
+            return None
+        device = "" if run.model is None else run.model.device
+        loader = run.loader
+        waits = min(0.95, max(0.0, first.data_wait_frac))
+        known = loader or LoaderFacts(
+            site="", batch_size=None, num_workers=0, prefetch_factor=None, pin_memory=False,
+            persistent_workers=False,
+        )  # fmt: skip
+        samples_s = first.throughput.value if first.throughput.unit == "samples/s" else 0.0
+        batch = known.batch_size or 0
+        # Of several processes one that waits for the others within a collective counts as busy.
+        counted = first.extra.get("device_busy_frac", 1.0) if run.ranks == 1 else 1.0
+        return cls(
+            knobs=tuple(space.dimensions),
+            owns=tuple(d.own for d in space.dimensions.values()),
+            device="cuda" if device.startswith("cuda") else device,
+            cores=max(1, facts.host.cpus),
+            threads=run.threads or max(1, facts.host.cpus),
+            workers=known.num_workers,
+            fetch=waits if loader is not None else 0.0,
+            compute=1.0 - waits,
+            batch_s=batch / samples_s if samples_s > 0.0 else 0.0,
+            length=known.length or 0,
+            fetch_cpu=1.0 if known.fetch_cpu_frac is None else min(1.0, max(0.05, known.fetch_cpu_frac)),
+            is_layered=run.model is not None and run.model.has_4d,
+            declared=frozenset(spec.name for spec in study.spec.space.declared),
+            busy=min(1.0, max(0.05, counted / (1.0 - waits))),
+        )
+
+    def mean(self, point: Point) -> float:
+        """Ln(rate / baseline's rate) of a point of the space."""
+        own, other = self._step(self.owns), self._step(point)
+        return math.log(own / other) if own > 0.0 and other > 0.0 else 0.0
+
+    def spreads(self) -> tuple[float, ...]:
+        """By knob, in ln rate: how far a value may do otherwise than expected."""
+        return tuple(self._spread(knob) for knob in self.knobs)
+
+    def _spread(self, knob: str) -> float:
+        if knob in self.declared:
+            return _OWN_SPREAD
+        usual = _SPREADS.get(knob, _OTHER_SPREAD)
+        others = {"cpu": _CPU_SPREADS, "cuda": _CUDA_SPREADS}.get(self.device, {})
+        usual = others.get(knob, usual)
+        # Where hardly anything is loaded, how it is loaded hardly counts, unless workers take the cores that
+        # compute.
+        if knob in _LOADS and not self._is_crowded:
+            usual = max(_LEAST_SPREAD, usual * min(1.0, 2.0 * self.fetch + 0.2))
+        return usual
+
+    @property
+    def _is_crowded(self) -> bool:
+        """The script's own workers and the threads that compute are more than there are cores."""
+        return self.device == "cpu" and self.workers > 0 and self.threads + self.workers > self.cores
+
+    def _step(self, point: Point) -> float:
+        """Seconds of a step, in steps of the unchanged script."""
+        chosen = dict(zip(self.knobs, point, strict=True))
+        own = dict(zip(self.knobs, self.owns, strict=True))
+        slower = math.exp(self._slower(chosen) - self._slower(own))
+        compute = self.compute * (self._beside_host(slower, chosen, own) if self.device == "cuda" else slower)
+        on_cpu = self.device == "cpu"
+        busy = 1
+        if on_cpu:
+            busy = _count(chosen.get("threads"), self.threads)
+            compute *= (_count(own.get("threads"), self.threads) / busy) ** self._thread_power()
+        workers = chosen.get("num_workers")
+        workers = workers if isinstance(workers, int) else self.workers
+        sleeps = chosen.get("wait_policy") == "PASSIVE"
+        if self.workers > 0:
+            return compute + self._waits_for(workers) + (self._handing_over(chosen) if workers else 0.0)
+        if workers <= 0:
+            return (compute * (1.0 + _SLEEPING * (sleeps and busy > 1))) + self.fetch
+        if on_cpu and busy >= self.cores and not sleeps:
+            # Threads that spin while they wait for one another leave workers no core: nothing overlaps.
+            step = compute + self.fetch
+        else:
+            wanted = compute * busy if on_cpu else compute * _DEVICE_SHARE
+            shared = (self.fetch * self.fetch_cpu + wanted) / self.cores
+            step = _OVERLAP_LOSS * max(compute, self.fetch / workers, shared)
+        return step + self._handing_over(chosen)
+
+    def _beside_host(
+        self, slower: float, chosen: Mapping[str, Value | None], own: Mapping[str, Value | None]
+    ) -> float:
+        """How many times as long computing takes as the script's: the longer of device's and host's."""
+
+        def starting(config: Mapping[str, Value | None]) -> float:
+            known = [(k, v) for k, v in config.items() if isinstance(v, (str, bool))]
+            return math.fsum(_STARTING.get(item, 0.0) for item in known)
+
+        held_back = min(1.0, max(0.0, (_BUSY_AT - self.busy) / (_BUSY_AT - _WAITS_AT)))
+        host = _STARTS_IN ** (1.0 - held_back)
+        others = host * math.exp(starting(chosen) - starting(own))
+        return _longer(self.busy * slower, others) / _longer(self.busy, host)
+
+    def _waits_for(self, workers: int) -> float:
+        """Of a script that has workers: how long they take hides behind computing, unless the loop waits."""
+        if workers > 0:
+            # Where the loop hardly waits, more workers than there are cores for wait for one another.
+            has_enough = self._is_crowded and self.fetch < _HIDDEN
+            return self.fetch * self.workers / (min(workers, self.workers) if has_enough else workers)
+        hidden = _HIDDEN_IN_A_CROWD if self._is_crowded else _HIDDEN
+        return max(self.fetch, hidden) * self.workers
+
+    def _thread_power(self) -> float:
+        """How well computing is shared out: short steps hardly are."""
+        seconds = self.compute * self.batch_s
+        return _THREAD_POWER * seconds / (seconds + _SMALL_STEP_S) if seconds > 0.0 else _THREAD_POWER
+
+    def _handing_over(self, chosen: Mapping[str, Value | None]) -> float:
+        """What workers cost by themselves, in steps of the unchanged script."""
+        if self.batch_s <= 0.0:
+            return 0.0
+        forked = chosen.get("mp_context") in (None, "fork")
+        start_s = _KEPT_S if chosen.get("persistent_workers") is True else _START_S if forked else _SPAWNED_S
+        each_s = _SENT_S + (start_s / self.length if self.length else 0.0)
+        return each_s / self.batch_s
+
+    def _slower(self, chosen: Mapping[str, Value | None]) -> float:
+        """Ln of what computing takes by what is known of single values."""
+        cuda = self.device == "cuda"
+        table = _ON_CUDA if cuda else _ON_CPU if self.device == "cpu" else {}
+        gain = 0.0
+        for knob, value in chosen.items():
+            if isinstance(value, (str, bool)) and (knob != "channels_last" or self.is_layered):
+                gain += table.get((knob, value), 0.0)
+        half = chosen.get("precision") in _HALF
+        if cuda and chosen.get("tf32") == "high" and not half:
+            gain += _TF32
+        if cuda and half and chosen.get("attention_backend") == "efficient":
+            gain -= _NOT_FLASH
+        if cuda and half and self.is_layered and chosen.get("channels_last") is True:
+            gain += _NHWC_HALF
+        budget = chosen.get("memory_budget")
+        if isinstance(budget, float) and budget < 1.0:
+            gain -= _LESS_MEMORY
+        return -(gain + self._by_batch(chosen.get("batch_size")))
+
+    def _by_batch(self, micro: Value | None) -> float:
+        own = dict(zip(self.knobs, self.owns, strict=True)).get("batch_size")
+        if not isinstance(micro, int) or not isinstance(own, int) or micro <= 0 or own <= 0:
+            return 0.0
+        up, down = _BY_DOUBLING.get(self.device, (0.0, 0.0))
+        doublings = math.log2(micro / own)
+        return doublings * (up if doublings > 0 else down)
+
+
+def _longer(one: float, other: float) -> float:
+    """The longer of two times, and a little more where they are alike: neither hides the other wholly."""
+    return (one**_ALIKE + other**_ALIKE) ** (1.0 / _ALIKE)
+
+
+def _count(value: Value | None, otherwise: int) -> int:
+    return value if isinstance(value, int) and value > 0 else max(1, otherwise)

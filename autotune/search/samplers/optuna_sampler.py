@@ -1,0 +1,273 @@
+"""Optuna's samplers as proposers of configs. The only module that imports optuna.
+
+The optuna study is rebuilt in memory from ours at every question, so nothing has to be saved and
+an interrupted search goes on as it would have. A failed trial is told as complete, with the worst
+value seen and a violated constraint: told as failed, it would be ignored and proposed again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import random
+import warnings
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from autotune.compare.amortised_rate import merit
+from autotune.errors import UsageError
+from autotune.model.config import Config
+from autotune.model.trial import Family, Stage, TrialState
+from autotune.search.strategy import Sampler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+
+    from autotune.model.config import Value
+    from autotune.model.space import SearchSpace
+    from autotune.model.study import Study
+    from autotune.model.trial import Trial
+
+KINDS = ("tpe", "random", "nsga2", "gp")
+_TRIES = {"random": 256, "tpe": 8, "nsga2": 8, "gp": 2}
+"""Draws per question that may turn out useless; a draw of the Gaussian process takes seconds."""
+
+_TRIES_IN_LARGE = 32
+"""The same in a space too large to look through, where nothing else than a draw can be proposed."""
+
+_ENUMERABLE = 2000
+_STARTUP = 6
+_POPULATION = 10
+_CONSTRAINT = "runs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What an optuna study is made from: numbers and names alone, so that it can cross to another process.
+
+    Args:
+        kind: One of `KINDS`.
+        seed: Of the draws.
+        knobs: Name, number of values, whether their order means something.
+        told: Positions by knob, objective values, and a violation that is above 0 for what failed.
+        worst: What a draw is told that cannot be used.
+    """
+
+    kind: str
+    seed: int
+    knobs: tuple[tuple[str, int, bool], ...]
+    told: tuple[tuple[dict[str, int], tuple[float, ...], float], ...]
+    worst: tuple[float, ...]
+
+
+class OptunaSampler(Sampler):
+    """Proposes by one of optuna's samplers.
+
+    Args:
+        kind: ``tpe``, ``random``, ``nsga2`` (throughput and memory together) or ``gp``.
+        draws: Draws for a question, without end; `draws` of this module unless told otherwise.
+
+    Raises:
+        UsageError: There is no such kind.
+    """
+
+    def __init__(
+        self, kind: str = "tpe", *, draws: Callable[[Question], Generator[dict[str, int]]] | None = None
+    ) -> None:
+        if kind not in KINDS:
+            message = f'there is no sampler "{kind}" in optuna'
+            raise UsageError(message, hint=f"use one of: {', '.join(KINDS)}")
+        self._kind = kind
+        self._draws = draws
+
+    def propose(
+        self, study: Study, space: SearchSpace, count_seed: int, may: Callable[[Config], bool] | None = None
+    ) -> Config | None:
+        """See `Sampler.propose`.
+
+        A draw that cannot be had, or was asked before, is drawn again a bounded number of times; then what
+        is nearest to the first draw and new takes its place, where the space is small enough to be looked
+        through. In a larger one random draws follow those of a sampler whose draws are slow.
+        """
+        asked = {t.config for t in study.trials}
+
+        def usable(config: Config) -> bool:
+            return config not in asked and (may is None or may(config))
+
+        question = _question(self._kind, study, space, count_seed)
+        first: dict[str, int] = {}
+        for params in self._drawn(question, is_large=space.size_bound() > _ENUMERABLE):
+            # Later draws were told that the earlier ones are bad: they lead away from where it looked first.
+            first = first or params
+            config = space.complete({d.knob: d.values[params[d.knob]] for d in space.free()})
+            if isinstance(config, Config) and usable(config):
+                return config
+        return _nearest(space, first, usable)
+
+    def _drawn(self, question: Question, *, is_large: bool) -> Iterator[dict[str, int]]:
+        """As many draws as a question is worth."""
+        tries = _TRIES[self._kind]
+        if is_large and self._kind != "gp":
+            tries = _TRIES_IN_LARGE
+        with contextlib.closing((self._draws or draws)(question)) as drawn:
+            yield from itertools.islice(drawn, tries)
+        if is_large and tries < _TRIES_IN_LARGE:
+            with contextlib.closing(draws(replace(question, kind="random"))) as drawn:
+                yield from itertools.islice(drawn, _TRIES_IN_LARGE - tries)
+
+
+def optuna_module() -> Any:
+    """Import Optuna, which takes a second, when it is needed."""
+    import optuna
+
+    return optuna
+
+
+def draws(question: Question) -> Generator[dict[str, int]]:
+    """Draws for a question without end; asking for another one says that the last could not be used."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        mirror = _mirror(question)
+        choices = _distributions(question)
+    while True:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            drawn = mirror.ask(choices)
+            params = {knob: int(drawn.params[knob]) for knob, _, _ in question.knobs}
+        yield params
+        # Optuna wants the same constraints of every trial; a draw of no use is bad, not broken.
+        drawn.set_constraint(_CONSTRAINT, 0.0)
+        mirror.tell(drawn, list(question.worst))
+
+
+def _question(kind: str, study: Study, space: SearchSpace, count_seed: int) -> Question:
+    """What optuna is to know of a study."""
+    both = kind == "nsga2"
+    told = [
+        t
+        for t in study.trials
+        if t.group == 0 and t.stage is not Stage.WHY and (t.measurement or t.failure or _is_open(t))
+    ]
+    rates = [merit(study, t.measurement) for t in told if t.measurement]
+    peaks = [t.measurement.memory.peak_bytes or 0 for t in told if t.measurement]
+    worst = (min(rates, default=0.0), float(max(peaks, default=0)))
+    entries: list[tuple[dict[str, int], tuple[float, ...], float]] = []
+    for trial in told:
+        params = _params(space, trial.config)
+        if params is None:
+            continue
+        values, violation = worst, 0.0
+        if trial.measurement is not None:
+            values = (
+                merit(study, trial.measurement),
+                float(trial.measurement.memory.peak_bytes or 0),
+            )
+        elif trial.failure is not None and trial.failure.kind.family is not Family.LOST:
+            violation = 1.0
+        entries.append((params, values if both else values[:1], violation))
+    # A model of the figures themselves must not be bent by a draw that was only a repeat.
+    bad = worst[0] if kind == "gp" else -1e9
+    return Question(
+        kind=kind,
+        seed=random.Random(f"{study.spec.seed}/{count_seed}").randrange(2**31),
+        knobs=tuple((d.knob, len(d.values), d.ordinal) for d in space.free()),
+        told=tuple(entries),
+        worst=(bad, 1e15) if both else (bad,),
+    )
+
+
+def _mirror(question: Question) -> Any:
+    """An optuna study that knows what ours knows."""
+    import optuna
+
+    both, seed = question.kind == "nsga2", question.seed
+    if question.kind == "random":
+        sampler: Any = optuna.samplers.RandomSampler(seed=seed)
+    elif question.kind == "tpe":
+        sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=_STARTUP, multivariate=True)
+    elif question.kind == "gp":
+        sampler = optuna.samplers.GPSampler(seed=seed, n_startup_trials=_STARTUP)
+    else:
+        sampler = optuna.samplers.NSGAIISampler(seed=seed, population_size=_POPULATION)
+    directions: list[Any] = ["maximize", "minimize"] if both else ["maximize"]
+    mirror = optuna.create_study(directions=directions, sampler=sampler)
+    # Only trials that optuna drew itself have a generation; without one none of them is ever a parent.
+    generation: Callable[[], str] | None = getattr(sampler, "_get_generation_key", None)
+    for index, (params, values, violation) in enumerate(question.told):
+        notes = {generation(): index // _POPULATION} if generation is not None else {}
+        mirror.add_trial(_frozen(question, params, list(values), violation, notes))
+    return mirror
+
+
+def _is_open(trial: Trial) -> bool:
+    return trial.state is not TrialState.TOLD
+
+
+def _distributions(question: Question) -> dict[str, Any]:
+    """Positions in each dimension's values: a range where their order means something."""
+    import optuna
+
+    return {
+        knob: optuna.distributions.IntDistribution(0, size - 1)
+        if ordinal
+        else optuna.distributions.CategoricalDistribution(list(range(size)))
+        for knob, size, ordinal in question.knobs
+    }
+
+
+def _params(space: SearchSpace, config: Config) -> dict[str, int] | None:
+    found: dict[str, int] = {}
+    for dimension in space.free():
+        place = _place(dimension.values, config.get(dimension.knob, dimension.own))
+        if place is None:
+            return None
+        found[dimension.knob] = place
+    return found
+
+
+def _nearest(space: SearchSpace, params: dict[str, int], usable: Callable[[Config], bool]) -> Config | None:
+    """The usable config that differs least; None in a space too large to look through."""
+    if not params or space.size_bound() > _ENUMERABLE:
+        return None
+    near: tuple[float, str] | None = None
+    found: Config | None = None
+    for config in space.enumerate():
+        places = _params(space, config)
+        if places is None or not usable(config):
+            continue
+        away = math.fsum(
+            abs(places[d.knob] - params[d.knob]) / len(d.values)
+            if d.ordinal
+            else float(places[d.knob] != params[d.knob])
+            for d in space.free()
+        )
+        if near is None or (away, config.canonical()) < near:
+            near, found = (away, config.canonical()), config
+    return found
+
+
+def _place(values: tuple[Value, ...], value: Value | None) -> int | None:
+    for index, other in enumerate(values):
+        if type(other) is type(value) and other == value:
+            return index
+    return None
+
+
+def _frozen(
+    question: Question, params: dict[str, int], values: list[float], violation: float, notes: dict[str, int]
+) -> Any:
+    """A complete trial."""
+    import optuna
+
+    return optuna.trial.create_trial(
+        state=optuna.trial.TrialState.COMPLETE,
+        params=params,
+        distributions=_distributions(question),
+        values=values,
+        constraints={_CONSTRAINT: violation},
+        system_attrs=notes,
+    )

@@ -1,0 +1,70 @@
+"""Samplers that need no library: everything in turn, and one knob after the other. Pure."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import TYPE_CHECKING
+
+from autotune.compare.amortised_rate import merits
+from autotune.model.config import Config
+from autotune.search.strategy import Sampler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autotune.model.space import Dimension, SearchSpace
+    from autotune.model.study import Study
+
+_SWEEPS = 8
+
+
+class BruteForce(Sampler):
+    """Every config of the space once, in the order of the space: the last knob turns fastest."""
+
+    def propose(
+        self, study: Study, space: SearchSpace, count_seed: int, may: Callable[[Config], bool] | None = None
+    ) -> Config | None:
+        """See `Sampler.propose`; None when all were asked or may not be run."""
+        asked = {t.config for t in study.trials}
+        return next((c for c in space.enumerate() if c not in asked and (may is None or may(c))), None)
+
+
+class CoordinateDescent(Sampler):
+    """All values of one knob, then on from the fastest, knob by knob; the order of knobs hangs on the seed.
+
+    It ends after a sweep over all knobs that found nothing faster. Its way is derived from the study anew
+    at every question: what was asked is looked up, what was not is the proposal.
+    """
+
+    def propose(
+        self, study: Study, space: SearchSpace, count_seed: int, may: Callable[[Config], bool] | None = None
+    ) -> Config | None:
+        """See `Sampler.propose`; None at the end of the descent."""
+        asked, rates = {t.config for t in study.trials}, merits(study)
+        knobs = list(space.free())
+        random.Random(study.spec.seed).shuffle(knobs)
+        here = Config()
+        for _ in range(_SWEEPS):
+            before = here
+            for knob in knobs:
+                line = _line(space, here, knob)
+                new = next((c for c in line if c not in asked and (may is None or may(c))), None)
+                if new is not None:
+                    return new
+                # An earlier config stays unless another one is faster; failures have no rate.
+                here = max([here, *line], key=lambda c: rates.get(c, -math.inf))
+            if here == before:
+                return None
+        return None
+
+
+def _line(space: SearchSpace, config: Config, dimension: Dimension) -> list[Config]:
+    """The configs that differ in this knob alone, as far as rules let them."""
+    wanted = space.resolved_free(config)
+    found: dict[Config, None] = {}
+    for value in dimension.values:
+        other = space.complete({**wanted, dimension.knob: value})
+        if isinstance(other, Config) and other != config:
+            found[other] = None
+    return list(found)

@@ -1,0 +1,65 @@
+"""Who proposes configurations, by name: one list for the command line, the API, the journal and replays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.errors import UsageError, did_you_mean
+from autotune.search.feature_flags import DEFAULT, Parts
+
+if TYPE_CHECKING:
+    from autotune.search.strategy import Sampler, Strategy
+
+PLANNER = "staged"
+"""The search's own course (`autotune.search.stages`), which asks TPE now and then."""
+
+ABOUT = {
+    PLANNER: "the planner: models of compute, input, memory and failures, with TPE in turn",
+    "tpe": "Optuna's TPE",
+    "gp": "Optuna's Gaussian process, in a process of its own, because it imports PyTorch",
+    "nsga2": "Optuna's NSGA-II, on throughput and memory together",
+    "random": "at random (Optuna)",
+    "brute": "everything in turn",
+    "coordinate": "coordinate descent: all values of one knob, then on from the fastest",
+}
+"""Name -> what it is, for people."""
+
+SAMPLERS = tuple(ABOUT)
+
+
+def strategy_for(name: str, parts: Parts = DEFAULT) -> Strategy:
+    """The search with this sampler.
+
+    All of them share the frame: the unchanged script first, what never worked or does not fit is not
+    tried, nothing is tried twice, and finalists are confirmed. A sampler other than the planner takes the
+    place of start points and models in between.
+
+    Args:
+        name: One of `SAMPLERS`.
+        parts: What of the planner takes part, for a replay that leaves some out.
+
+    Raises:
+        UsageError: There is no such sampler.
+    """
+    from autotune.search.samplers.optuna_sampler import OptunaSampler
+    from autotune.search.stages import Staged
+
+    if name == PLANNER:
+        return Staged(OptunaSampler("tpe"), parts=parts)
+    # Ceilings are the planner's knowledge of knobs: another sampler is compared without them.
+    return Staged(_sampler(name), pure_sampler=True, parts=parts.put("ceilings", present=False))
+
+
+def _sampler(name: str) -> Sampler:
+    from autotune.search.samplers.draws_process import DrawsProcess
+    from autotune.search.samplers.optuna_sampler import KINDS, OptunaSampler
+    from autotune.search.samplers.plain_samplers import BruteForce, CoordinateDescent
+
+    if name == "brute":
+        return BruteForce()
+    if name == "coordinate":
+        return CoordinateDescent()
+    if name not in KINDS:
+        hint = did_you_mean(name, SAMPLERS) or f"one of: {', '.join(SAMPLERS)}"
+        raise UsageError(f'there is no sampler "{name}"', hint=hint)
+    return OptunaSampler(name, draws=DrawsProcess() if name == "gp" else None)

@@ -1,0 +1,1 @@
+"""Which configuration to measure next: initial design, refinement and replication. Pure."""

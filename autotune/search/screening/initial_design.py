@@ -1,0 +1,318 @@
+"""The initial design: what is likely to help, one change at a time, and early all of it together; pure."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from autotune.answer.ceilings import hopeless
+from autotune.compare.failed_configs import broken
+from autotune.compare.finalists import may_win
+from autotune.compare.transfer import beliefs
+from autotune.model.config import Config
+from autotune.model.knob_families import applicable, families_of, measured
+from autotune.model.trial import Stage
+from autotune.search.models.throughput_model import LOADER_KNOBS, compute_part, loader_part, wait_frac
+from autotune.search.screening.acquisition import LEAST_GAIN, score
+from autotune.search.screening.candidates import varied
+from autotune.search.screening.feasible import is_single
+from autotune.search.screening.replicates import run_sd
+from autotune.search.screening.state import HELPS, SearchState, Suggestion
+from autotune.statistics.spread import BELIEVED_SD
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from autotune.compare.transfer import Beliefs
+    from autotune.model.config import Value
+    from autotune.model.space import Dimension
+
+_BASE = Config()
+_WAITS = 0.1
+_JUMP_EVERY = 3
+_START_SHARE = 0.6
+
+
+def next_start(search: SearchState) -> Suggestion | None:
+    """The next config of the design; None where nothing is left in it that is likely to help."""
+    told = beliefs(search.study)
+    for start in told.starts:
+        if search.tame(start.config) and search.hopeful(start.config) and search.may_try(start.config):
+            return Suggestion(start.config, start.reason)
+    asked = [t for t in search.study.trials if t.stage is Stage.START]
+    is_told_live = bool(search.model.live) and not asked
+    is_due = not search.parts.expects and len(asked) % _JUMP_EVERY == _JUMP_EVERY - 1
+    # Where it is told already what helps, all of that together is the first to be tried.
+    if is_due or is_told_live or (told.first and not asked):
+        jump = _jump(search)
+        if jump is not None:
+            return jump
+    fresh = _afresh(search)
+    if fresh is not None:
+        return fresh
+    if search.parts.expects:
+        return _most_expected(search, told)
+    live = search.told_live()
+    listed = [(c, r) for c, r in _in_order(search, told) if c not in told.trusted and c not in live]
+    for config, reason in _beside_leader(search, listed):
+        if search.tame(config) and search.hopeful(config) and search.may_try(config):
+            return Suggestion(config, reason)
+    return _jump(search)
+
+
+def start_is_over(search: SearchState) -> bool:
+    """Start trials have had their share of the time that screening has in all."""
+    spent = sum(t.seconds for t in search.study.told(Stage.START))
+    whole = spent + max(0.0, search.spare_s)
+    return search.is_refining or spent > _START_SHARE * whole + search.costs.plain_s
+
+
+def uncovered(search: SearchState) -> Suggestion | None:
+    """The most promising change of a knob family that no run has tried, the cheapest family first.
+
+    Until every family that applies was measured, "nothing is faster" cannot be said. What is expected to gain
+    most comes before: in a search of two minutes the families that are expected to gain nothing take the
+    time of repeats and of pairs (decision 102).
+    """
+    space, study = search.space, search.study
+    listed = _listed(search, beliefs(study))
+    running = frozenset[str]().union(*(families_of(space, t.config) for t in study.open_trials))
+    missing = applicable(space) - measured(study) - running - hopeless(study)
+    found: dict[str, tuple[Config, str]] = {}
+    for config, reason in _changes(search, listed):
+        if not _runs(search, config) or not search.hopeful(config):
+            continue
+        for family in families_of(space, config) & missing:
+            best = found.get(family)
+            if best is None or search.model.predict(config)[0] > search.model.predict(best[0])[0]:
+                found[family] = (config, reason)
+    if not found:
+        return None
+    costs, model = search.costs, search.model
+    family = min(found, key=lambda f: (costs.screening(found[f][0]), -model.predict(found[f][0])[0], f))
+    config, reason = found[family]
+    return Suggestion(config, f"{reason} Nothing of {family} was measured yet.")
+
+
+def start_list(search: SearchState) -> Iterable[tuple[Config, str]]:
+    """What may be tried alone, each with its reason: what acts on what holds the script back comes first."""
+    waits = wait_frac(search.study) > _WAITS
+
+    def late(config: Config) -> bool:
+        part = compute_part(config) if waits else loader_part(config)
+        return bool(config) and part == config
+
+    starts = sorted(search.space.starts, key=late)
+    yield from ((c, "A start that is worth trying first.") for c in starts if not late(c))
+    # Nobody knows what a knob of the user's own acts on.
+    own = {spec.name for spec in search.study.spec.space.declared}
+    dimensions = sorted(
+        search.space.free(), key=lambda d: d.knob not in own and (d.knob in LOADER_KNOBS) is not waits
+    )
+    columns = [_promising(d) for d in dimensions]
+    for turn in range(max((len(c) for c in columns), default=0)):
+        for dimension, values in zip(dimensions, columns, strict=True):
+            if turn < len(values):
+                config = search.space.complete({dimension.knob: values[turn]})
+                if isinstance(config, Config):
+                    yield config, f"What {dimension.knob}={values[turn]} does by itself."
+    yield from ((c, "A start that is worth trying.") for c in starts if late(c))
+
+
+def _beside_leader(search: SearchState, listed: Sequence[tuple[Config, str]]) -> Iterable[tuple[Config, str]]:
+    """Each change of the list beside the best so far: what it brings there need not be what it brings alone.
+
+    Beside what compiles a run costs a compile of its own, so that is left out of the best.
+    """
+    space, leader = search.space, _leader(search)
+    if leader.is_baseline:
+        yield from listed
+        return
+    around = space.resolved_free(leader)
+    tried = _tried(search)
+    # A compile costs several runs of the others, which may tell first beside what it is worth most.
+    for config, reason in sorted(listed, key=lambda entry: search.costs.cold_compile(entry[0]) > 0.0):
+        changes = space.resolved_free(config)
+        if tried.issuperset(changes.items()):
+            continue
+        beside = space.complete({**around, **changes})
+        if isinstance(beside, Config) and search.tame(beside) and search.may_try(beside):
+            what = ", ".join(f"{k}={v}" for k, v in changes.items())
+            yield beside, f"What {what} brings beside the best so far."
+        else:
+            yield config, reason
+
+
+def _leader(search: SearchState) -> Config:
+    """The best so far that doubts leave ahead of the script; the unchanged script where there is none.
+
+    Beside what compiles a run costs a compile of its own, so that is none.
+    """
+    model, failed = search.model, broken(search.study)
+    seen = [c for c in model.seen if search.tame(c) and c not in failed and may_win(search.study, c)]
+    plain = [c for c in seen if not search.costs.cold_compile(c)]
+    if not search.parts.from_leader or not plain:
+        return _BASE
+    doubts = model.doubting(max(BELIEVED_SD, run_sd(search.study)))
+    leader = max(plain, key=lambda c: (doubts.predict(model.point(c))[0], c.canonical()))
+    ahead = max(HELPS, run_sd(search.study) / 2)
+    return leader if doubts.predict(model.point(leader))[0] > ahead else _BASE
+
+
+def _most_expected(search: SearchState, told: Beliefs) -> Suggestion | None:
+    """Most gain for its cost: a start point, a change beside the best so far, all that is likely to help."""
+    live, listed = search.told_live(), _listed(search, told)
+    if any(t.stage is Stage.START for t in search.study.trials):
+        # Nobody knows what a knob of the user's own acts on, and whoever declares one wants to know.
+        ran = {knob for t in search.study.trials for knob in t.config}
+        own = {spec.name for spec in search.study.spec.space.declared} - ran
+        for option, reason in _changes(search, [c for c in listed if own & set(c)]):
+            if _runs(search, option) and search.hopeful(option):
+                return Suggestion(option, reason)
+    starts = search.space.starts
+    found: dict[Config, str] = dict.fromkeys(starts, "A start that is worth trying first.")
+    found.update(_changes(search, listed))
+    # Changes that help only together are climbed past, unless a start holds them.
+    for begun in (_leader(search), *search.space.starts):
+        found.setdefault(_climbed_from(search, begun), "What is likely to help, together.")
+    known = {*told.trusted, *live}
+    options = [c for c in found if c not in known and search.tame(c) and search.hopeful(c)]
+    scored = [s for s in score(search, options, search.best_tame()) if s[1] >= LEAST_GAIN]
+    if scored:
+        _, _, config = max(scored, key=lambda s: (s[0], s[2].canonical()))
+        ratio = math.exp(search.model.predict(config)[0])
+        return Suggestion(config, f"{found[config]} {ratio:.2f} times the baseline expected.")
+    for config in listed:
+        if _only_failed_beside_others(search, config) and _runs(search, config):
+            return Suggestion(config, f"Is it {config.text()} that failed, or what it was tried with?")
+    return None
+
+
+def _listed(search: SearchState, told: Beliefs) -> list[Config]:
+    """Changes to try alone that neither an earlier study nor a running process has measured."""
+    live = search.told_live()
+    return [c for c, _ in start_list(search) if c not in told.trusted and c not in live]
+
+
+def _changes(search: SearchState, listed: Sequence[Config]) -> Iterable[tuple[Config, str]]:
+    """Each change of the list whose values have not run, beside the best so far or as much of it as goes."""
+    space, leader = search.space, _leader(search)
+    around = space.resolved_free(leader)
+    tried = _tried(search)
+    for config in listed:
+        changes = space.resolved_free(config)
+        if tried.issuperset(changes.items()):
+            continue
+        what = ", ".join(f"{k}={v}" for k, v in changes.items())
+        alone = f"What {what} does by itself."
+        beside = space.complete({**around, **changes})
+        options = [beside] if _runs(search, beside) else []
+        # What ran beside all of it says what it does there; what goes with a part of it alone is tried so.
+        if not options and beside not in search.feasible.asked:
+            parts = [{k: v for k, v in around.items() if k != out} for out in around]
+            options = [c for c in (space.complete({**part, **changes}) for part in parts) if _runs(search, c)]
+        for option in options:
+            assert isinstance(option, Config)
+            yield option, f"What {what} brings beside the best so far." if around else alone
+        yield config, alone
+
+
+def _tried(search: SearchState) -> set[tuple[str, Value]]:
+    """Values that have run; what failed beside others has yet to be tried by itself."""
+    space, trials = search.space, search.study.trials
+    told = [t.config for t in trials if t.failure is None or is_single(space, t.config)]
+    return {item for config in told for item in config.items()}
+
+
+def _only_failed_beside_others(search: SearchState, config: Config) -> bool:
+    """A single change that has ended no run well, and failed in one that changed more."""
+    space, items = search.space, set(config.items())
+    if not is_single(space, config):
+        return False
+    ran = [t for t in search.study.told() if items <= set(t.config.items()) and not t.group]
+    return bool(ran) and all(t.failure is not None and not is_single(space, t.config) for t in ran)
+
+
+def _runs(search: SearchState, config: Config | str) -> bool:
+    return isinstance(config, Config) and search.tame(config) and search.may_try(config)
+
+
+def _climbed_from(search: SearchState, config: Config) -> Config:
+    """Uphill by the model from here, knob by knob, as far as a change is expected to count."""
+    for dimension in search.space.free():
+        options = varied(search, config, dimension)
+        best = max(options, key=lambda c: (search.model.predict(c)[0], c.canonical()), default=config)
+        if search.model.predict(best)[0] > search.model.predict(config)[0] + HELPS:
+            config = best
+    return config
+
+
+def _in_order(search: SearchState, told: Beliefs) -> list[tuple[Config, str]]:
+    """The list as it is; where earlier studies tell something, by what is to be expected.
+
+    What failed in an earlier study of the script comes last, and is not left out.
+    """
+    listed = list(start_list(search))
+    if not told.first and not told.doubted:
+        return listed
+
+    def late(entry: tuple[Config, str]) -> tuple[bool, float]:
+        expected = search.model.predict(entry[0])[0] if told.first else 0.0
+        return search.feasible.is_doubted(entry[0]), -expected
+
+    return sorted(listed, key=late)
+
+
+def _afresh(search: SearchState) -> Suggestion | None:
+    """What segments of a running process show to be the fastest so far: only a process of its own counts."""
+    model = search.model
+    best = max((y for c, y in model.seen.items() if search.tame(c)), default=0.0)
+    hopeful = {c: y for c, y in model.live.items() if y > best + HELPS}
+    ranked = sorted(hopeful, key=lambda c: (-hopeful[c], c.canonical()))
+    config = next((c for c in ranked if search.tame(c) and search.may_try(c)), None)
+    if config is None:
+        return None
+    ratio = math.exp(hopeful[config])
+    return Suggestion(config, f"{ratio:.2f} times the baseline in a running process; now in one of its own.")
+
+
+def _promising(dimension: Dimension) -> list[Value]:
+    """Values to try alone: of an ordered knob middle and end above the own one, and both ends below."""
+    own = next((i for i, v in enumerate(dimension.values) if _same(v, dimension.own)), None)
+    if own is None or not dimension.ordinal:
+        return [v for v in dimension.values if not _same(v, dimension.own)]
+    above, below = list(dimension.values[own + 1 :]), list(dimension.values[:own])
+    # The least is often of another kind than the rest: no worker process at all, one thread.
+    picked = [*above[(len(above) - 1) // 2 :][:1], *above[-1:], *below[-1:], *below[:1]]
+    return list(dict.fromkeys(picked))
+
+
+def _same(a: Value, b: Value | None) -> bool:
+    return type(a) is type(b) and a == b
+
+
+def _jump(search: SearchState) -> Suggestion | None:
+    """Everything that helped, together."""
+    config = _BASE
+    for dimension in search.space.free():
+        gains = [
+            (search.model.predict(other)[0], other)
+            for other in varied(search, config, dimension)
+            if _seen_value(search, other, dimension)
+        ]
+        if not gains:
+            continue
+        gain, other = max(gains, key=lambda pair: (pair[0], pair[1].canonical()))
+        if gain > search.model.predict(config)[0] + HELPS:
+            config = other
+    if len(config) < 2 or not search.tame(config) or not search.may_try(config):
+        return None
+    ratio = math.exp(search.model.predict(config)[0])
+    what = "What is likely to help" if beliefs(search.study).first else "What helped by itself"
+    return Suggestion(config, f"{what}, together: {ratio:.2f} times the baseline expected.")
+
+
+def _seen_value(search: SearchState, config: Config, dimension: Dimension) -> bool:
+    item = config.get(dimension.knob)
+    told = (f.config for f in beliefs(search.study).first)
+    return item is None or any(c.get(dimension.knob) == item for c in (*search.model.known, *told))

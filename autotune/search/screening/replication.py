@@ -1,0 +1,70 @@
+"""Second looks: where runs of one config differ, who is run again, and what doubt still tries; pure."""
+
+from __future__ import annotations
+
+from autotune.compare.finalists import may_win
+from autotune.model.config import Config
+from autotune.model.trial import Proposal, Stage
+from autotune.search.screening.acquisition import LEAST_GAIN
+from autotune.search.screening.candidates import candidate_pool
+from autotune.search.screening.replicates import NOISY, Look, leading, look_again, run_sd
+from autotune.search.screening.state import SearchState, Suggestion
+from autotune.statistics.intervals import expected_gain
+
+AGAIN = "Once more, as"
+"""How the reason of a second look begins; such runs are known by it."""
+
+_BASE = Config()
+
+
+def second_look(search: SearchState) -> Proposal | None:
+    """Once more whoever leads by a run that may have been lucky; None where that is worth no run."""
+    look = _look_again(search, at_end=False)
+    return None if look is None else _again(search, look)
+
+
+def last_doubts(search: SearchState) -> Proposal | None:
+    """What is still tried where nothing more is expected by somebody who takes each run at its word."""
+    sd = run_sd(search.study)
+    if not search.parts.second_looks or sd < NOISY:
+        return None
+    look, picked = _look_again(search, at_end=True), None
+    seen = [c for c in search.model.seen if search.tame(c)]
+    if seen:
+        doubts, leader = search.model.doubting(sd), leading(search.model, seen)
+        at = search.model.point(leader)
+        gains = [
+            (expected_gain(*doubts.difference(search.model.point(c), at)) * search.feasible.works(c), c)
+            for c in candidate_pool(search)
+            if search.tame(c) and search.hopeful(c) and search.may_try(c)
+        ]
+        gain, config = max(gains, key=lambda g: (g[0], g[1].canonical()), default=(0.0, _BASE))
+        if gain >= max(LEAST_GAIN, look.gain if look else 0.0):
+            picked = Suggestion(
+                config, f"Runs of one config differ by {sd:.0%} here, so this may still bring {gain:.1%}."
+            )
+    if picked is None and look is not None:
+        return _again(search, look)
+    return search.proposal(Stage.REFINE, picked)
+
+
+def _look_again(search: SearchState, *, at_end: bool) -> Look | None:
+    if not search.parts.second_looks:
+        return None
+    seen = [c for c in search.model.seen if c and search.tame(c) and may_win(search.study, c)]
+    seen = [c for c in seen if search.affordable(c)]
+    if not seen or search.model.predict(leading(search.model, seen))[0] <= 0.0:
+        return None
+    return look_again(search.study, search.model, seen, at_end=at_end)
+
+
+def _again(search: SearchState, look: Look) -> Proposal:
+    """Not cut off as too slow: how slow it can be is the question."""
+    reason = (
+        f"{AGAIN} runs of one config differ by {look.run_sd:.0%} here: "
+        f"to know it better may bring {look.gain:.1%}."
+    )
+    fidelity = search.costs.fidelity(
+        Stage.REFINE, look.config, remaining_s=search.remaining_s, reserve_s=search.reserve_s
+    )
+    return Proposal(stage=Stage.REFINE, config=look.config, fidelity=fidelity, reason=reason, seed=look.runs)

@@ -1,0 +1,173 @@
+"""The shortlist: which configs screening hands on to confirmation; pure.
+
+Configs are ranked by what the throughput model makes of their runs, as the highest of many noisy readings
+is the luckiest as much as the best.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from autotune.compare.failed_configs import broken
+from autotune.compare.finalists import finalists, may_win
+from autotune.model.config import Config
+from autotune.model.effect import Effect
+from autotune.model.objective import ENERGY
+from autotune.model.trial import Stage
+from autotune.search.feature_flags import DEFAULT, Parts
+from autotune.search.models.throughput_model import ThroughputModel
+
+if TYPE_CHECKING:
+    from autotune.model.space import SearchSpace
+    from autotune.model.study import Study
+
+_BASE = Config()
+_IDLE = 0.02
+_NOTHING = 0.005
+_HARDLY, _FAR_LESS, _AHEAD = 0.01, 0.75, 1e-9
+
+
+def shortlist(
+    study: Study, parts: Parts = DEFAULT, *, out: frozenset[Config] = frozenset()
+) -> tuple[Config, ...]:
+    """Finalists as of now, best first: what a search whose screening ended here would confirm.
+
+    The leaders, and last a simpler one that the model holds for as fast as the first.
+
+    Args:
+        study: As of now.
+        parts: What of the planner takes part.
+        out: Configs that confirmation has ruled out; the next best take their places.
+    """
+    space = study.space
+    model = None if space is None else _model(study, space, parts)
+    chosen = find_leaders(study, model, out=out, parts=parts)
+    if not parts.ties_after_pairs or model is None or space is None or not chosen:
+        return chosen
+    if space.effect(chosen[0]) is Effect.TRAINING:
+        return chosen
+    twin = _without_idle(study, space, model, chosen[0], out, _IDLE)
+    return chosen if twin is None or twin in chosen else (*chosen, twin)
+
+
+def find_leaders(
+    study: Study,
+    model: ThroughputModel | None = None,
+    *,
+    out: frozenset[Config] = frozenset(),
+    parts: Parts = DEFAULT,
+) -> tuple[Config, ...]:
+    """The fastest of each kind by what the model makes of the screening runs, best first.
+
+    The first stays as it is: pairs tell it from a simpler one. The others lose the changes that bring
+    less than half a per cent together by the model.
+
+    Args:
+        study: As of now.
+        model: Of it; made anew where it is not given.
+        out: Configs that confirmation has ruled out; the next best take their places.
+        parts: What of the planner takes part.
+    """
+    space = study.space
+    if model is None and space is not None:
+        model = _model(study, space, parts)
+    simpler = "none" if parts.ties_after_pairs else "instead"
+    if model is None or space is None:
+        return finalists(study, out=out, simpler=simpler)
+    rates = {c: model.base * math.exp(model.predict(c)[0]) for c in model.seen}
+    rates = _smaller_first(study, space, rates, model.base, out)
+    idle = _NOTHING if parts.ties_after_pairs else _IDLE
+    chosen: list[Config] = []
+    for config in finalists(study, out=out, rates={**rates, _BASE: model.base}, simpler=simpler):
+        is_told_apart = parts.ties_after_pairs and not chosen and space.effect(config) is not Effect.TRAINING
+        part = None if is_told_apart else _without_idle(study, space, model, config, out, idle)
+        wanted = part or config
+        if wanted not in chosen:
+            chosen.append(wanted)
+    return tuple(chosen)
+
+
+def readings(
+    study: Study, parts: Parts = DEFAULT, *, out: frozenset[Config] = frozenset()
+) -> dict[Config, float]:
+    """Ln ratio to the baseline, by the model, of every measured config that `best` may recommend.
+
+    Args:
+        study: As of now.
+        parts: What of the planner takes part.
+        out: Configs that confirmation has ruled out.
+    """
+    space = study.space
+    model = None if space is None else _model(study, space, parts)
+    if model is None or space is None:
+        return {}
+    lost = out | broken(study).keys()
+    return {
+        c: model.predict(c)[0]
+        for c in model.seen
+        if c and c not in lost and space.effect(c) is not Effect.TRAINING and may_win(study, c)
+    }
+
+
+def _smaller_first(
+    study: Study, space: SearchSpace, rates: dict[Config, float], base: float, out: frozenset[Config]
+) -> dict[Config, float]:
+    """The same rates, but that what is hardly slower than the fastest and takes far less memory leads.
+
+    No screening run tells a per cent from nothing; a quarter of the memory, anybody can.
+    """
+    lost = out | broken(study).keys()
+    faster = [c for c, rate in rates.items() if c and rate > base and c not in lost]
+    tame = [c for c in faster if space.effect(c) is not Effect.TRAINING and may_win(study, c)]
+    if study.spec.objective == ENERGY or not tame:
+        return rates
+    top = max(tame, key=lambda c: (rates[c], c.canonical()))
+    peaks = {c: _screened_peak(study, c) for c in tame if rates[c] >= (1.0 - _HARDLY) * rates[top]}
+    smaller = {c: peak for c, peak in peaks.items() if 0 < peak <= _FAR_LESS * peaks[top]}
+    if not smaller:
+        return rates
+    least = min(smaller, key=lambda c: (smaller[c], -rates[c], c.canonical()))
+    return {**rates, least: rates[top] * (1.0 + _AHEAD)}
+
+
+def _screened_peak(study: Study, config: Config) -> int:
+    """Largest peak memory of its screening runs, in bytes, so that confirmation moves no order; 0 unseen."""
+    runs = [t.measurement for t in study.of(config, Stage.START, Stage.REFINE) if t.measurement is not None]
+    return max((m.memory.peak_bytes or 0 for m in runs), default=0)
+
+
+def _model(study: Study, space: SearchSpace, parts: Parts) -> ThroughputModel | None:
+    asked = {"pairs": parts.pair_terms, "expects": parts.expects, "follows": parts.follows}
+    return ThroughputModel.of(study, space, **asked)
+
+
+def trimmed(space: SearchSpace, model: ThroughputModel, config: Config, *, idle: float = _IDLE) -> Config:
+    """The config without changes that together bring less than this by the model; it may be new."""
+    whole = model.predict(config)[0]
+    while len(config) > 1:
+        wanted = space.resolved_free(config)
+        parts = [space.complete({k: v for k, v in wanted.items() if k != knob}) for knob in wanted]
+        smaller = [c for c in parts if isinstance(c, Config) and c and len(c) < len(config)]
+        if not smaller:
+            break
+        best = max(smaller, key=lambda c: (model.predict(c)[0], c.canonical()))
+        if whole - model.predict(best)[0] >= idle:
+            break
+        config = best
+    return config
+
+
+def _without_idle(
+    study: Study,
+    space: SearchSpace,
+    model: ThroughputModel,
+    config: Config,
+    out: frozenset[Config],
+    idle: float,
+) -> Config | None:
+    """The config without what brings less than this by the model; None where that cannot take its place."""
+    part = trimmed(space, model, config, idle=idle)
+    lost = part in out or any(t.failure and t.failure.kind.teaches for t in study.of(part))
+    keeps = space.effect(part) is space.effect(config)
+    return None if lost or not keeps else part

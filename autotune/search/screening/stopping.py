@@ -1,0 +1,90 @@
+"""The stopping rule: when screening has found what it will find, or more would not pay; pure."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from autotune.compare.transfer import beliefs
+from autotune.model.objective import ENERGY
+from autotune.model.trial import Stage
+from autotune.search.screening.acquisition import score
+from autotune.search.screening.candidates import candidate_pool
+from autotune.search.screening.refinement import FRONT
+from autotune.search.screening.replication import AGAIN
+from autotune.search.screening.state import HELPS
+
+if TYPE_CHECKING:
+    from autotune.model.study import Study
+    from autotune.search.screening.state import SearchState
+
+PATIENCE = 8
+"""Refining runs without a find that are borne with in any space."""
+
+
+def no_progress(search: SearchState, patience: int) -> bool:
+    """The last so many refine trials brought nothing new."""
+    # What is run again, or for less memory, looks for nothing faster.
+    others = (AGAIN, FRONT)
+    told = [t for t in search.study.told(Stage.START, Stage.REFINE) if not t.reason.startswith(others)]
+    refined = [t for t in told if t.stage is Stage.REFINE]
+    if len(refined) < patience:
+        return False
+    last = {t.number for t in refined[-patience:]}
+    recent = {t.config for t in refined[-patience:]} - {t.config for t in told if t.number not in last}
+    before = max((y for c, y in search.model.seen.items() if c not in recent), default=0.0)
+    return max((search.model.seen.get(c, -math.inf) for c in recent), default=before) <= before + HELPS
+
+
+def whole_patience(search: SearchState) -> int:
+    """Where others were believed first, as many again as that took are the search's own."""
+    patience = _patience(search)
+    return patience + patience // 2 if beliefs(search.study).first else patience
+
+
+def on_its_own(search: SearchState) -> SearchState:
+    """Without what earlier studies tell, where that has led nowhere for half of the patience."""
+    if search.model is search.own or not no_progress(search, _patience(search) // 2):
+        return search
+    return replace(search, model=search.own)
+
+
+def too_dear(search: SearchState) -> str:
+    """Why another run is not worth its time by the length that the user gave of the real run; else empty.
+
+    What the script's own options say is the length of one run, and nobody knows how many will follow.
+    """
+    steps, times = search.study.spec.run_steps, _step_times(search.study)
+    if not steps or not times or search.study.spec.objective == ENERGY:
+        return ""
+    best = search.best_tame()
+    planned_s = steps * statistics.fmean(times) / math.exp(max(0.0, best))
+    pool = candidate_pool(search)
+    wild = [c for c in pool if not search.tame(c) and search.permitted(c) and not search.refused(c)]
+    bar = max((y for c, y in search.model.seen.items() if not search.refused(c)), default=0.0)
+    scored = [*score(search, filter(search.tame, pool), best), *score(search, wild, bar)]
+    options = [
+        (planned_s * -math.expm1(-gain) - search.costs.screening(config), gain, config)
+        for _, gain, config in scored
+    ]
+    if not options:
+        return ""
+    worth_s, gain, config = max(options, key=lambda o: (o[0], o[2].canonical()))
+    if worth_s > 0.0:
+        return ""
+    saved_s, cost_s = planned_s * -math.expm1(-gain), search.costs.screening(config)
+    return (
+        f"another run takes {cost_s:.0f} s and what it may find would save {saved_s:.0f} s "
+        f"of the {steps} steps planned"
+    )
+
+
+def _step_times(study: Study) -> list[float]:
+    return [t.measurement.step_time_s.value for t in study.baseline if t.measurement]
+
+
+def _patience(search: SearchState) -> int:
+    """Refining runs without a find after which it is enough."""
+    return max(PATIENCE, 2 * len(search.space.free()))

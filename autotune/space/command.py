@@ -1,0 +1,168 @@
+"""The command line and environment that carry a config's flags and variables. Pure."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autotune.model.change import Change, Env, Flag
+from autotune.model.distributed_launch import launch_variables, ranks_of
+from autotune.model.environment_variables import with_setting
+from autotune.model.trial import Launch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_NUMBER = re.compile(r"-\d+|-\d*\.\d+|-\d+(\.\d*)?[eE][+-]?\d+")
+
+
+def build_launch(
+    *,
+    script: str,
+    args: Sequence[str],
+    python: str,
+    cwd: str,
+    env: Mapping[str, str],
+    changes: Sequence[Change],
+    seed: int = 0,
+    cache_key: str = "",
+    protect: bool = True,
+    measure: bool = True,
+    module: str = "",
+    options: Sequence[str] = (),
+    launcher: str = "",
+    output_args: Sequence[str] = (),
+    batch: int = 0,
+    source: str = "",
+    stdin: str = "",
+) -> Launch:
+    """How to start one training process, as data.
+
+    An option the user gave is replaced where it stands, in whichever of its spellings; others
+    are added at the end (before a bare ``--``) as one word, ``--flag=value``, so that no value
+    can be taken for an option; one of a single letter as two, ``-b 64``. Nothing passes through a
+    shell.
+
+    Args:
+        script: Path of the script, made absolute against `cwd`.
+        args: The user's arguments of the script.
+        python: Interpreter.
+        cwd: The user's working directory.
+        env: Environment that the changes are merged into.
+        changes: From `autotune.space.choose_delivery`.
+        seed: As in `Launch`, like the rest.
+        cache_key: Names the compile caches.
+        protect: Keep writes off the user's files.
+        measure: Record, and stop when measured.
+        module: Dotted name where the script is run as a module.
+        options: Of the interpreter.
+        launcher: Of `autotune.model.distributed_launch`: what it sets is set, and a change comes before it.
+        output_args: Options of the script that are to name a folder of the trial's own.
+        batch: What the script's own option says its batch size is.
+        source: The file that constants are relative to, where it is not the script.
+        stdin: As in `Launch`.
+    """
+    argv = with_flags(args, changes)
+    env = {**env, **launch_variables(launcher, env)}
+    variables: dict[str, str] = {}
+    for change in changes:
+        if isinstance(change.spelling, Env):
+            variables |= with_setting({**env, **variables}, change.spelling.name, change.delivered)
+    return Launch(
+        command=(python, *options, *(("-m", module) if module else (script,)), *argv),
+        script=os.path.normpath(os.path.join(cwd, script)),  # noqa: PTH118 (a pure join, no file is touched)
+        argv=argv,
+        python=python,
+        cwd=cwd,
+        env={**env, **variables},
+        changes=tuple(changes),
+        seed=seed,
+        cache_key=cache_key,
+        protect=protect,
+        measure=measure,
+        module=module,
+        options=tuple(options),
+        output_args=tuple(output_args),
+        batch=batch,
+        ranks=ranks_of(launcher),
+        source=source,
+        stdin=stdin,
+    )
+
+
+def with_flags(args: Sequence[str], changes: Sequence[Change]) -> tuple[str, ...]:
+    """The arguments with every `Flag` change in place, each option once."""
+    given = [(c.spelling.names, c.delivered) for c in changes if isinstance(c.spelling, Flag)]
+    return _all_placed(args, given)
+
+
+def with_output(args: Sequence[str], names: Sequence[str], folder: str) -> tuple[str, ...]:
+    """The arguments with every option of these names pointing to this folder."""
+    return _all_placed(args, [((name,), folder) for name in names])
+
+
+def _all_placed(args: Sequence[str], given: Sequence[tuple[tuple[str, ...], str]]) -> tuple[str, ...]:
+    words = list(args)
+    end = words.index("--") if "--" in words else len(words)
+    options, positional = words[:end], words[end:]
+    for names, value in given:
+        options = _placed(options, names, value)
+    return (*options, *positional)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Words ``at`` up to ``at + length`` give the option."""
+
+    at: int
+    length: int
+
+
+def _placed(words: list[str], names: tuple[str, ...], value: str) -> list[str]:
+    """Replace the first occurrence, drop further ones; append where there is none."""
+    written = _written(names[0], value)
+    result: list[str] = []
+    placed = False
+    at = 0
+    while at < len(words):
+        found = _occurrence(words, at, names, takes_value=bool(value))
+        if found is None:
+            result.append(words[at])
+            at += 1
+            continue
+        if not placed:
+            result += written
+            placed = True
+        at += found.length
+    return result if placed else [*result, *written]
+
+
+def _written(name: str, value: str) -> list[str]:
+    """An option as every parser reads it: to click, ``-b=64`` says the value ``=64``."""
+    if not value:
+        return [name]
+    return [name, value] if _is_short(name) and _is_value(value) else [f"{name}={value}"]
+
+
+def _occurrence(words: Sequence[str], at: int, names: tuple[str, ...], *, takes_value: bool) -> _Found | None:
+    word = words[at]
+    if word in names:
+        has_value = takes_value and at + 1 < len(words) and _is_value(words[at + 1])
+        return _Found(at, 2 if has_value else 1)
+    for name in names:
+        if word.startswith(f"{name}="):
+            return _Found(at, 1)
+        if takes_value and _is_short(name) and word.startswith(name) and word[2:].isdecimal():
+            return _Found(at, 1)
+    return None
+
+
+def _is_value(word: str) -> bool:
+    """Whether a word can be the value of the option before it, by the rule of argparse."""
+    return not word.startswith("-") or word == "-" or _NUMBER.fullmatch(word) is not None
+
+
+def _is_short(name: str) -> bool:
+    return len(name) == 2 and name[0] == "-" and name[1] != "-"

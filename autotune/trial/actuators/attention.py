@@ -1,0 +1,245 @@
+"""The kernels of `scaled_dot_product_attention`: which are allowed, and that it was called.
+
+Which kernel runs follows from switches of the process, whatever name a script calls the function
+by. The function itself is replaced while detection runs, to see that it is called, what torch
+chooses by itself, and which switches stood at that moment.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from autotune.model.facts import AttentionFacts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autotune.trial.hooks.model.dynamo_graphs import Graphs
+    from autotune.trial.hooks.model.trained_modules import Root
+    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.undo import Undo
+
+NAME: Final = "scaled_dot_product_attention"
+_SWITCHES: Final = {"flash": "flash", "efficient": "mem_efficient", "cudnn": "cudnn", "math": "math"}
+_NODES: Final = {
+    "ScaledDotProductFlashAttention": "flash",
+    "ScaledDotProductEfficientAttention": "efficient",
+    "ScaledDotProductCudnnAttention": "cudnn",
+}
+_PASSED_ON: Final = ("Slice", "UnsafeView", "View", "Alias")
+_MASK_AT, _DROPOUT_AT = 3, 4
+_CAUSAL: Final = "CausalBias"
+"""A mask that torch turns into the word causal: no tensor reaches the kernel."""
+
+
+class Attention:
+    """Implements `AttentionSeam`."""
+
+    def __init__(self, state: State, undo: Undo, root: Root, graphs: Graphs) -> None:
+        self._state = state
+        self._undo = undo
+        self._root = root
+        self._graphs = graphs
+        self._backends: Any = None
+        self._wanted = "auto"
+        self._before: frozenset[str] = frozenset()
+        self._watching = False
+        self._calls = 0
+        self._allowed: set[frozenset[str]] = set()
+        self._kernels: set[str] = set()
+        self._dtype = ""
+        self._dropout = False
+        self._masked = False
+        self._wrapper: Any = None
+        self._original: Any = None
+
+    # Seam
+
+    def force(self, kernel: str) -> None:
+        """Switch off every other kernel; ``auto`` leaves the switches alone."""
+        if kernel == "auto":
+            return
+        self._wanted = kernel
+        if kernel not in self._switches():
+            self._refuse(f"This PyTorch has no switch for the {kernel} kernel.")
+            return
+        for name in self._switches():
+            setter = getattr(self._backends, f"enable_{_SWITCHES[name]}_sdp")
+            self._undo.call(setter, name == kernel, undo=name in self._before)
+
+    def switch(self, kernel: str) -> Callable[[], None]:
+        """`force` between two steps of a running process; the answer takes it back.
+
+        Raises:
+            ValueError: There is no such switch.
+        """
+        names = self._switches()
+        if kernel not in names and kernel != "auto":
+            message = f"This PyTorch has no switch for the {kernel} kernel."
+            raise ValueError(message)
+        own = (self._wanted, self._allowed, self._kernels)
+        switches = self._now()
+        self._put(self._before if kernel == "auto" else frozenset({kernel}))
+        # Calls are not watched any more: what the switches leave is what is called.
+        self._wanted, self._allowed, self._kernels = kernel, {self._now()}, set[str]()
+
+        def back() -> None:
+            self._put(switches)
+            self._wanted, self._allowed, self._kernels = own
+
+        return back
+
+    def _put(self, allowed: frozenset[str]) -> None:
+        for name in self._switches():
+            getattr(self._backends, f"enable_{_SWITCHES[name]}_sdp")(name in allowed)
+
+    def observed(self) -> str | None:
+        """The kernel left when attention was called, ``auto`` for torch's choice; None: no call yet."""
+        if "attention" in self._state.faults.off:
+            return None
+        if not self._allowed:
+            if self._wanted != "auto" and not self._watching:
+                self._refuse(f"The run called no {NAME} with gradients.")
+            return None
+        if len(self._allowed) > 1:
+            return "mixed"
+        (allowed,) = self._allowed
+        if self._wanted == "auto" and allowed == self._before:
+            return "auto"
+        if len(allowed) != 1:
+            return "mixed"
+        (kernel,) = allowed
+        if self._kernels - {kernel}:
+            # The graph of a result tells which kernel made it, whatever the switches say.
+            return "mixed"
+        return kernel
+
+    def facts(self) -> AttentionFacts | None:
+        """What was seen of it; None without a call."""
+        if not self._allowed:
+            return None
+        return AttentionFacts(
+            calls=self._calls,
+            kernel=next(iter(self._kernels)) if len(self._kernels) == 1 else "",
+            dtype=self._dtype,
+            dropout=self._dropout,
+            masked=self._masked,
+            restricted=any(allowed != self._before for allowed in self._allowed) and self._wanted == "auto",
+        )
+
+    def _refuse(self, reason: str) -> None:
+        self._state.refusals.setdefault("attention_backend", reason)
+
+    # Watching
+
+    def install(self, torch: Any) -> None:
+        """Note the switches as they stand, and watch calls until detection has settled."""
+        self._backends = torch.backends.cuda
+        self._before = self._now()
+        self._graphs.watch(self._compiled)
+        original = getattr(torch.nn.functional, NAME, None)
+        if original is None:
+            return
+        self._original, self._wrapper = original, self._watched(original, torch)
+        self._watching = True
+        self._undo.assign(torch.nn.functional, NAME, self._wrapper)
+        self._undo.then(self._unwatch)
+        self._root.swap_while_detecting(torch.nn.functional, NAME, original, self._wrapper)
+        self._root.on_dropped.append(self._unwatch)
+        self._tell_jit()
+
+    def _watched(self, original: Callable[..., Any], torch: Any) -> Callable[..., Any]:
+        state = self._state
+        is_compiling = torch.compiler.is_compiling
+
+        @functools.wraps(original)
+        def attention(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or not self._watching:
+                return original(*args, **kwargs)
+            out = original(*args, **kwargs)
+            if state.here() and "attention" not in state.faults.off:
+                try:
+                    self._note(args, kwargs, out)
+                except Exception as error:
+                    state.faults.note("attention", error)
+            return out
+
+        return attention
+
+    def _note(self, args: Any, kwargs: Any, out: Any) -> None:
+        if getattr(out, "grad_fn", None) is None:
+            return
+        self._calls += 1
+        self._allowed.add(self._now())
+        self._kernels.add(_kernel(out.grad_fn))
+        dropout_p = kwargs.get("dropout_p", args[_DROPOUT_AT] if len(args) > _DROPOUT_AT else 0.0)
+        self._dropout = self._dropout or bool(dropout_p)
+        mask = kwargs.get("attn_mask", args[_MASK_AT] if len(args) > _MASK_AT else None)
+        self._masked = self._masked or (mask is not None and type(mask).__name__ != _CAUSAL)
+        query = args[0] if args else kwargs["query"]
+        self._dtype = str(query.dtype).removeprefix("torch.")
+
+    def _compiled(self, names: list[str]) -> None:
+        calls = sum(name == NAME for name in names)
+        if calls:
+            self._calls += calls
+            self._allowed.add(self._now())
+
+    def _unwatch(self) -> None:
+        """Detection is over: every module that took the function by its name gets the plain one back."""
+        if not self._watching:
+            return
+        self._watching = False
+        # Compiled code was traced through the name it knows; another object there would trace it anew.
+        if self._root.compiles:
+            return
+        for module in list(sys.modules.values()):
+            held = getattr(module, "__dict__", None)
+            if not isinstance(held, dict):
+                continue
+            for name in [n for n, value in list(held.items()) if value is self._wrapper]:
+                held[name] = self._original
+
+    def _tell_jit(self) -> None:
+        """Scripts that are compiled by TorchScript know the function by its identity."""
+        try:
+            known: Any = sys.modules["torch.jit._builtins"]
+            pair = (self._wrapper, f"aten::{NAME}")
+            known._builtin_ops.append(pair)
+            self._undo.then(lambda: known._builtin_ops.remove(pair))
+            table = known._builtin_table
+            if table is not None:
+                table[id(self._wrapper)] = pair[1]
+        except (KeyError, AttributeError):
+            return
+
+    # Switches
+
+    def _switches(self) -> list[str]:
+        known = self._backends
+        return [
+            name
+            for name, stem in _SWITCHES.items()
+            if hasattr(known, f"enable_{stem}_sdp") and hasattr(known, f"{stem}_sdp_enabled")
+        ]
+
+    def _now(self) -> frozenset[str]:
+        return frozenset(
+            name for name in self._switches() if getattr(self._backends, f"{_SWITCHES[name]}_sdp_enabled")()
+        )
+
+
+def _kernel(function: Any) -> str:
+    """The kernel that made a result, from the node of its graph; what has no node of its own is math."""
+    for _ in range(4):
+        name = type(function).__name__
+        for start, kernel in _NODES.items():
+            if name.startswith(start):
+                return kernel
+        following = getattr(function, "next_functions", ())
+        if not name.startswith(_PASSED_ON) or not following or following[0][0] is None:
+            break
+        function = following[0][0]
+    return "math"

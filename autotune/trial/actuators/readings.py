@@ -1,0 +1,134 @@
+"""What each knob really is in this process: computed from readings, never from what was handed over."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from autotune.knobs.base import Knob
+from autotune.model.change import Env, Flag, Keyword
+from autotune.model.environment_variables import says
+from autotune.model.measurement import Reading
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from autotune.model.change import Change
+    from autotune.model.config import Value
+    from autotune.trial.actuators.patches import Patches
+    from autotune.trial.runtime.state import State
+
+
+DELIVERED = "Delivered; its effect is not read."
+"""Said of what the user declared: nobody but the script knows what it does."""
+
+
+class Readings:
+    """Status of every requested knob, and the values of all that can be read."""
+
+    def __init__(self, changes: Sequence[Change], knobs: Mapping[str, Knob], state: State) -> None:
+        self._changes = changes
+        self._knobs = knobs
+        self._state = state
+        self.patches: Patches | None = None
+        self.delivered: dict[tuple[str, str], Value] = {}
+        """(target, keyword) -> value that a wrapped callable was really called with."""
+        self.asked: dict[str, Value] = {}
+        """What the search wanted of what the script took through `autotune.sdk.value`."""
+        self.handed: dict[str, Value] = {}
+        """All that the script took so: its own value where nothing else was wanted."""
+        self.doubt: Callable[[str], str] = _no_doubt
+        """Why what the script took under a name is not believed to act: a sentence, empty where it is."""
+
+    def found(self, name: str) -> Value | None:
+        """What the running process has for this knob; None where it cannot be read (yet)."""
+        knob = self._knobs.get(name)
+        if knob is None or self.patches is None:
+            return None
+        try:
+            return knob.seen(self.patches)
+        except Exception as error:
+            self._state.faults.note(f"seen:{name}", error)
+            return None
+
+    def values(self) -> dict[str, Value]:
+        """Every knob that can be read, and what the script asked for itself."""
+        pairs = ((name, self.found(name)) for name in self._knobs)
+        told = {name: value for name, value in self.handed.items() if name not in self._knobs}
+        return {**{name: value for name, value in pairs if value is not None}, **told}
+
+    def compute(self) -> tuple[Reading, ...]:
+        """One reading per requested knob, then the knobs that were left alone."""
+        asked = tuple(self._of(change) for change in self._changes)
+        names = {reading.knob for reading in asked}
+        rest = (
+            Reading(knob=name, wanted=None, found=value, status="asis")
+            for name, value in self.values().items()
+            if name not in names
+        )
+        return (*asked, *rest)
+
+    def _of(self, change: Change) -> Reading:
+        knob = self._knobs.get(change.knob)
+        readable = knob is not None and type(knob).seen is not Knob.seen
+        found = self.found(change.knob) if readable else self._delivered(change)
+        if found is not None and same(found, change.value):
+            note = "" if readable else DELIVERED
+            return Reading(knob=change.knob, wanted=change.value, found=found, status="applied", reason=note)
+        reason = self._state.refusals.get(change.knob, "")
+        if found is None and not reason and self._state.faults.off:
+            reason = (
+                f"Watching the script failed at {', '.join(sorted(self._state.faults.off))}; see faults.log."
+            )
+        if found is None and not reason:
+            return Reading(
+                knob=change.knob,
+                wanted=change.value,
+                found=None,
+                status="not_reached",
+                reason=f"The run never came to where {change.knob} takes effect.",
+            )
+        spelling = change.spelling
+        if not reason and isinstance(spelling, Env) and not says(os.environ, spelling.name, change.delivered):
+            reason = f"The script sets {spelling.name} itself: asked for {change.value}, found {found}."
+        reason = reason or f"Asked for {change.value}, found {found}."
+        return Reading(knob=change.knob, wanted=change.value, found=found, status="refused", reason=reason)
+
+    def _delivered(self, change: Change) -> Value | None:
+        spelling = change.spelling
+        if change.knob in self.asked:
+            reason = self.doubt(change.knob)
+            if reason:
+                self._state.refusals[change.knob] = reason
+            return None if reason else self.asked[change.knob]
+        if isinstance(spelling, Env):
+            return change.value if says(os.environ, spelling.name, change.delivered) else None
+        if isinstance(spelling, Flag):
+            return change.value if self._in_argv(spelling.names[0], change.delivered) else None
+        if isinstance(spelling, Keyword):
+            return self.delivered.get((spelling.target, spelling.name))
+        return None
+
+    @staticmethod
+    def _in_argv(name: str, text: str) -> bool:
+        argv = sys.argv[1:]
+        if not text:
+            return name in argv
+        pairs = itertools.pairwise(argv)
+        return f"{name}={text}" in argv or any(a == name and b == text for a, b in pairs)
+
+
+def _no_doubt(_name: str) -> str:
+    return ""
+
+
+def same(found: Any, wanted: Any) -> bool:
+    """Equal as a setting: 1 and 1.0 are, True and 1 are not, text as text."""
+    if isinstance(found, bool) or isinstance(wanted, bool):
+        return found is wanted or str(found).lower() == str(wanted).lower()
+    if isinstance(found, (int, float)) and isinstance(wanted, (int, float)):
+        return math.isclose(found, wanted, rel_tol=1e-9)
+    return str(found) == str(wanted)

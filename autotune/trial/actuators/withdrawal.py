@@ -1,0 +1,120 @@
+"""Under `apply`: knobs go back to the script's own values where the run contradicts the search.
+
+A search sees the first minutes of a training. What comes later, another optimizer or a loader of another
+size, may be something that a knob would train otherwise. The knob is then undone between two optimizer steps,
+or with the next pass over the loader, one warning is printed, and the training goes on.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, NoReturn, Protocol
+
+from autotune.knobs.base import Knob
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from autotune.model.change import Change
+    from autotune.trial.actuators.patches import Patches
+    from autotune.trial.runtime.state import State
+
+
+class Ending(Protocol):
+    """Ends the process; `Recorder.end_untuned` does."""
+
+    def __call__(self, knob: str, why: str) -> NoReturn: ...
+
+
+class Withdrawal:
+    """Undoes knobs in a running training.
+
+    Args:
+        changes: What was asked for.
+        knobs: All knobs by name.
+        state: Counts steps.
+        strict: End the process in place of a warning.
+        end: Ends it.
+    """
+
+    def __init__(
+        self, changes: Sequence[Change], knobs: Mapping[str, Knob], state: State, *, strict: bool, end: Ending
+    ) -> None:
+        self._asked = {change.knob: change for change in changes}
+        self._knobs = knobs
+        self._state = state
+        self._strict = strict
+        self._end = end
+        self._warned: set[str] = set()
+        self.patches: Patches | None = None
+        self.gone: set[str] = set()
+        """Knobs that are the script's own again."""
+
+    def withdraw(self, name: str, reason: str) -> None:
+        """Undo a knob, and what makes sense with it alone; warn once.
+
+        Args:
+            name: A knob that was asked for; others are none of ours.
+            reason: What contradicts it, a sentence.
+        """
+        if name not in self._asked or name in self.gone:
+            return
+        self._end_if_strict(name, reason)
+        names = self._together(name)
+        kept = [other for other in names if not self._undone(other)]
+        self.gone |= set(names)
+        done = [other for other in names if other not in kept]
+        if done:
+            stays = f", {self._listed(kept)} cannot be" if kept else ""
+            words = f"{self._listed(done)} withdrawn after step {self._state.steps}{stays}"
+        else:
+            words = f"{self._listed(kept)} cannot be withdrawn in a running training"
+        _warn(f"{words}: {reason.rstrip('.')}. The training goes on.")
+
+    def aside(self, names: Sequence[str], reason: str, *, is_exact: bool = False) -> None:
+        """Knobs are left out for a moment, or for one object; warn once of each reason.
+
+        Args:
+            names: Of the knobs; those that were not asked for are left out.
+            reason: What they are left out for, a sentence without a subject: ``is left out for ...``.
+            is_exact: Nothing else is trained than without the knobs, so that `strict` has no reason to end.
+        """
+        known = [name for name in names if name in self._asked and name not in self.gone]
+        if not known or reason in self._warned:
+            return
+        if not is_exact:
+            self._end_if_strict(known[0], f"{self._listed(known)} {reason}")
+        self._warned.add(reason)
+        _warn(f"{self._listed(known)} {reason.rstrip('.')}. The training goes on.")
+
+    def _end_if_strict(self, name: str, reason: str) -> None:
+        if self._strict:
+            self._end(name, f"{name} contradicts the run after step {self._state.steps}: {reason}")
+
+    def _together(self, name: str) -> list[str]:
+        """The knob and those that mean nothing, or something else, without it."""
+        return [
+            name,
+            *(n for n in self._knobs[name].withdraws_with if n in self._asked and n not in self.gone),
+        ]
+
+    def _undone(self, name: str) -> bool:
+        knob = self._knobs.get(name)
+        if knob is None or self.patches is None or type(knob).withdraw is Knob.withdraw:
+            return False
+        try:
+            return knob.withdraw(self.patches)
+        except Exception as error:
+            self._state.faults.note(f"withdraw:{name}", error)
+            return False
+
+    def _listed(self, names: Sequence[str]) -> str:
+        return " and ".join(f"{name}={self._asked[name].value}" for name in names)
+
+
+def _warn(text: str) -> None:
+    try:
+        sys.stderr.write(f"autotune: warning: {text}\n")
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        return

@@ -1,0 +1,777 @@
+"""Puts the seams in when the script imports torch, carries the changes out, and gathers facts."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import json
+import os
+import platform
+import sys
+import time
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune import sdk
+from autotune.errors import BackendError
+from autotune.knobs.registry import builtin
+from autotune.model import wire
+from autotune.model.change import Flag, Keyword, Patch
+from autotune.model.facts import OPTION, TOLD, RunFacts
+from autotune.model.supported import UNSUPPORTED, torch_refusal
+from autotune.model.trial import CEILINGS, NO_COMMUNICATION
+from autotune.protocol.disturbed import Listener
+from autotune.source.loops import CARRIED, COLLECTED, OWN_GRADIENT, STEP_COUNTED
+from autotune.trial.actuators.framework_keywords import Keywords
+from autotune.trial.actuators.garbage_collector import Collector
+from autotune.trial.actuators.hook_set import ModelSeams
+from autotune.trial.actuators.model_exports import Exports
+from autotune.trial.actuators.patches import Patches
+from autotune.trial.actuators.readings import Readings
+from autotune.trial.actuators.withdrawal import Withdrawal
+from autotune.trial.distributed import Distributed
+from autotune.trial.hooks.data.h2d_copies import Copies
+from autotune.trial.hooks.data.loader import Loader
+from autotune.trial.hooks.data.worker_watch import WorkerWatch
+from autotune.trial.hooks.libraries.frameworks import Frameworks
+from autotune.trial.hooks.model.compiling import Compile
+from autotune.trial.hooks.model.rng_usage import LoopDraws
+from autotune.trial.hooks.model.trained_modules import Root
+from autotune.trial.hooks.step.losses import Losses
+from autotune.trial.hooks.step.optimizer import Optimizer
+from autotune.trial.loop import assignments
+from autotune.trial.loop.constants import Constants
+from autotune.trial.loop.schedules import Schedules
+from autotune.trial.measure.recorder import Recorder
+from autotune.trial.measure.step_counter import Boundary
+from autotune.trial.records.objects import attribute_of
+from autotune.trial.runtime.child_processes import Children
+from autotune.trial.runtime.faults import Faults
+from autotune.trial.runtime.imports import AfterImport
+from autotune.trial.runtime.jax_compilation import Xla
+from autotune.trial.runtime.memory import Memory
+from autotune.trial.runtime.process import Process
+from autotune.trial.runtime.sdk_reports import stands_still
+from autotune.trial.runtime.seeds import Seeds
+from autotune.trial.runtime.state import State
+from autotune.trial.runtime.undo import Undo
+from autotune.trial.runtime.user_modules import Modules
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from types import FrameType
+
+    from autotune.model.config import Value
+    from autotune.model.facts import DeviceFacts, InputFacts, LoaderFacts
+    from autotune.model.measurement import Reading
+    from autotune.protocol.plan import Plan
+    from autotune.trial.runtime.channel import Channel
+
+_QUIET_STEPS = 2
+_DETECT_STEPS = 12
+_TOLD_CHARS = 64
+_MOST_AWAITED = 4
+"""Times that detection begins again because a parameter got its first gradient."""
+_THREADS_NS = 5_000_000_000
+"""Training in another thread for so long, and none in the script's own, is all that there is."""
+_IN_A_THREAD = (
+    "no optimizer step was seen in the script's main thread, but in another one that it started: training in "
+    "threads cannot be measured yet, so the training function has to be called directly"
+)
+_WHERE_BUILT = frozenset(
+    {
+        *("batch_size", "num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "in_order"),
+        *("mp_context", "fused_optimizer", "threads", "tf32", "cudnn_benchmark", "cpu_affinity"),
+        *("ddp_bucket_cap_mb", "ddp_find_unused_parameters", "ddp_gradient_as_bucket_view"),
+        *("ddp_static_graph", "ddp_comm_hook", "fsdp_reshard_after_forward", "fsdp_param_dtype"),
+    }
+)
+"""Knobs that are carried out once, or where a loader or an optimizer is built, and at no step."""
+_AT_STEPS = frozenset({"gc_control"})
+"""Knobs that have to be told that a step has ended, and of nothing else."""
+_VERSIONED = (
+    "torch",
+    "numpy",
+    "torchvision",
+    "accelerate",
+    "deepspeed",
+    "lightning",
+    "pytorch_lightning",
+    "transformers",
+    "timm",
+    "tensorflow",
+    "keras",
+    "jax",
+    "onnxruntime",
+)
+_INSTALLED = ("torchao",)
+"""Packages that a knob imports itself, so that being installed is what counts."""
+
+
+@functools.cache
+def _installed() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name in _INSTALLED:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+@functools.cache
+def _is_there(name: str) -> bool:
+    """A package can be imported; that is not done."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ValueError:
+        return name in sys.modules
+
+
+def _is_deterministic(torch: Any) -> bool:
+    """The script wants the same from run to run: of every operator, or of cuDNN's alone."""
+    return bool(torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic)
+
+
+def _modules(plan: Plan) -> Modules | None:
+    """None where nothing is measured, and where there is no working directory."""
+    if not plan.measure:
+        return None
+    try:
+        return Modules(plan.script, os.getcwd(), ours=[plan.trial_dir], environ=os.environ)
+    except OSError:
+        return None
+
+
+class Session:
+    """One training process under observation.
+
+    Args:
+        plan: What to run, change and measure.
+        channel: Where events go; None under `apply`.
+    """
+
+    def __init__(self, plan: Plan, channel: Channel | None) -> None:
+        self.plan = plan
+        self.channel = channel
+        self.faults = Faults(Path(plan.trial_dir, "faults.log") if plan.trial_dir else None)
+        self.state = State(self.faults, plan.script)
+        self.state.ranks = plan.ranks
+        self.hooks = AfterImport()
+        self.undo = Undo()
+        self.knobs = builtin()
+        self.memory = Memory()
+        self.process = Process()
+        self.collector = Collector(self.state, self.undo)
+        self.readings = Readings(plan.changes, self.knobs, self.state)
+        self.frameworks = Frameworks(self.state, self.undo)
+        self.keywords = Keywords(self.state, self.undo, self.readings, self.knobs)
+        self.modules = _modules(plan)
+        self.constants = Constants(plan.changes, plan.source or plan.script, self.state)
+        self.patches: Patches | None = None
+        self._loader: Loader | None = None
+        self._root: Root | None = None
+        self._optimizer: Optimizer | None = None
+        self._compile: Compile | None = None
+        self._losses: Losses | None = None
+        self._draws: LoopDraws | None = None
+        self._schedules: Schedules | None = None
+        self._defaults: dict[str, Any] = {}
+        """What the script has itself of what it took by `autotune.value`."""
+        self._model: ModelSeams | None = None
+        self._copies: Copies | None = None
+        self._distributed: Distributed | None = None
+        self._threads_ns = 0
+        """Since when there was training in another thread."""
+        self._roots_at = (0, 0)
+        self._reopened_at = 0
+        self._awaited = 0
+        self.recorder = Recorder(
+            self.state,
+            channel,
+            plan.segments[0] if plan.segments else None,
+            self.memory,
+            readings=self.readings.compute,
+            facts=self.facts,
+            settled=self._settled,
+            settle_root=self._settle_root,
+        )
+        self.withdrawal = Withdrawal(
+            plan.changes, self.knobs, self.state, strict=plan.strict, end=self.recorder.end_untuned
+        )
+        self.recorder.withdrawal = None if plan.measure else self.withdrawal
+        self.recorder.hows = {change.knob: change.spelling.how for change in plan.changes}
+        self.recorder.patched = {
+            change.knob for change in plan.changes if isinstance(change.spelling, (Patch, Keyword))
+        }
+        if plan.measure:
+            self.readings.doubt = self._doubt
+        self.state.keeps_losses = channel is not None
+        self.children = Children(self.state, self.undo)
+        self.xla = Xla(self.state)
+        self.recorder.unseen = self._unseen
+        self.recorder.stop_timing_imports = self.hooks.stop_timing
+        self.recorder.disturbed = Listener(plan.trial_dir if plan.measure else "").spans
+        self.state.lost = self.recorder.lost
+        self.faults.told = self.recorder.fault
+        self.boundary = Boundary(self.state, self.recorder)
+        if channel is not None:
+            self.state.beat = channel.beat
+            channel.before_flush = self.state.calm.leave
+        # Before everything else that waits for torch: what it would touch may not be there.
+        self.hooks.on("torch", self._check_torch)
+
+    def begin(self) -> None:
+        """Register what waits for the script's own imports; imports nothing itself."""
+        self.constants.install(self.undo)
+        if self.plan.measure:
+            self.hooks.start_timing()
+            seeds = Seeds(self.plan.seed, self.state, self.undo)
+            self.children.watch()
+            self.xla.watch(self.hooks)
+            seeds.begin(self.hooks)
+            self.hooks.on("torch", lambda torch: self._guarded("seeds", lambda: seeds.torch(torch)))
+        self.hooks.on("torch", lambda torch: self._guarded("torch", lambda: self._torch(torch)))
+        self.frameworks.watch(self.hooks)
+        for change in self.plan.changes:
+            spelling = change.spelling
+            if not isinstance(spelling, Keyword) or spelling.target.startswith("autotune.sdk"):
+                continue
+            if not self._by_knob(change.knob, spelling):
+                self.keywords.carry_out(change, spelling, self.hooks)
+        sdk.attach(self)
+
+    def _check_torch(self, torch: Any) -> None:
+        """End the process where this PyTorch is one that nothing of ours was made for."""
+        reason = torch_refusal(str(getattr(torch, "__version__", "")))
+        if not reason:
+            return
+        message, code = f"autotune {reason}", BackendError.exit_code
+        if self.channel is None:
+            sys.stderr.write(f"{message}\n")
+            raise SystemExit(code)
+        self.recorder.broke(kind="crash_exit", error=UNSUPPORTED, message=message, tail=message, code=code)
+
+    def _devices(self) -> tuple[DeviceFacts, ...]:
+        try:
+            return self.memory.facts()
+        except Exception as error:
+            self.faults.note("devices", error)
+            return ()
+
+    def _guarded(self, seam: str, action: Any) -> None:
+        try:
+            action()
+        except Exception as error:
+            self.faults.note(seam, error)
+
+    def _by_knob(self, name: str, spelling: Keyword) -> bool:
+        return name in self.knobs and spelling.target.startswith("torch.")
+
+    def _torch(self, torch: Any) -> None:
+        state, undo = self.state, self.undo
+        loader = Loader(state, undo)
+        compiling = Compile(state, undo, self.hooks, self.channel)
+        root = Root(state, undo, compiling)
+        # What the user changes themselves, by a knob of theirs or for a real training, may be any size.
+        as_it_was = self.plan.measure and all(c.knob in self.knobs for c in self.plan.changes)
+        root.inputs.expect(self.plan.batch, self.plan.changes, holds_rest=as_it_was)
+        if self.plan.measure:
+            root.inputs.told_now = self.boundary.told_per_sample
+        loader.inputs = root.inputs
+        losses = Losses(state, root)
+        optimizer = Optimizer(state, undo, self.boundary, loader, root, losses)
+        loader.overrides.sites = {*self.plan.sites, *(c.site for c in self.plan.changes if c.site)}
+        compiling.on_own_function.append(root.drop_swapped)
+        compiling.graphs.watch(losses.compiled)
+        if not self.plan.measure:
+            self._guarded("worker_watch", lambda: self._watch_workers(torch))
+        loader.install(torch)
+        compiling.install(torch)
+        root.install(torch)
+        losses.install(torch, undo.assign)
+        distributed = self._distributed = Distributed(
+            state, undo, self.hooks, watches=self.plan.measure and not self.plan.changes
+        )
+        distributed.exchange.accumulation = optimizer.accumulation
+        probes = {segment.fidelity.probe for segment in self.plan.segments}
+        distributed.parallel.is_silent = NO_COMMUNICATION in probes
+        distributed.install(torch)
+        optimizer.install(torch)
+        model = ModelSeams(state, undo, self.hooks, root, compiling, self.boundary, optimizer.accumulation)
+        model.install(torch)
+        exports = Exports(state, undo, root, loader, model.weights)
+        exports.watch(self.hooks)
+        if not self.plan.measure:
+            exports.on_aside = self._aside
+            self._watch_loaders(loader)
+        root.on_precision_ended = optimizer.end_scaling
+        average = "The script averages weights, which takes the digits that bf16 does not have."
+        optimizer.on_average = functools.partial(model.weights.end, average)
+        self.memory.attach(torch)
+        state.capturing = lambda: self.memory.capturing
+        self.process.torch_imported()
+        self.process.watch_threads(torch, state, undo)
+        root.purposes.watch(self.hooks, undo)
+        copies = self._copies = Copies(state, undo, torch)
+        losses.samples = loader.last_samples
+        loader.on_pinned = copies.fetched
+        draws = self._draws = LoopDraws(torch)
+        loader.on_fetched, optimizer.on_backward = draws.fetched, draws.backward
+
+        def told() -> None:
+            loader.on_fetched = optimizer.on_backward = None
+
+        draws.on_told = told
+
+        def started() -> None:
+            losses.forget()
+            draws.withdrawn()
+
+        loader.on_started = started
+        # In the baseline alone: the answer is a fact of the script, and finding out takes a moment.
+        loader.is_measured = self.plan.measure
+        loader.looks_closely = self.plan.measure and not self.plan.changes
+        if loader.looks_closely:
+            schedules = self._schedules = Schedules(self.state.place)
+            self._guarded("schedules", lambda: schedules.install(torch, undo))
+
+            def loop(frames: Sequence[FrameType]) -> None:
+                self._guarded("schedules", lambda: schedules.note_loop(frames))
+                self._guarded("own_pass", lambda: optimizer.own_pass.note(frames, root.inputs.said))
+                self._guarded("assignments", lambda: self._assigned(loader, frames))
+
+            optimizer.on_loop = loop
+        if self.channel is not None:
+            self._wrap_save(torch)
+        self._loader, self._root, self._optimizer = loader, root, optimizer
+        self._compile, self._losses, self._model = compiling, losses, model
+        self.boundary.loader, self.boundary.optimizer = loader, optimizer
+        self.recorder.loader = loader
+        self.recorder.skipped_steps = optimizer.skipped
+
+        def window_opens() -> None:
+            optimizer.window_opens()
+            loader.window_opens()
+
+        self.recorder.window_opens = window_opens
+        optimizer.on_constructed = optimizer.on_first_step = self._looks_for_roots
+        if self.channel is not None:
+            optimizer.on_threads = self._trains_in_a_thread
+        self.frameworks.on_part = optimizer.part_begins
+        self.recorder.graph_breaks = compiling.graph_breaks
+        if self.channel is not None and self.plan.segments and self.plan.segments[0].fidelity.probe:
+            self._guarded("probe", lambda: self._prepare_probe(torch, loader, optimizer, root))
+        self.patches = self.readings.patches = self.withdrawal.patches = Patches(
+            torch,
+            undo,
+            loader,
+            root,
+            compiling,
+            optimizer,
+            self.process,
+            self.collector,
+            copies,
+            model,
+            distributed,
+        )
+        if self.channel is not None and self.plan.visit is not None and self.plan.segments:
+            from autotune.trial.actuators.visit import Visiting
+
+            own = self.plan.segments[0].config
+            self.recorder.visit = Visiting(self.plan.visit, own, self.knobs, self.patches, state)
+        for change in self.plan.changes:
+            spelling = change.spelling
+            if isinstance(spelling, Patch) or (
+                isinstance(spelling, Keyword) and self._by_knob(change.knob, spelling)
+            ):
+                self._patch(change.knob, change.value)
+
+    def _assigned(self, loader: Loader, frames: Sequence[FrameType]) -> None:
+        """Find out what the loop assigns to that loader workers would have a copy of."""
+        for record in loader.records:
+            iterator = record.iterator() if record.iterator is not None else None
+            if iterator is None or not record.fetches:
+                continue
+            read = record.read_by_fetch(iterator)
+            found = assignments.find(frames, read, record.loader(), self.state.place)
+            if found is not None:
+                record.note_change(found.when, found.text)
+
+    # What contradicts the search, under `apply`
+
+    def _watch_workers(self, torch: Any) -> None:
+        """Workers that the script has none of by itself get copies of what it goes on to change."""
+        wanted = {change.knob: change for change in self.plan.changes}
+        by_option = "num_workers" in wanted and isinstance(wanted["num_workers"].spelling, Flag)
+        if {"num_workers", "persistent_workers"} & wanted.keys():
+
+            def has_own(loader: Any) -> bool:
+                record = attribute_of(loader, "_autotune_record")
+                # By the script's own option it is built with workers that are not its own.
+                built = {} if record is None else record.own
+                own = (self.plan.own if by_option else built).get("num_workers")
+                return bool(own) and "num_workers" in wanted
+
+            def withdraw(knob: str, reason: str) -> None:
+                self.withdrawal.withdraw(knob if knob in wanted else "num_workers", reason)
+
+            WorkerWatch(self.state, withdraw, has_own).install(torch, self.undo)
+
+    def _watch_loaders(self, loader: Loader) -> None:
+        """Loaders of another size than those that the search has seen keep it."""
+        batch = next((change for change in self.plan.changes if change.knob == "batch_size"), None)
+        loader.searched = self.plan.own
+        own = self.plan.own.get("batch_size")
+        if batch is not None and isinstance(batch.spelling, Flag):
+            own = batch.value
+        overrides = loader.overrides
+        overrides.watched = any(change.knob == "accumulation" for change in self.plan.changes)
+        overrides.reference = own if isinstance(own, int) else None
+
+        def other_size(size: int, searched: int, site: str) -> None:
+            self.withdrawal.aside(
+                ("batch_size",),
+                f"is left out for a loader of {size} samples, built at {site}: the search saw {searched}",
+            )
+
+        overrides.on_other_size = other_size
+
+    def _aside(self, what: str, batches: bool) -> None:
+        names = ("precision", "compile_mode", "channels_last")
+        reason = f"is left out of {what}, which is to see the script's own"
+        self.withdrawal.aside((*names, "batch_size") if batches else names, reason, is_exact=True)
+
+    def _prepare_probe(self, torch: Any, loader: Loader, optimizer: Optimizer, root: Root) -> None:
+        """What goes on after the window; imported where it is asked for alone."""
+        if self.plan.segments[0].fidelity.probe == NO_COMMUNICATION:
+            return  # the whole run is one
+        if self.plan.segments[0].fidelity.probe == CEILINGS:
+            if self.plan.ranks == 1 and self.plan.visit is None:
+                from autotune.trial.probe.ceiling_probe import CeilingProbe
+
+                self.recorder.ceilings = CeilingProbe(self.state, torch, root, self.memory)
+            return
+        if self.plan.segments[0].fidelity.under_nsys:
+            from autotune.trial.probe.nsight_capture import Capture
+
+            self.recorder.probe = Capture(self.state, torch, self.memory)
+            return
+        from autotune.trial.probe.bottleneck_probe import Probe
+
+        self.recorder.probe = Probe(
+            self.state,
+            torch,
+            loader,
+            optimizer,
+            root,
+            self.memory,
+            batches_per_step=self.boundary.batches_per_step,
+            folder=Path(self.plan.trial_dir) if self.plan.segments[0].fidelity.probe == "profile" else None,
+        )
+
+    def _wrap_save(self, torch: Any) -> None:
+        """Show signs of life before a checkpoint."""
+        original, state = torch.save, self.state
+
+        @functools.wraps(original)
+        def save(obj: Any, *args: Any, **kwargs: Any) -> Any:
+            if state.here():
+                state.alive()
+            return original(obj, *args, **kwargs)
+
+        self.undo.assign(torch, "save", save)
+
+    def _patch(self, name: str, value: Value) -> None:
+        knob = self.knobs.get(name)
+        if knob is None or self.patches is None:
+            self.state.refusals[name] = f"No knob is called {name}."
+            return
+        try:
+            knob.patch(value, self.patches)
+        except Exception as error:
+            self.state.refusals[name] = f"{type(error).__name__}: {error}"
+            self.faults.note(f"patch:{name}", error)
+
+    def ended(self) -> None:
+        """Under `apply`, once the script has ended: its exit handlers find the interpreter as it was."""
+        self._guarded("collector", self.collector.release)
+
+    # sdk
+
+    def sdk_step(self, samples: int | None, loss: object) -> None:
+        """`autotune.sdk.step`."""
+        try:
+            self.boundary.sdk_step(samples, loss)
+        except Exception as error:
+            self.faults.note("sdk", error)
+
+    def sdk_value(self, name: str, default: Any) -> Any:
+        """`autotune.sdk.value`: what the plan wants under this name."""
+        wanted = next((change.value for change in self.plan.changes if change.knob == name), None)
+        if wanted is not None:
+            self.readings.asked[name] = wanted
+        self._defaults.setdefault(name, default)
+        found = default if wanted is None else wanted
+        self._guarded("sdk_value", lambda: self._handed(name, found))
+        return found
+
+    def _handed(self, name: str, found: Any) -> None:
+        from autotune.text.redact import is_secret_name
+
+        if not is_secret_name(name):
+            plain = isinstance(found, (bool, int, float, str))
+            self.readings.handed.setdefault(name, found if plain else str(found)[:_TOLD_CHARS])
+
+    def _doubt(self, name: str) -> str:
+        """Why the rate of a run with this value says nothing, by what the script tells of its samples."""
+        if self._loader is not None and self._loader.train is not None:
+            return ""
+        others = [value for other, value in self.readings.handed.items() if other != name]
+        told = self.boundary.told_sizes if self.boundary.tells_samples else ()
+        return stands_still(name, self._defaults.get(name), self.readings.asked.get(name), told, others)
+
+    def _unseen(self) -> str:
+        """Why a run had no step, as far as that is known."""
+        if self._optimizer is not None and self._optimizer.steps_in_threads:
+            return _IN_A_THREAD
+        reason = self.children.train()
+        if reason or "torch" in sys.modules:
+            return reason
+        return (
+            "no step was seen: the script does not use PyTorch, so it has to call autotune.step() after each"
+        )
+
+    def _trains_in_a_thread(self) -> None:
+        """End a run that would go on to its deadline with nothing measured, as it seems."""
+        now_ns = time.perf_counter_ns()
+        self._threads_ns = self._threads_ns or now_ns
+        is_long = now_ns - self._threads_ns > _THREADS_NS
+        if is_long and not self.state.steps and not self.state.began_ns:
+            self._guarded("threads", lambda: self.recorder.broke(kind="no_metric", message=_IN_A_THREAD))
+
+    # Settling
+
+    def _settle_root(self, steps: int) -> bool:
+        """No new root for two steps, or there is none to wait for."""
+        root = self._root
+        if root is None:
+            return True
+        if not root.detecting:
+            return True
+        count, since = self._roots_at
+        if len(root.calls) != count:
+            self._roots_at = (len(root.calls), steps)
+            return False
+        if steps - since < _QUIET_STEPS and steps - self._reopened_at < _DETECT_STEPS:
+            return False
+        root.settle()
+        if self._losses is not None:
+            self._losses.settle()
+        self._guarded("models", lambda: self._await_models(root))
+        return True
+
+    def _looks_for_roots(self, optimizer: Any) -> None:
+        """The model of a later fold or phase gets the changes as well."""
+        self._reopen(p for group in optimizer.param_groups for p in group["params"])
+
+    def _reopen(self, parameters: Iterable[Any]) -> None:
+        root = self._root
+        if root is not None and root.reopen(parameters):
+            steps = self.state.steps
+            self._reopened_at, self._roots_at = steps, (len(root.calls), steps)
+            self.recorder.reopen()
+
+    def _await_models(self, root: Root) -> None:
+        """What an optimizer holds and no call has come by yet may belong to a model that trains later."""
+        if self._optimizer is None or self._awaited >= _MOST_AWAITED:
+            return
+        alive = [held for held in (ref() for ref in self._optimizer.stepped.values()) if held is not None]
+        parameters = [p for held in alive for group in held.param_groups for p in group["params"]]
+        self._awaited += root.await_gradient(parameters, self._reopen)
+
+    def _settled(self, readings: tuple[Reading, ...], final: bool) -> None:
+        root = self._root
+        if root is not None and not final:
+            root.look_again()
+        if root is not None and final and self.channel is None and not root.stays:
+            # A training that is not measured has no more use for us in its model.
+            root.release()
+        if final and self.channel is None:
+            self._guarded("release", self._let_go)
+        if final and self.plan.status_path:
+            self._guarded("status", lambda: self._write_status(readings))
+
+    def _let_go(self) -> None:
+        """Under `apply`, once every knob was read as applied: nothing of ours stays that is not needed."""
+        loader, optimizer, root = self._loader, self._optimizer, self._root
+        if loader is None or optimizer is None or root is None:
+            return
+        # What the script compiles may have been traced through us, and would be traced anew.
+        if root.stays or root.compiles or not self.recorder.patched <= {*_WHERE_BUILT, *_AT_STEPS}:
+            return
+        steps = not self.state.at_step
+        loader.let_go()
+        optimizer.let_go(steps=steps)
+        if self._copies is not None:
+            self._copies.let_go()
+        if steps:
+            self.boundary.release()
+
+    def _write_status(self, readings: tuple[Reading, ...]) -> None:
+        path = Path(self.plan.status_path)
+        part = path.with_name(path.name + ".part")
+        part.write_text(json.dumps(wire.to_wire(readings)), encoding="utf-8")
+        part.replace(path)
+
+    # Facts
+
+    def facts(self) -> RunFacts:
+        """Everything the run has shown so far."""
+        torch = sys.modules.get("torch")
+        versions = {"python": platform.python_version()}
+        for name in _VERSIONED:
+            version = getattr(sys.modules.get(name), "__version__", None)
+            if version is not None:
+                versions[name] = str(version)
+        versions.update(_installed())
+        loader, root, optimizer = self._loader, self._root, self._optimizer
+        compiling, losses, model = self._compile, self._losses, self._model
+        if torch is None or loader is None or root is None or optimizer is None:
+            return self._facts_without_torch(versions)
+        if compiling is None or losses is None or model is None:
+            return self._facts_without_torch(versions)
+        built = loader.facts()
+        inputs = root.inputs.facts(optimizer.backwards_seen) if built is None else None
+        if inputs is not None:
+            inputs = replace(inputs, told=self.boundary.told_per_sample())
+        batch = loader.observed("batch_size")
+        per_step = self.boundary.backwards_per_step()
+        values = self.readings.values()
+        fetched = self.boundary.batches_per_step()
+        own_accumulation = (
+            per_step > 1.5
+            and (fetched is None or fetched > 1.5)
+            and optimizer.accumulation.factor == 1
+            and optimizer.count == 1
+            and not optimizer.closure
+        )
+        effective = values.get("effective_batch")
+        if not isinstance(effective, int) and isinstance(batch, int):
+            # Several losses on one batch, or several optimizers, do not make the batch larger.
+            parts = own_accumulation or optimizer.accumulation.factor > 1
+            effective = round(batch * max(1.0, per_step)) if parts else batch
+        hazards = () if self.plan.changes else self._hazards(root, optimizer)
+        trained, attention = root.facts(), model.attention.facts()
+        if trained is not None and attention is not None and attention.dropout:
+            trained = replace(trained, dropout=True)
+        hazards = () if self.plan.changes else self._hazards(root, optimizer)
+        return RunFacts(
+            loader=built,
+            model=trained,
+            optimizer=optimizer.facts(),
+            samples_source=self._samples_source(built, inputs),
+            inputs=inputs,
+            effective_batch=effective * self.plan.ranks if isinstance(effective, int) else None,
+            backward_per_step=per_step,
+            own_accumulation=own_accumulation,
+            zero_grad_seen=optimizer.zero_grad_seen,
+            reduction=losses.reduction,
+            loss_scale=losses.scale,
+            bce_outside=losses.bce_outside,
+            own_autocast=root.own_autocast,
+            own_scaler=optimizer.own_scaler,
+            own_compile=compiling.own,
+            owners=tuple(self.frameworks.owners),
+            owner_settings=self._owner_settings(optimizer),
+            threads=int(torch.get_num_threads()),
+            openmp=self.process.openmp(),
+            scheduler_per_step=optimizer.scheduler_per_step,
+            input_shapes_vary=root.shapes_vary(),
+            explicit_backward_gradient=optimizer.explicit_gradient,
+            devices=self._devices(),
+            triton=_is_there("triton"),
+            deterministic=_is_deterministic(torch),
+            sets_threads=self.process.sets_threads,
+            gathers=root.purposes.gathers or COLLECTED in hazards,
+            loader_in_thread=loader.in_thread,
+            attention=attention,
+            zeroes_gradients=model.gradients.zeroes,
+            gradients_pause=model.gradients.pause,
+            loop_hazards=hazards,
+            loop_draws=self._draws.where if self._draws is not None else "",
+            averages_apart=optimizer.averages_apart,
+            collecting_frac=self.boundary.collecting_frac(),
+            values=values,
+            versions=versions,
+            modules=self._imported(),
+            environ_set=self.process.changed(),
+            loaded_first=self.process.loaded_first(),
+            ranks=self.plan.ranks,
+            fixed_steps=""
+            if self._schedules is None
+            else self._schedules.fixed(
+                None if built is None else built.length,
+                per_step=optimizer.scheduler_per_step,
+                counted=STEP_COUNTED in hazards,
+            ),
+            option_batch=self.plan.batch,
+            pass_samples=0 if self.plan.changes else optimizer.own_pass_samples(),
+            parallel=None if self._distributed is None else self._distributed.facts(),
+        )
+
+    def _hazards(self, root: Root, optimizer: Optimizer) -> tuple[str, ...]:
+        """What the source of the loop says, and what was seen of it beside."""
+        found = {*optimizer.loop_hazards()}
+        if root.carries:
+            found.add(CARRIED)
+        try:
+            if optimizer.hooks_gradients():
+                found.add(OWN_GRADIENT)
+        except Exception as error:
+            self.faults.note("hooks", error)
+        return tuple(sorted(found))
+
+    def _samples_source(self, built: LoaderFacts | None, inputs: InputFacts | None) -> str:
+        root, optimizer = self._root, self._optimizer
+        if built is not None and not self.boundary.reuses:
+            return "loader"
+        if self.boundary.tells_samples:
+            return TOLD
+        # Of a script that trains inside a function the model is gone once that has returned.
+        if inputs is None and (root is None or not root.calls):
+            return "none"
+        # A closure runs the model as often as it likes.
+        closure = optimizer is not None and optimizer.closure
+        return OPTION if inputs is not None and inputs.counts and not closure else "input"
+
+    def _facts_without_torch(self, versions: dict[str, str]) -> RunFacts:
+        """What is known of a script whose steps are told by itself alone."""
+        tells, state = self.boundary.tells_samples, self.state
+        return RunFacts(
+            samples_source=TOLD if tells else "none",
+            effective_batch=round(state.samples_total / state.steps) if tells else None,
+            owners=tuple(self.frameworks.owners),
+            values=self.readings.values(),
+            versions=versions,
+            modules=self._imported(),
+            ranks=self.plan.ranks,
+        )
+
+    def _owner_settings(self, optimizer: Optimizer) -> dict[str, Value]:
+        found = self.frameworks.settings()
+        if "accelerate" in self.frameworks.owners:
+            found["accelerate.zeroes_first"] = optimizer.zeroes_first
+            found["accelerate.zeroes_module"] = optimizer.zeroes_module
+        return found
+
+    def _imported(self) -> dict[str, str]:
+        """Files of the user's own that were imported by now; of the baseline alone, for nobody else asks."""
+        if self.modules is None or self.plan.changes:
+            return {}
+        try:
+            return self.modules.seen()
+        except Exception as error:
+            self.faults.note("modules", error)
+            return {}

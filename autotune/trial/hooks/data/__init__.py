@@ -1,0 +1,1 @@
+"""Hooks on datasets and data loaders."""

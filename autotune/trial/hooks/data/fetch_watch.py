@@ -1,0 +1,589 @@
+"""Watches the first fetches of each loader for state that they change, in the process that fetches.
+
+Without workers that is the training process; forked workers watch their own fetches and report through a
+pipe. Where a fetch changes more than a generator, a forked child finds out whether a sample depends on what
+was fetched before it: a cache that only keeps what each sample is anyway does not count.
+"""
+
+# What scripts hand over is of any type; narrowing it yields partly unknown types.
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+import multiprocessing
+import os
+import random
+import sys
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+from autotune.model.facts import FetchState
+from autotune.trial.hooks.data.held_state import GENERATOR, OBJECT, Piece, Snapshot, described
+from autotune.trial.records.forked_probe import answer_of, descriptors, is_read_from
+from autotune.trial.records.objects import length_of
+from autotune.trial.records.sample_digests import digest, seed_all
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.undo import Undo
+
+_FIRST: Final = 4
+"""Fetches in a child in place of a worker that is not forked."""
+_LAST_LOOK: Final = 64
+_MOST_LOOKS: Final = 24
+"""Fetches of one dataset that are watched, in all passes: each costs two snapshots of some milliseconds."""
+_ALL_LOOKS: Final = 96
+"""The same of all datasets: some scripts build another one for each pass."""
+_LIMIT_S: Final = 5.0
+"""For a child that is stuck: one takes `_HISTORY_S`, a few fetches and the fork of the process."""
+_SLOWEST_S: Final = 0.25
+"""A sample that takes longer is not fetched again to find out more."""
+_CANDIDATES: Final = 6
+_KEEPS: Final = (dict, set)
+"""Types of caches that can be emptied to find out what they are for."""
+_HISTORY: Final = 64
+_HISTORY_S: Final = 1.0
+"""Fetches before a sample is fetched again, and the time for them: a count may show slowly in the samples."""
+
+
+class FetchWatch:
+    """What fetches change, by the dataset that is fetched from.
+
+    Args:
+        state: Of the training process.
+        undo: Takes the hook back.
+    """
+
+    def __init__(self, state: State, undo: Undo) -> None:
+        self.state = state
+        self._undo = undo
+        self.is_on = False
+        """In the baseline alone: what is found is a fact of the script."""
+        self.is_measuring = False
+        """The window is open: a look would be measured as a part of a step."""
+        self.torch: Any = None
+        self.looks: dict[int, int] = {}
+        self.pure: set[str] = set()
+        """Paths of caches."""
+        self.begins: dict[int, Callable[[int], Any]] = {}
+        """What each worker is begun with (`worker_init_fn`), by the dataset."""
+        self.at_first: dict[int, dict[str, str]] = {}
+        """Paths and kinds of state that there was before the first fetch that was watched."""
+        self.opened: dict[int, frozenset[int]] = {}
+        """Descriptors that were open then: one that a fetch opens, each worker opens for itself."""
+        self.found: dict[int, FetchState] = {}
+        self.handles: dict[int, str] = {}
+        self.draws: set[int] = set()
+        """Datasets of which a worker's fetch drew from a generator that the loader seeds."""
+        self.spent_ns = 0
+        """Time spent on watching since `take_spent_ns`, in a fetch of the training process."""
+        self._all_looks = 0
+        self._alive: dict[int, weakref.ref[Any]] = {}
+        self._pipe: tuple[int, int] | None = None
+        self._made: list[dict[str, Any]] | None = None
+        """Reports of a child that fetches in place of a worker."""
+        self._reports: dict[int, dict[int, dict[str, Any]]] = {}
+
+    def install(self, torch: Any, loaders: Any) -> Callable[[], None]:
+        """Hook the making of fetchers, of which each pass over a loader, and each worker, has one.
+
+        Args:
+            torch: The module.
+            loaders: ``torch.utils.data.dataloader``.
+
+        Returns:
+            Takes the hook back.
+        """
+        self.torch = torch
+        kinds = loaders._DatasetKind
+        original = kinds.create_fetcher
+
+        def create_fetcher(
+            kind: Any, dataset: Any, auto_collation: Any, collate_fn: Any, drop_last: Any
+        ) -> Any:
+            if not self._is_watching():
+                return original(kind, dataset, auto_collation, collate_fn, drop_last)
+            # An iterable dataset may change as soon as it is asked for an iterator.
+            watched = self._watched(dataset, collate_fn, indexed=kind == kinds.Map)
+            fetcher = original(kind, dataset, auto_collation, collate_fn, drop_last)
+            if watched is not None:
+                watched.attach(fetcher)
+            return fetcher
+
+        return self._undo.replace(kinds, "create_fetcher", staticmethod(create_fetcher))
+
+    def _is_watching(self) -> bool:
+        return self.is_on and not self.is_measuring and "fetch_watch" not in self.state.faults.off
+
+    def _watched(self, dataset: Any, collate_fn: Any, *, indexed: bool) -> _Watched | None:
+        self._meet(dataset)
+        looks = self.looks.get(id(dataset), 0)
+        if id(dataset) in self.found or looks >= _MOST_LOOKS or self._all_looks >= _ALL_LOOKS:
+            return None
+        try:
+            return _Watched(self, dataset, collate_fn, indexed=indexed)
+        except Exception as error:
+            self.state.faults.note("fetch_watch", error)
+            return None
+
+    def _meet(self, dataset: Any) -> None:
+        """What is known by identity goes with the dataset: another one may get the same."""
+        key = id(dataset)
+        with contextlib.suppress(TypeError):  # a list has no weak references
+            if key not in self._alive:
+                self._alive[key] = weakref.ref(dataset, lambda _: self._forget(key))
+
+    def _forget(self, dataset: int) -> None:
+        for known in (
+            self._alive,
+            self.looks,
+            self.begins,
+            self.at_first,
+            self.opened,
+            self.found,
+            self.handles,
+            self._reports,
+        ):
+            known.pop(dataset, None)
+        self.draws.discard(dataset)
+
+    def take_spent_ns(self) -> int:
+        """Time that watching took since the last call."""
+        spent, self.spent_ns = self.spent_ns, 0
+        return spent
+
+    # Workers
+
+    def pass_begins(self, loader: Any) -> None:
+        """A loader is about to be iterated over; its workers report through a pipe that they inherit."""
+        dataset, begin = loader.dataset, loader.worker_init_fn
+        self._meet(dataset)
+        if begin is not None:
+            self.begins[id(dataset)] = begin
+        if not loader.num_workers:
+            return
+        if not _is_forked(loader):
+            self._fetch_in_child(loader)
+            return
+        # They cannot count for each other: those of the first passes watch, later ones do not.
+        self.note_looks(id(dataset), _MOST_LOOKS // 3)
+        if self.is_on and self._pipe is None:
+            with contextlib.suppress(OSError):
+                self._pipe = os.pipe()
+                os.set_blocking(self._pipe[0], False)
+                os.set_blocking(self._pipe[1], False)
+
+    def _fetch_in_child(self, loader: Any) -> None:
+        """Workers that are not forked have none of ours: a child makes the first fetches in their place."""
+        dataset = id(loader.dataset)
+        if self._is_watching() and dataset not in self.looks:
+            self.note_looks(dataset, _FIRST)
+            for report in answer_of(lambda: self._first_fetches(loader), limit_s=_LIMIT_S) or ():
+                self._note_report(report)
+
+    def _first_fetches(self, loader: Any) -> list[dict[str, Any]]:
+        """In the child: what the reports of a worker would say."""
+        self._made = []
+        self.looks.clear()
+        begin_worker(self.torch, loader.dataset, 0, loader.worker_init_fn)
+        made = self.torch.utils.data.dataloader._DatasetKind.create_fetcher(
+            loader._dataset_kind,
+            loader.dataset,
+            loader._auto_collation,
+            loader.collate_fn,
+            loader.drop_last,
+        )
+        for index in itertools.islice(loader._index_sampler, _FIRST):
+            made.fetch(index)
+        return self._made
+
+    def note_looks(self, dataset: int, count: int) -> None:
+        """So many fetches of a dataset are watched."""
+        self.looks[dataset] = self.looks.get(dataset, 0) + count
+        self._all_looks += count
+
+    def report(self, dataset: int, held: FetchState, start: list[Any]) -> None:
+        """Note what was found, here or from a worker in the training process."""
+        if self.state.active:
+            self.found[dataset] = held
+            return
+        begun = hashlib.sha256(repr(start).encode()).hexdigest()
+        self._send(dataset, start=begun, what=held.what[:500], by=held.by, sure=held.sure)
+
+    def report_draws(self, dataset: int) -> None:
+        """Note, in a worker, that a fetch drew from a generator that the loader seeds."""
+        if dataset not in self.draws and not self.state.active:
+            self.draws.add(dataset)
+            self._send(dataset, draws=True)
+
+    def _send(self, dataset: int, **found: object) -> None:
+        info = self.torch.utils.data.get_worker_info()
+        if info is None:
+            return
+        line = {"dataset": dataset, "worker": info.id, **found}
+        if self._made is not None:
+            self._made.append(line)
+        if self._made is not None or self._pipe is None:
+            return
+        with contextlib.suppress(OSError):
+            os.write(self._pipe[1], json.dumps(line).encode() + b"\n")
+
+    def state_of(self, dataset: Any) -> FetchState | None:
+        """What its fetches were seen to change; None where nothing was."""
+        self._read_reports()
+        reports = list(self._reports.get(id(dataset), {}).values())
+        if not reports:
+            return self.found.get(id(dataset))
+        first = reports[0]
+        starts = {report["start"] for report in reports}
+        apart = 1 < len(reports) == len(starts) and GENERATOR in str(first["what"])
+        sure = any(report["sure"] for report in reports)
+        return FetchState(what=first["what"], by=first["by"], sure=sure, apart=apart)
+
+    def has_drawn(self, dataset: Any) -> bool:
+        """Whether workers reported draws from the generators that the loader seeds in each of them."""
+        return id(dataset) in self.draws
+
+    def random_state(self) -> Any:
+        """State of the generators that a loader seeds in each worker."""
+        numpy = sys.modules.get("numpy.random")
+        state: Any = None if numpy is None else numpy.get_state()
+        # Generators other than the Mersenne twister show their state as a dict.
+        drawn = repr(state) if isinstance(state, dict) else state and (int(state[2]), int(state[1][0]))
+        # Not by way of NumPy, which PyTorch works without.
+        return random.getstate(), self.torch.get_rng_state().tolist(), drawn
+
+    def handle_of(self, dataset: Any) -> str:
+        """File that was open before the fetches and whose position they moved; empty without one."""
+        return self.handles.get(id(dataset), "")
+
+    def _read_reports(self) -> None:
+        text = b""
+        while self._pipe is not None:
+            try:
+                part = os.read(self._pipe[0], 1 << 16)
+            except OSError:  # nothing more for now
+                break
+            text += part
+        for line in text.splitlines():
+            with contextlib.suppress(ValueError, KeyError):
+                self._note_report(json.loads(line))
+
+    def _note_report(self, report: dict[str, Any]) -> None:
+        if report.get("draws"):
+            self.draws.add(report["dataset"])
+        else:
+            self._reports.setdefault(report["dataset"], {}).setdefault(report["worker"], report)
+
+    # Samplers
+
+    def order_begins(self, sampler: Any, dataset: Any = None) -> Snapshot | None:
+        """State of a sampler that is about to be asked for an order; None where it is not watched.
+
+        Args:
+            sampler: The sampler.
+            dataset: What is reached from it as well is no state of the sampler.
+        """
+        if not self._is_watching():
+            return None
+        try:
+            return Snapshot({"dataset": dataset, "sampler": sampler}, self.torch)
+        except Exception as error:
+            self.state.faults.note("fetch_watch", error)
+            return None
+
+    def order_made(
+        self, sampler: Any, before: Snapshot, dataset: Any = None, *, by: str = "sampler"
+    ) -> FetchState | None:
+        """What a sampler changed when it was asked for an order, or for indices, its generators aside."""
+        try:
+            after = Snapshot({"dataset": dataset, "sampler": sampler}, self.torch)
+            moved = [p for p in after.moved_since(before) if p.kind != GENERATOR and p.node.root == "sampler"]
+            if not moved:
+                return None
+            what = described(moved[0], after.codes, self.state.place)
+            return FetchState(what=what, by=by, sure=True)
+        except Exception as error:
+            self.state.faults.note("fetch_watch", error)
+            return None
+
+
+class _Watched:
+    """One fetcher whose first fetches are watched."""
+
+    def __init__(self, watch: FetchWatch, dataset: Any, collate_fn: Any, *, indexed: bool) -> None:
+        self._watch = watch
+        self._dataset = dataset
+        self._roots = {"dataset": dataset, "collate_fn": collate_fn}
+        self._indexed = indexed
+        # Not the fetcher itself, which holds this: a dataset lives no longer than it would by itself.
+        self._fetcher: Callable[[], Any] = _nothing
+        self._count = 0
+        self._random: Any = None
+        """In a worker: of the generators that it was seeded with, before a fetch."""
+        self._first = self._snapshot()
+        self._next: Snapshot | None = self._first
+        kinds = {path: piece.kind for path, piece in self._first.pieces.items()}
+        self._at_first = watch.at_first.setdefault(id(dataset), kinds)
+        self._opened = watch.opened.setdefault(id(dataset), frozenset(descriptors()))
+
+    def _snapshot(self) -> Snapshot:
+        return Snapshot(self._roots, self._watch.torch)
+
+    def attach(self, fetcher: Any) -> None:
+        """Stand before the fetcher's own `fetch`."""
+        self._fetcher = weakref.ref(fetcher)
+        fetcher.fetch = self._fetch
+
+    def _detach(self) -> None:
+        vars(self._fetcher() or self).pop("fetch", None)
+        self._next = None
+
+    def _original(self, index: Any) -> Any:
+        fetcher = self._fetcher()
+        try:
+            return type(fetcher).fetch(fetcher, index)
+        except StopIteration:
+            self._pass_ends()
+            raise
+
+    def _pass_ends(self) -> None:
+        """A stream may note at the end of a pass where the next one begins; copies in workers are lost."""
+        try:
+            if self._indexed or self._watch.is_measuring or id(self._dataset) in self._watch.found:
+                return
+            after = self._snapshot()
+            moved = self._of_stream(after.moved_since(self._first))
+            if moved:
+                what = described(moved[0], after.codes, self._watch.state.place)
+                held = FetchState(what=what, by=moved[0].node.root)
+                tokens = self._first.tokens([piece.node.path for piece in moved])
+                self._watch.report(id(self._dataset), held, tokens)
+        except Exception as error:
+            self._watch.state.faults.note("fetch_watch", error)
+
+    def _of_stream(self, moved: Sequence[Piece]) -> list[Piece]:
+        """Without what a pass makes for itself: each worker makes that as well."""
+        return [piece for piece in moved if self._is_old(piece) and piece.kind != OBJECT]
+
+    def _fetch(self, index: Any) -> Any:
+        self._count += 1
+        watch = self._watch
+        if watch.is_measuring:
+            self._detach()
+            return self._original(index)
+        # The first ones, and later ones at growing distances.
+        if self._count > 2 and self._count & (self._count - 1):
+            return self._original(index)
+        begin_ns = time.perf_counter_ns()
+        before, positions = self._before()
+        fetch_ns = time.perf_counter_ns()
+        data = self._original(index)
+        fetched_ns = time.perf_counter_ns()
+        try:
+            if before is not None:
+                self._judge(before, positions, index, (fetched_ns - fetch_ns) / 1e9)
+        except Exception as error:
+            watch.state.faults.note("fetch_watch", error)
+            self._detach()
+        if self._count >= _LAST_LOOK and self._indexed:
+            self._detach()
+        watch.spent_ns += time.perf_counter_ns() - begin_ns - (fetched_ns - fetch_ns)
+        return data
+
+    def _before(self) -> tuple[Snapshot | None, dict[int, tuple[int, int]]]:
+        try:
+            before, self._next = self._next or self._snapshot(), None
+            self._random = None if self._watch.state.active else self._watch.random_state()
+            return before, _positions(self._opened)
+        except Exception as error:
+            self._watch.state.faults.note("fetch_watch", error)
+            self._detach()
+            return None, {}
+
+    def _judge(
+        self, before: Snapshot, positions: dict[int, tuple[int, int]], index: Any, took_s: float
+    ) -> None:
+        watch, dataset = self._watch, id(self._dataset)
+        if self._random is not None and self._random != watch.random_state():
+            watch.report_draws(dataset)
+        watch.note_looks(dataset, 1)
+        for descriptor, place in _positions(positions).items():
+            if place[0] == positions[descriptor][0] and place[1] != positions[descriptor][1]:
+                watch.handles.setdefault(dataset, _file_name(descriptor))
+        after = self._snapshot()
+        moved = [piece for piece in after.moved_since(before) if piece.node.path not in watch.pure]
+        if not self._indexed:
+            moved = self._of_stream(moved)
+        if not moved:
+            return
+        lazily = not self._is_old(moved[0])
+        depends = True
+        if moved[0].kind != GENERATOR:
+            depends = self._depends(index, took_s, moved, made_once=all(_is_made(p, before) for p in moved))
+        if depends is False:
+            watch.pure |= {piece.node.path for piece in moved}
+            return
+        held = FetchState(
+            what=described(moved[0], after.codes, watch.state.place),
+            by=moved[0].node.root,
+            sure=depends is True and not lazily,
+            apart=watch.state.active and self._begins_apart(moved),
+        )
+        watch.report(dataset, held, self._first.tokens([piece.node.path for piece in moved]))
+        self._detach()
+
+    def _is_old(self, piece: Piece) -> bool:
+        """It was there before the first fetch."""
+        return self._at_first.get(piece.node.path) == piece.kind
+
+    def _begins_apart(self, moved: Sequence[Piece]) -> bool:
+        """Whether workers would begin with other generators than each other: begin two, in children."""
+        begin = self._watch.begins.get(id(self._dataset))
+        if begin is None or any(piece.kind != GENERATOR for piece in moved):
+            return False
+        paths = [piece.node.path for piece in moved]
+        starts = [answer_of(lambda n=n, b=begin: self._begun(n, b, paths), limit_s=_LIMIT_S) for n in (0, 1)]
+        return all(starts) and all(one != other for one, other in zip(*starts, strict=True))
+
+    def _begun(self, number: int, begin: Callable[[int], Any], paths: Sequence[str]) -> list[Any]:
+        """In a child: begin as this worker, and give the state of these generators."""
+        begin_worker(self._watch.torch, self._dataset, number, begin)
+        return self._snapshot().tokens(paths)
+
+    # Whether a sample depends on what was fetched before it
+
+    def _depends(self, index: Any, took_s: float, moved: Sequence[Piece], *, made_once: bool) -> bool | None:
+        """Fetch a sample of its own and after others, in children of this process.
+
+        Args:
+            index: What was fetched last.
+            took_s: How long that took.
+            moved: What it changed.
+            made_once: What was changed was not there before: a file that is opened by the first fetch.
+
+        Returns:
+            None where that cannot be found out, or where the samples are alike and each fetch still changes
+            something.
+        """
+        several = isinstance(index, (list, tuple))
+        indices: Sequence[Any] = index if several else (index,)
+        length = length_of(self._dataset, None)
+        whole = self._indexed and all(type(i) is int for i in indices) and bool(indices)
+        if not whole or not length or took_s / len(indices) > _SLOWEST_S:
+            return None
+        spread = (int(indices[0]) + k * (length // (_CANDIDATES + 1) + 1) for k in range(1, _CANDIDATES + 1))
+        fresh = [i % length for i in spread if i % length not in indices]
+        for candidate in fresh:
+            asked = [candidate] if several else candidate
+            alone = answer_of(lambda a=asked: self._alone(a), limit_s=_LIMIT_S)
+            if alone is None:
+                return None
+            sample, changes = alone
+            if not changes:
+                continue  # known already
+            others = [[i] if several else i for i in fresh if i != candidate][:2]
+            repeated = answer_of(lambda a=asked: self._alone(a), limit_s=_LIMIT_S)
+            later = answer_of(lambda a=asked, o=others: self._later(a, o), limit_s=_LIMIT_S)
+            if repeated is None or later is None or repeated[0] != sample:
+                return None
+            if later[0] != sample:
+                return True
+            return None if later[1] else False
+        if made_once and fresh:
+            return False
+        # All known already, such as the words of a text: what was kept is taken away instead.
+        kept = [piece.node.value for piece in moved]
+        if not fresh or not all(isinstance(value, _KEEPS) for value in kept):
+            return None
+        asked = [[i] if several else i for i in fresh]
+        whole, anew = (answer_of(lambda k=k: self._samples(asked, k), limit_s=_LIMIT_S) for k in ((), kept))
+        return False if whole is not None and whole == anew else None
+
+    def _samples(self, asked: Sequence[Any], emptied: Sequence[Any]) -> list[str]:
+        """In a child: samples, without what these containers hold."""
+        self._prepared()
+        for container in emptied:
+            container.clear()
+        seed_all(self._watch.torch, 2)
+        return [digest(self._original(one), self._watch.torch) for one in asked]
+
+    def _alone(self, asked: Any) -> tuple[str, bool]:
+        """In a child: a sample, and whether its fetch changed anything."""
+        before = self._prepared()
+        seed_all(self._watch.torch, 2)
+        sample = digest(self._original(asked), self._watch.torch)
+        return sample, bool(self._snapshot().moved_since(before))
+
+    def _later(self, asked: Any, others: Sequence[Any]) -> tuple[str, bool]:
+        """In a child: the same sample after others and itself, and whether it changes anything once more.
+
+        What each fetch overwrites, such as what a transform drew last, does not change then.
+        """
+        self._prepared()
+        seed_all(self._watch.torch, 1)
+        until_s = time.monotonic() + _HISTORY_S
+        for number in range(_HISTORY):
+            if number >= len(others) and time.monotonic() > until_s:
+                break
+            self._original(others[number % len(others)] if others else asked)
+        self._original(asked)
+        seed_all(self._watch.torch, 2)
+        sample = digest(self._original(asked), self._watch.torch)
+        before = self._snapshot()
+        seed_all(self._watch.torch, 2)
+        self._original(asked)
+        return sample, bool(self._snapshot().moved_since(before))
+
+    def _prepared(self) -> Snapshot:
+        # As a worker does: the threads of the parent are not there.
+        self._watch.torch.set_num_threads(1)
+        return self._snapshot()
+
+
+def _is_forked(loader: Any) -> bool:
+    context: Any = loader.multiprocessing_context or multiprocessing
+    return context.get_start_method() == "fork"
+
+
+def begin_worker(torch: Any, dataset: Any, number: int, begin: Callable[[int], Any] | None) -> None:
+    """In a child: begin as this one of two workers."""
+    workers, seed = torch.utils.data._utils.worker, 10 + number
+    workers._worker_info = workers.WorkerInfo(id=number, num_workers=2, seed=seed, dataset=dataset)
+    seed_all(torch, seed)
+    if begin is not None:
+        begin(number)
+
+
+def _nothing() -> None:
+    return
+
+
+def _is_made(piece: Piece, before: Snapshot) -> bool:
+    """Something in the place of None, or one more attribute."""
+    old = before.pieces[piece.node.path]
+    return old.token == repr(None) or (piece.kind == OBJECT == old.kind and piece.token[0] == old.token[0])
+
+
+def _positions(known: Any) -> dict[int, tuple[int, int]]:
+    """Files that are read from, among these descriptors: which file, and the position in it."""
+    found: dict[int, tuple[int, int]] = {}
+    for descriptor in known:
+        with contextlib.suppress(OSError):
+            if is_read_from(descriptor):
+                found[descriptor] = (os.fstat(descriptor).st_ino, os.lseek(descriptor, 0, os.SEEK_CUR))
+    return found
+
+
+def _file_name(descriptor: int) -> str:
+    try:
+        return f"file ({os.path.basename(os.readlink(f'/proc/self/fd/{descriptor}'))})"
+    except OSError:
+        return "file"

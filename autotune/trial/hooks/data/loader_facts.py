@@ -1,0 +1,109 @@
+"""A DataLoader by itself: what it was built with, and what can be told of its data set."""
+
+# What scripts hand over is of any type; narrowing it yields partly unknown types.
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import inspect
+import multiprocessing
+import sys
+from typing import Any
+
+from autotune.model.facts import LoaderFacts
+from autotune.trial.hooks.data.datasets import holds_cuda, looks_random, shares_out, source_of
+from autotune.trial.records.objects import attribute_of, length_of
+
+
+def described(loader: Any, torch: Any) -> LoaderFacts:
+    """A loader as it was built, without what its fetches tell."""
+    dataset = getattr(loader, "dataset", None)
+    iterable = isinstance(dataset, torch.utils.data.IterableDataset)
+    sampler = getattr(loader, "batch_sampler", None)
+    custom = sampler is not None and type(sampler) is not torch.utils.data.BatchSampler
+    batch_size = getattr(loader, "batch_size", None)
+    if batch_size is None and not custom:
+        batch_size = getattr(sampler, "batch_size", None)
+    source = source_of(type(dataset))
+    counted = getattr(loader, "_IterableDataset_len_called", None)
+    length = length_of(loader, None)
+    if iterable:
+        # Torch warns of data sets that yield more than they said when asked.
+        loader._IterableDataset_len_called = counted
+    return LoaderFacts(
+        site="",
+        batch_size=batch_size,
+        num_workers=int(getattr(loader, "num_workers", 0)),
+        prefetch_factor=getattr(loader, "prefetch_factor", None),
+        pin_memory=bool(getattr(loader, "pin_memory", False)),
+        persistent_workers=bool(getattr(loader, "persistent_workers", False)),
+        kind="iterable" if iterable else "map",
+        custom_batch_sampler=custom,
+        drop_last=bool(getattr(sampler, "drop_last", getattr(loader, "drop_last", False))),
+        shards=iterable and shares_out(dataset, source),
+        length=length,
+        dataset_length=length_of(dataset, None),
+        cuda_tensors=holds_cuda(dataset, torch),
+        random=looks_random(dataset, source),
+        shuffles=not iterable and _draws_order(loader, torch),
+        mp_context=_wanted_method(loader),
+    )
+
+
+def batch_size_of(loader: Any, torch: Any) -> int | None:
+    """Samples of a full batch as the loader itself has it; None where it does not say."""
+    size = getattr(loader, "batch_size", None)
+    sampler = getattr(loader, "batch_sampler", None)
+    if size is None and type(sampler) is torch.utils.data.BatchSampler:
+        size = getattr(sampler, "batch_size", None)
+    return size if isinstance(size, int) else None
+
+
+def ratio_of(found: int, loader: Any, torch: Any) -> float:
+    """What is counted in the first batch, per sample of the loader: 2 for two views of each."""
+    size = batch_size_of(loader, torch)
+    if not size or not found or found == size:
+        return 1.0
+    whole = (length_of(getattr(loader, "batch_sampler", None), 0) or 0) > 1
+    return found / size if whole or found % size == 0 else 1.0
+
+
+def _draws_order(loader: Any, torch: Any) -> bool:
+    """Whether the order of the samples is drawn anew for every epoch, as far as can be told."""
+    sampler = getattr(loader, "sampler", None)
+    batches = getattr(loader, "batch_sampler", None)
+    if batches is not None and type(batches) is not torch.utils.data.BatchSampler:
+        return True
+    return not isinstance(getattr(batches, "sampler", sampler), torch.utils.data.SequentialSampler)
+
+
+def settles_at_once(iterator: Any) -> bool:
+    """Whether code of the script's own made the order of this iterator before anybody asked for a batch.
+
+    A generator runs nothing before the first batch, so that to ask it twice does no harm.
+    """
+    sampler = getattr(iterator, "_index_sampler", None)
+    order = getattr(iterator, "_sampler_iter", None)
+    if order is None or inspect.isgenerator(order):
+        return False
+    return str(attribute_of(type(sampler), "__module__")).partition(".")[0] not in ("torch", "builtins")
+
+
+def start_method(iterator: Any) -> str:
+    """How an iterator's workers came into being; empty without workers."""
+    workers = getattr(iterator, "_workers", None)
+    popen = getattr(workers[0], "_popen", None) if workers else None
+    return str(getattr(popen, "method", ""))
+
+
+def _wanted_method(loader: Any) -> str:
+    """How a loader would start workers, without settling it for the whole process by asking."""
+    context = getattr(loader, "multiprocessing_context", None)
+    name = getattr(context, "_name", None) or multiprocessing.get_start_method(allow_none=True)
+    return name or ("forkserver" if sys.version_info >= (3, 14) else "fork")
+
+
+def collates_itself(loader: Any) -> bool:
+    """A collate function that is not torch's makes the loader's batches."""
+    function = attribute_of(loader, "collate_fn")
+    return not str(attribute_of(function, "__module__")).startswith("torch.")

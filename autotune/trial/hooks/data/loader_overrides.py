@@ -1,0 +1,145 @@
+"""Keywords with which the training loader is built instead of the script's own."""
+
+# What scripts hand over is of any type; narrowing it yields partly unknown types.
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autotune.trial.records.objects import attribute_of, length_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from inspect import Signature
+
+    from autotune.model.config import Value
+    from autotune.trial.runtime.state import State
+
+_WORKER_ONLY = ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
+
+
+class Overrides:
+    """What knobs want of the training loader, and which of the loaders that are built is meant."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._torch: Any = None
+        self.sites: set[str] = set()
+        """Where loaders that are meant are built; without any, it is told by how they are built."""
+        self.wanted: dict[str, Value | None] = {}
+        """Keyword -> value; None removes the argument."""
+
+    def install(self, torch: Any) -> None:
+        """Torch has been imported."""
+        self._torch = torch
+
+        self.reference: int | None = None
+        """Own batch size of the loaders that a search has seen; else that of the first."""
+        self.watched = False
+        """Loaders of another size are looked for although no keyword is changed: steps are made of parts."""
+        self.left_alone = False
+        """The loader that was built last has batches of another size than those, and keeps them."""
+        self.on_other_size: Callable[[int, int, str], None] | None = None
+        """Called with its size, theirs, and where it is built, if it shuffles as one that trains does."""
+
+    def is_target(
+        self, sites: list[str], signature: Signature, args: Any, kwargs: Any, *, first: bool
+    ) -> bool:
+        """Whether the loader that is built with these arguments is the one that is meant.
+
+        Args:
+            sites: Of the user frames that build it.
+            signature: What takes the arguments.
+            args: With the loader itself as the first.
+            kwargs: Those by keyword.
+            first: None was built before it.
+        """
+        if self.sites:
+            return bool({sites[0], "<".join(sites)} & self.sites) if sites else False
+        return first or self._shuffles(signature.bind(*args, **kwargs).arguments)
+
+    def _shuffles(self, given: Mapping[str, Any]) -> bool:
+        """Whether a loader is built as those that train are."""
+        if given.get("shuffle"):
+            return True
+        for name in ("sampler", "batch_sampler"):
+            sampler = given.get(name)
+            inner = getattr(sampler, "sampler", sampler)
+            if sampler is not None and type(inner).__name__ != "SequentialSampler":
+                return True
+        return isinstance(given.get("dataset"), self._torch.utils.data.IterableDataset)
+
+    def meet(self, own: Any, given: Mapping[str, Any], site: str) -> None:
+        """A loader that is meant is about to be built; whether the search knows its size."""
+        self.left_alone = False
+        if type(own) is not int:
+            return
+        self.reference = self.reference or own
+        self.left_alone = own != self.reference
+        if self.left_alone and self.on_other_size is not None and self._shuffles(given):
+            self.on_other_size(own, self.reference, site)
+
+    def own_of(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What the script itself builds a loader with, of what may be changed and given back."""
+        sampler = given.get("batch_sampler")
+        size = given.get("batch_size", 1) if sampler is None else attribute_of(sampler, "batch_size")
+        return {
+            "batch_size": size,
+            "num_workers": given.get("num_workers", 0),
+            "persistent_workers": given.get("persistent_workers", False),
+            "prefetch_factor": given.get("prefetch_factor"),
+        }
+
+    def apply(self, given: dict[str, Any]) -> None:
+        """Put what is wanted among the arguments of a loader that is about to be built."""
+        for keyword, value in self.wanted.items():
+            if keyword == "batch_size":
+                if not self.left_alone:
+                    self._apply_batch(given, value)
+            elif value is None:
+                given.pop(keyword, None)
+            else:
+                given[keyword] = value
+        if not given.get("num_workers"):
+            for keyword in _WORKER_ONLY:
+                if given.get(keyword) and self.wanted.get(keyword):
+                    self._state.refusals[keyword] = f"{keyword} has no meaning without loader workers."
+                given.pop(keyword, None)
+
+    def _apply_batch(self, given: dict[str, Any], value: Any) -> None:
+        sampler = given.get("batch_sampler")
+        standard = self._torch.utils.data.BatchSampler
+        if sampler is not None and type(sampler) is not standard:
+            name = type(sampler).__name__
+            self._state.refusals["batch_size"] = (
+                f"The training loader has a batch sampler of its own ({name})."
+            )
+        elif sampler is not None:
+            given["batch_sampler"] = standard(sampler.sampler, value, sampler.drop_last)
+        elif "batch_size" in given and given["batch_size"] is None:
+            self._state.refusals["batch_size"] = "The dataset makes the batches itself (batch_size=None)."
+        elif length_of(given.get("dataset"), value) < value:
+            self._state.refusals["batch_size"] = f"A batch of {value} is larger than the data set."
+        else:
+            given["batch_size"] = value
+
+
+def hand_back(loader: Any, keyword: str, value: Any, torch: Any) -> None:
+    """Give a loader that was built the script's own value: batches at once, workers from the next pass on."""
+    # A DataLoader refuses to have these assigned.
+    held: dict[str, Any] = loader.__dict__
+    if held.get(keyword) == value:
+        return
+    if keyword == "batch_size":
+        sampler: Any = held.get("batch_sampler")
+        if type(sampler) is torch.utils.data.BatchSampler:
+            sampler.batch_size = value
+        if held.get("batch_size") is not None:
+            held["batch_size"] = value
+        return
+    held[keyword] = value
+    if not held.get("num_workers"):
+        held["persistent_workers"], held["prefetch_factor"] = False, None
+    # Workers that live end with the pass that they are read in.
+    held["_iterator"] = None

@@ -1,0 +1,232 @@
+"""What can be reached from a dataset, a collate function or a sampler: a bounded walk over objects.
+
+Attributes, slots, members of containers, closures, partial functions, running generators and iterators are
+followed, and so are the globals and class attributes that the user's own functions name. Nothing is called
+that belongs to the script, and nothing is changed.
+"""
+
+# What scripts hand over is of any type; narrowing it yields partly unknown types.
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import operator
+import sys
+import time
+import warnings
+from collections import deque
+from itertools import islice
+from types import CodeType, FunctionType, GeneratorType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from autotune.trial.records.objects import WIDE, attribute_of, function_of, held_by, locals_of
+from autotune.trial.runtime.state import is_user_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_MOST_NODES: Final = 4096
+_DEEPEST: Final = 8
+_LIMIT_S: Final = 0.02
+"""A walk of 4,096 objects takes about 10 ms here; the rest is for slower machines."""
+_CLOCK_EACH: Final = 64
+_PLAIN: Final = (bool, int, float, complex, str, bytes, bytearray, type(None), range, slice, type, ModuleType)
+_CONTAINERS: Final = (dict, list, tuple, deque)
+_FUNCTIONS: Final = (FunctionType, MethodType, functools.partial)
+_CLOSED: Final = (
+    "autotune.",
+    "logging",
+    "threading",
+    "_thread",
+    "multiprocessing.",
+    "weakref",
+    "concurrent.",
+)
+"""Modules whose objects have no state of a dataset in them, or share it between processes on purpose."""
+_NOT_FETCHING: Final = frozenset({"__init__", "__del__", "__repr__", "__str__"})
+"""Methods that no fetch calls: what only they name is not reached."""
+_OWN_STATE: Final = "torch.utils.data.datapipes."
+"""Whose private attributes are set by the loader that iterates over them, in each worker."""
+
+
+class Node(NamedTuple):
+    """One object and the way to it.
+
+    Args:
+        path: ``dataset.transform.rng``.
+        value: The object.
+        holder: What holds it, None for a root.
+        name: Attribute or global by which it is held; empty for a member of a container.
+        root: Name of the root that it was reached from.
+        depth: Steps from there.
+    """
+
+    path: str
+    value: Any
+    holder: Any = None
+    name: str = ""
+    root: str = ""
+    depth: int = 0
+
+
+class Walk:
+    """The nodes below some roots, nearest first; `codes` are the user's functions on the way.
+
+    Args:
+        roots: Name -> object.
+    """
+
+    def __init__(self, roots: Mapping[str, Any]) -> None:
+        self.nodes: list[Node] = []
+        self.codes: list[CodeType] = []
+        seen: dict[int, Any] = {}
+        until_s = time.monotonic() + _LIMIT_S
+        pending = deque(Node(path, value, root=path) for path, value in roots.items())
+        while pending and len(self.nodes) < _MOST_NODES:
+            node = pending.popleft()
+            if id(node.value) in seen and not issubclass(type(node.value), _PLAIN):
+                continue
+            # Held here, so that no other object gets the same identity.
+            seen[id(node.value)] = node.value
+            self.nodes.append(node)
+            if len(self.nodes) % _CLOCK_EACH == 0 and time.monotonic() > until_s:
+                break
+            if node.depth < _DEEPEST:
+                # Objects may answer questions about them with any error.
+                with contextlib.suppress(Exception):
+                    for item in self._below(node):
+                        pending.append(item._replace(root=node.root, depth=node.depth + 1))
+
+    def _below(self, node: Node) -> Iterator[Node]:
+        # By its type alone: asked for its class, an object that stands for another one would make that.
+        value, kind = node.value, type(node.value)
+        if issubclass(kind, _PLAIN) or _is_closed(kind):
+            return
+        if issubclass(kind, _FUNCTIONS):
+            yield from self._of_function(node)
+        elif issubclass(kind, dict):
+            for key, item in list(islice(value.items(), WIDE)):
+                yield Node(f"{node.path}[{str(key)[:20]!r}]", item, value)
+        elif issubclass(kind, (list, tuple, deque)):
+            for place in _places(len(value)):
+                yield Node(f"{node.path}[{place}]", value[place], value)
+        if kind in _CONTAINERS:
+            return
+        if issubclass(kind, GeneratorType):
+            frame = value.gi_frame
+            for name, item in ({} if frame is None else locals_of(frame)).items():
+                yield Node(f"{node.path}.{name}", item, value, name)
+        elif is_opaque_iterator(value):
+            for place, item in enumerate(_inside(value)):
+                yield Node(f"{node.path}[{place}]", item, value)
+        elif not issubclass(kind, _FUNCTIONS):
+            yield from self._of_object(node)
+
+    def _of_object(self, node: Node) -> Iterator[Node]:
+        held = held_by(node.value)
+        if type(node.value).__module__.startswith(_OWN_STATE):
+            held = {name: item for name, item in held.items() if not name.startswith("_")}
+        for cls in type(node.value).__mro__:
+            slots = vars(cls).get("__slots__", ())
+            for name in (slots,) if isinstance(slots, str) else slots:
+                if name not in ("__dict__", "__weakref__"):
+                    held.setdefault(name, attribute_of(node.value, name))
+        for name, item in held.items():
+            if not str(name).startswith("_autotune"):
+                yield Node(f"{node.path}.{name}", item, node.value, name)
+        for cls in type(node.value).__mro__:
+            if not _is_users(cls):
+                continue
+            for name, item in list(vars(cls).items()):
+                function = function_of(item)
+                if function is not None and name not in _NOT_FETCHING:
+                    yield Node(f"{node.path}.{name}()", function, node.value, name)
+                elif function is None and not name.startswith("__") and name not in held:
+                    yield Node(f"{node.path}.{name}", item, node.value, name)
+
+    def _of_function(self, node: Node) -> Iterator[Node]:
+        value: Any = node.value
+        if isinstance(value, MethodType):
+            yield Node(node.path, value.__self__, value, node.name)
+            yield Node(f"{node.path}()", value.__func__, value, node.name)
+            return
+        if isinstance(value, functools.partial):
+            yield Node(f"{node.path}()", value.func, value, node.name)
+            named = {**{str(n): item for n, item in enumerate(value.args)}, **value.keywords}
+            for name, item in named.items():
+                yield Node(f"{node.path}.{name}", item, value, name)
+            return
+        code = value.__code__
+        for name, cell in zip(code.co_freevars, value.__closure__ or (), strict=False):
+            try:
+                yield Node(f"{node.path}.{name}", cell.cell_contents, value, name)
+            except ValueError:  # not bound yet
+                continue
+        for name, item in [*held_by(value).items(), *(value.__kwdefaults__ or {}).items()]:
+            yield Node(f"{node.path}.{name}", item, value, name)
+        for place, item in enumerate(value.__defaults__ or ()):
+            yield Node(f"{node.path}.default{place}", item, value, "")
+        if not is_user_file(code.co_filename):
+            return
+        self.codes.append(code)
+        names = list(_names_in(code))
+        for name in names:
+            item = value.__globals__.get(name)
+            if isinstance(item, ModuleType):
+                if is_user_file(str(attribute_of(item, "__file__") or "<")):
+                    for inner in names:
+                        if inner in vars(item):
+                            yield Node(f"{name}.{inner}", vars(item)[inner], item, inner)
+            elif isinstance(item, type):
+                if _is_users(item):
+                    for inner, held in list(vars(item).items()):
+                        if not inner.startswith("__") and function_of(held) is None:
+                            yield Node(f"{name}.{inner}", held, item, inner)
+            elif name in value.__globals__:
+                yield Node(name, item, value, name)
+
+
+def _is_closed(kind: type) -> bool:
+    module = str(attribute_of(kind, "__module__"))
+    if module.startswith(_CLOSED):
+        return True
+    # Loaders are walked from their parts; numbers and arrays have no members.
+    return module == "torch.utils.data.dataloader" and kind.__name__ == "DataLoader"
+
+
+def _is_users(cls: type) -> bool:
+    module = sys.modules.get(str(attribute_of(cls, "__module__")))
+    return is_user_file(str(attribute_of(module, "__file__") or "<"))
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    """Names of globals and attributes in a function and in those that it defines."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_in(constant)
+
+
+def _places(length: int) -> Iterator[int]:
+    yield from range(min(length, WIDE))
+    if length > WIDE:
+        yield length - 1
+
+
+def is_opaque_iterator(value: Any) -> bool:
+    """An iterator that is written in C, and has no attributes to look at."""
+    return hasattr(type(value), "__next__") and not hasattr(value, "__dict__")
+
+
+def _inside(iterator: Any) -> list[Any]:
+    """What an iterator is made of: as it would be copied, where it is Python's, else what it refers to."""
+    # Those of dictionaries and sets list all that is left in them.
+    is_short = operator.length_hint(iterator, 0) <= _MOST_NODES
+    if is_short and type(iterator).__module__ in ("builtins", "itertools"):
+        with contextlib.suppress(Exception), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return list(iterator.__reduce__()[1:])
+    return gc.get_referents(iterator)

@@ -1,0 +1,145 @@
+"""Under `apply`: whether the script changes what workers have a copy of, while they live.
+
+A search sees the first passes; a curriculum, or a last epoch without augmentation, comes later. What a
+fetch reads is compared where a pass begins and ends, and within one at intervals that keep the time for it
+below one thousandth.
+"""
+
+# What scripts hand over is of any type; narrowing it yields partly unknown types.
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from autotune.trial.records.fetch_state import FetchState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autotune.trial.records.fetch_state import Key
+    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.undo import Undo
+
+_EACH_NS: Final = 1_000_000_000
+_SHARE: Final = 1000
+"""Within a pass the next comparison follows after `_EACH_NS`, or so many times what the last one took."""
+_ATTRIBUTE: Final = "_autotune_workers"
+
+
+class _Watched:
+    """One loader with workers."""
+
+    def __init__(self, loader: Any) -> None:
+        self.state = FetchState(loader.dataset, loader.collate_fn, loader.worker_init_fn)
+        self.started = self.state.snapshot()
+        """What a fetch read when the workers were started."""
+        self.due_ns = time.perf_counter_ns() + _EACH_NS
+
+    def changed(self) -> Key | None:
+        """What a fetch reads otherwise than when the workers were started."""
+        begun_ns = time.perf_counter_ns()
+        key = self.state.changed(self.started, self.state.snapshot())
+        now_ns = time.perf_counter_ns()
+        self.due_ns = now_ns + max(_EACH_NS, _SHARE * (now_ns - begun_ns))
+        return key
+
+
+class WorkerWatch:
+    """Compares, and reports what has changed.
+
+    Args:
+        state: Of the process.
+        withdraw: Called with the knob that is contradicted, and why.
+        has_own: Whether the script builds a loader with workers itself: that one is its own affair.
+    """
+
+    def __init__(
+        self, state: State, withdraw: Callable[[str, str], None], has_own: Callable[[Any], bool]
+    ) -> None:
+        self._has_own = has_own
+        self._state = state
+        self._withdraw = withdraw
+        self._done = False
+
+    def install(self, torch: Any, undo: Undo) -> None:
+        """Put it in below the hooks of the loader, which are taken out again."""
+        cls = torch.utils.data.DataLoader
+        base = sys.modules[cls.__module__]._BaseDataLoaderIter
+        begin, advance = cls.__iter__, base.__next__
+        clock = time.perf_counter_ns
+
+        @functools.wraps(begin)
+        def iter_(this: Any) -> Any:
+            watched = self._guarded(this)
+            iterator = begin(this)
+            if watched is not None and hasattr(iterator, "_workers"):
+                iterator.__dict__[_ATTRIBUTE] = watched
+            return iterator
+
+        @functools.wraps(advance)
+        def next_(this: Any) -> Any:
+            watched = this.__dict__.get(_ATTRIBUTE)
+            if watched is None:
+                return advance(this)
+            try:
+                batch = advance(this)
+            except StopIteration:
+                self._compare(watched)
+                raise
+            if clock() > watched.due_ns:
+                self._compare(watched)
+            return batch
+
+        undo.assign(cls, "__iter__", iter_)
+        undo.assign(base, "__next__", next_)
+
+    def _guarded(self, loader: Any) -> _Watched | None:
+        try:
+            if self._done or not loader.num_workers or not self._state.here() or self._has_own(loader):
+                return None
+            return self._begins(loader)
+        except Exception as error:
+            self._state.faults.note("worker_watch", error)
+            return None
+
+    def _begins(self, loader: Any) -> _Watched:
+        """A pass is about to begin; workers that are started for it get what there is now."""
+        watched: _Watched | None = loader.__dict__.get(_ATTRIBUTE)
+        if watched is not None and loader.persistent_workers and loader.__dict__.get("_iterator") is not None:
+            key = watched.changed()
+            if key is None:
+                return watched
+            self._withdraw(
+                "persistent_workers",
+                f"the script changed {watched.state.text(key)} between two passes, and workers that outlive "
+                "a pass keep their own",
+            )
+        # Anew for each start of workers: nothing that the script has replaced meanwhile is held or compared.
+        watched = _Watched(loader)
+        if loader.persistent_workers:
+            loader.__dict__[_ATTRIBUTE] = watched
+        else:
+            loader.__dict__.pop(_ATTRIBUTE, None)
+        return watched
+
+    def _compare(self, watched: _Watched) -> None:
+        """Within a pass, or at its end: the workers that live have what there was when they were started."""
+        if self._done or not self._state.here():
+            return
+        try:
+            key = watched.changed()
+            if key is not None:
+                self._done = True
+                what = watched.state.text(key)
+                self._withdraw(
+                    "num_workers",
+                    f"the script changed {what} inside a pass, and workers have copies of their own; "
+                    "the next pass has none",
+                )
+        except Exception as error:
+            self._done = True
+            self._state.faults.note("worker_watch", error)

@@ -1,0 +1,1 @@
+"""Hooks on training frameworks."""

@@ -1,0 +1,73 @@
+"""DeepSpeed's configuration with another value in it. Standard library only."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from autotune.model.config import Value
+
+_ACCUMULATION = "gradient_accumulation_steps"
+_MICRO = "train_micro_batch_size_per_gpu"
+_BATCH = "train_batch_size"
+_AUTOCAST = "torch_autocast"
+_FORMATS = {"bf16": "bfloat16", "fp16": "float16"}
+
+
+def configuration(given: Any, name: str, value: Value) -> Any:
+    """A copy of a configuration in which this entry has this value.
+
+    Args:
+        given: A dictionary, or the path of a file of JSON (Hjson where that is there). What is neither comes
+            back as it is, for DeepSpeed to say what is wrong with it.
+        name: ``gradient_accumulation_steps``, or ``torch_autocast`` for a number format.
+        value: Micro-batches per step; ``fp32`` or ``bf16``.
+    """
+    held = _read(given)
+    if held is None:
+        return given
+    if name == _AUTOCAST:
+        own = held.get(_AUTOCAST)
+        form = _FORMATS.get(str(value))
+        told = {"enabled": form is not None, **({} if form is None else {"dtype": form})}
+        return {**held, _AUTOCAST: {**(own if isinstance(own, dict) else {}), **told}}
+    if name == _ACCUMULATION:
+        held = _in_parts(held, value)
+    return {**held, name: value}
+
+
+def _read(given: Any) -> dict[str, Any] | None:
+    if isinstance(given, dict):
+        return dict(given)
+    try:
+        with open(os.fspath(given), encoding="utf-8") as file:
+            # With comments as well, as DeepSpeed reads it.
+            read = getattr(sys.modules.get("hjson"), "load", json.load)(file)
+    except (OSError, TypeError, ValueError):
+        return None
+    return read if isinstance(read, dict) else None
+
+
+def _in_parts(held: dict[str, Any], parts: Any) -> dict[str, Any]:
+    """The same batch of a step, in parts of another size: DeepSpeed counts samples by what stands here."""
+    micro, whole, before = held.get(_MICRO), held.get(_BATCH), held.get(_ACCUMULATION) or 1
+    if whole is None and isinstance(micro, int) and isinstance(before, int):
+        whole = micro * before * _world()
+    if not isinstance(whole, int) or not isinstance(parts, int) or whole % (parts * _world()):
+        # DeepSpeed ends where one does not follow from the others. What it counts is off then, nothing else.
+        left = {key: kept for key, kept in held.items() if key != _BATCH}
+        if micro is not None or not isinstance(whole, int):
+            return left if micro is not None else held
+        before = before if isinstance(before, int) else 1
+        return {**left, _MICRO: max(1, whole // (before * _world()))}
+    return {**held, _BATCH: whole, _MICRO: whole // (parts * _world())}
+
+
+def _world() -> int:
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return 1
+    return int(distributed.get_world_size())

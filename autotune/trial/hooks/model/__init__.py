@@ -1,0 +1,1 @@
+"""Hooks on the trained module: its calls, outputs, random numbers and compilation."""

@@ -1,0 +1,125 @@
+"""What is compiled as one piece: the whole root, or each of its repeated blocks."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autotune.trial.hooks.model.repeated_blocks import Blocks
+    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.undo import Undo
+
+
+class Regions:
+    """Implements `RegionSeam`."""
+
+    def __init__(self, state: State, undo: Undo, blocks: Blocks) -> None:
+        self._state = state
+        self._undo = undo
+        self._blocks = blocks
+        self.by_block = False
+        self._calls: list[weakref.ref[BlockCall]] = []
+        self._called = False
+        self.compiled: Callable[[], bool] = _never
+        """Whether the compiler made code of the trained module."""
+
+    def set(self, region: str) -> None:
+        """``whole``, or ``block`` for each of the repeated blocks."""
+        self.by_block = region == "block"
+        self._undo.then(self._release)
+
+    def observed(self) -> str | None:
+        """What compiled code was called for; None before that."""
+        if "root" in self._state.faults.off or not self.compiled():
+            return None
+        if not self.by_block:
+            return "whole"
+        if self.calls:
+            self._called = all(call.called for call in self.calls)
+        return "block" if self._called else None
+
+    def take(self, root: Any, compiled: Callable[[Any], Any]) -> bool:
+        """Compile parts of a root, each in place; whether that was asked for, or has to be, and can be."""
+        wrapped = _wrapped(root)
+        if not self.by_block and wrapped is None:
+            return False
+        blocks = self._blocks.of(root) if self.by_block else [wrapped]
+        if not blocks:
+            self._state.refusals.setdefault(
+                "compile_region", "The trained module has no repeated blocks that could be compiled."
+            )
+            return False
+        for block in blocks:
+            call = BlockCall(compiled(block), block)
+            block.__dict__["_compiled_call_impl"] = call
+            self._calls.append(weakref.ref(call))
+        return True
+
+    @property
+    def calls(self) -> list[BlockCall]:
+        """Of the blocks that are alive."""
+        return [call for call in (reference() for reference in self._calls) if call is not None]
+
+    def _release(self) -> None:
+        for call in self.calls:
+            call.release()
+        self._calls.clear()
+        self.by_block = False
+
+
+_WRAPPERS = frozenset({"DistributedDataParallel", "DeepSpeedEngine"})
+
+
+def _wrapped(root: Any) -> Any:
+    """The model within a wrapper that adds up gradients between processes; None where there is none.
+
+    Dynamo leaves the frames of `DistributedDataParallel` eager, and cuts what it compiles below it where the
+    wrapper's buckets end. A call of `DeepSpeedEngine` is full of context managers and timers, which would cut
+    it into pieces.
+    """
+    is_wrapper = any(kind.__name__ in _WRAPPERS for kind in type(root).__mro__)
+    return getattr(root, "module", None) if is_wrapper else None
+
+
+class BlockCall:
+    """Stands in a block's ``_compiled_call_impl``, the slot that pickles and copies leave out."""
+
+    def __init__(self, compiled: Callable[..., Any], module: Any) -> None:
+        self._compiled = compiled
+        self._module: weakref.ref[Any] = weakref.ref(module)
+        self._previous = module.__dict__.get("_compiled_call_impl")
+        self.called = False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        out = self._compiled(*args, **kwargs)
+        self.called = True
+        return out
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Nothing: a block that writes or copies what it holds by itself takes none of this along."""
+        return type(None), ()
+
+    def __deepcopy__(self, memo: Any) -> None:
+        """Nothing, as in a pickle."""
+        return
+
+    def module(self) -> Any:
+        """The block, as long as it is alive and called through this."""
+        block = self._module()
+        return block if block is not None and block.__dict__.get("_compiled_call_impl") is self else None
+
+    def release(self) -> None:
+        """Give the block back what stood in the slot."""
+        block = self.module()
+        if block is None:
+            return
+        del block.__dict__["_compiled_call_impl"]
+        if self._previous is not None:
+            block.__dict__["_compiled_call_impl"] = self._previous
+
+
+def _never() -> bool:
+    return False

@@ -1,0 +1,83 @@
+"""Every graph that dynamo hands to a compiler: what stands in it, told to the seams that ask.
+
+Code that is compiled runs without us; what it holds can only be read while it is compiled.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from autotune.trial.hooks.model.number_formats import in_compiled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from autotune.trial.runtime.imports import AfterImport
+    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.undo import Undo
+
+
+class Graphs:
+    """Tells observers of each graph of training code, before it is compiled.
+
+    An observer is called with the names of the functions that the graph calls, those of its inner
+    graphs (checkpointed parts) included.
+    """
+
+    def __init__(self, state: State, undo: Undo, hooks: AfterImport) -> None:
+        self._state = state
+        self._undo = undo
+        self._hooks = hooks
+        self._torch: Any = None
+        self._observers: list[Callable[[list[str]], None]] = []
+        self.count = 0
+        self.formats: Counter[str] = Counter()
+        """Elements that products of these graphs make, by format."""
+
+    def watch(self, observer: Callable[[list[str]], None]) -> None:
+        """Tell this observer too."""
+        self._observers.append(observer)
+
+    def install(self, torch: Any) -> None:
+        """Wait for dynamo; nothing is imported that the script does not use."""
+        self._torch = torch
+        self._hooks.on("torch._dynamo.output_graph", self._arm)
+
+    def _arm(self, module: Any) -> None:
+        try:
+            self._wrap(module.OutputGraph)
+        except Exception as error:
+            self._state.faults.note("graphs", error)
+
+    def _wrap(self, cls: Any) -> None:
+        original = cls.call_user_compiler
+
+        @functools.wraps(original)
+        def call_user_compiler(this: Any, graph: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._state.active and self._torch.is_grad_enabled():
+                try:
+                    self._tell(graph)
+                except Exception as error:
+                    self._state.faults.note("graphs", error)
+            return original(this, graph, *args, **kwargs)
+
+        self._undo.assign(cls, "call_user_compiler", call_user_compiler)
+
+    def _tell(self, graph: Any) -> None:
+        self.count += 1
+        try:
+            self.formats += in_compiled(graph)
+        except Exception as error:
+            self._state.faults.note("formats", error)
+        names = list(_called(graph))
+        for observer in self._observers:
+            observer(names)
+
+
+def _called(module: Any) -> Iterator[str]:
+    for inner in module.modules():
+        for node in getattr(getattr(inner, "graph", None), "nodes", ()):
+            if node.op == "call_function":
+                yield str(getattr(node.target, "__name__", node.target))

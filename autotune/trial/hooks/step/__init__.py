@@ -1,0 +1,1 @@
+"""Hooks on an optimizer step: backward passes, losses, gradients and the optimizer itself."""

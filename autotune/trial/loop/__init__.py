@@ -1,0 +1,1 @@
+"""The source of the training loop: what its statements assign, iterate over and compute from constants."""

@@ -1,0 +1,75 @@
+"""Values of the user's own source that are replaced as its files are compiled; what is on the disk stays.
+
+A syntax tree with other values in the same places is compiled under the file's own name, so that tracebacks
+and line numbers are those of the file. Compiled files that Python keeps are neither read nor written for it.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from importlib.machinery import SourceFileLoader
+from typing import TYPE_CHECKING, Any
+
+from autotune.model.change import Constant
+from autotune.source.constants import rewritten
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import CodeType
+
+    from autotune.model.change import Change
+    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.undo import Undo
+
+
+class Constants:
+    """The values that are wanted of each file.
+
+    Args:
+        changes: Of the plan.
+        source: The file that their places are relative to.
+        state: Takes the reason where a file does not give a name the value that it had.
+    """
+
+    def __init__(self, changes: Sequence[Change], source: str, state: State) -> None:
+        self._state = state
+        self._wanted: dict[str, list[Change]] = {}
+        folder = os.path.dirname(os.path.abspath(source))
+        for change in changes:
+            if isinstance(change.spelling, Constant):
+                path = os.path.realpath(os.path.join(folder, change.spelling.file))
+                self._wanted.setdefault(path, []).append(change)
+
+    def install(self, undo: Undo) -> None:
+        """Compile modules that are imported from these files with the values that are wanted."""
+        if not self._wanted:
+            return
+        original = SourceFileLoader.get_code
+
+        def get_code(loader: Any, fullname: str) -> Any:
+            if os.path.realpath(loader.path) in self._wanted:
+                return self.compiled(loader.path, loader.get_data(loader.path))
+            return original(loader, fullname)
+
+        undo.assign(SourceFileLoader, "get_code", get_code)
+
+    def compiled(self, path: str, source: bytes) -> CodeType:
+        """The code of a file, with the values that are wanted of it.
+
+        Raises:
+            SyntaxError, ValueError: As Python raises them for this file.
+        """
+        changes = self._wanted.get(os.path.realpath(path), ())
+        # Nothing of ours may reach it, such as how this module wants its annotations.
+        if not changes:
+            return compile(source, path, "exec", dont_inherit=True)
+        tree = ast.parse(source, path)
+        names = {c.spelling.names[0]: c for c in changes if isinstance(c.spelling, Constant)}
+        wanted = {
+            name: (c.spelling.was, c.literal) for name, c in names.items() if isinstance(c.spelling, Constant)
+        }
+        for name in rewritten(tree, wanted):
+            change = names[name]
+            self._state.refusals[change.knob] = f"{change.spelling.text} is no longer in the file."
+        return compile(tree, path, "exec", dont_inherit=True)

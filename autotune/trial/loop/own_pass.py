@@ -1,0 +1,130 @@
+"""Passes over the data that a script without a loader makes itself, in batches of a size that it writes out.
+
+A step that is made of parts has to end with its pass, as that of a whole batch does. How many samples a pass
+has follows from the loop in the source (`autotune.trial.loop.iteration_counts`).
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from autotune.source.assignments import repeated
+from autotune.trial.loop.assignments import definition_of, tree_of
+from autotune.trial.loop.iteration_counts import LoopSource, is_sliced, leaves_out
+from autotune.trial.loop.schedules import assigned_values
+from autotune.trial.records.loader_stats import Part
+from autotune.trial.records.objects import names_of
+from autotune.trial.runtime.state import is_user_file
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import FrameType
+
+_SIZES: Final = (1, 2, 3, 5, 7, 11, 13, 17, 19, 23)
+"""Sizes of a batch by which a loop is judged: no data set below 223 million samples is a multiple of all."""
+_FUNCTIONS: Final = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+class Pass(NamedTuple):
+    """One pass over the data.
+
+    Args:
+        samples: In it.
+        drops_rest: Batches are whole; what is left at the end is left out.
+    """
+
+    samples: int
+    drops_rest: bool
+
+    def batches(self, size: int) -> int:
+        """How many it has of a size."""
+        return self.samples // size if self.drops_rest else -(-self.samples // size)
+
+    def rest(self, size: int) -> int:
+        """Samples of the last one."""
+        return size if self.drops_rest else self.samples % size or size
+
+
+def pass_at(frames: Sequence[FrameType], said: int) -> Pass | None:
+    """The pass that a backward pass is a part of; None where the source does not show it.
+
+    Args:
+        frames: Of the backward pass, the innermost first.
+        said: Size of a batch in this process, as the script writes it.
+    """
+    frames = [frame for frame in frames if is_user_file(frame.f_code.co_filename)]
+    try:
+        trees = [tree_of(frame.f_code.co_filename) for frame in frames]
+        places = zip(trees, frames, strict=True)
+        stack = [(tree, f.f_lineno, f.f_code.co_name) for tree, f in places if tree is not None]
+        if len(stack) < len(frames) or not said:
+            return None
+        inner = next((part for part in repeated(stack) if not isinstance(part.node, _FUNCTIONS)), None)
+        if inner is None or not isinstance(inner.node, ast.For) or leaves_out(inner.node):
+            return None
+        return _found(inner.node, frames[inner.depth], stack[inner.depth][0], said)
+    finally:
+        tree_of.cache_clear()
+        definition_of.cache_clear()
+
+
+def _found(loop: ast.For, frame: FrameType, tree: ast.Module, said: int) -> Pass | None:
+    names, values = names_of(frame), assigned_values(tree)
+    sources = [LoopSource(names, values, said, size) for size in (*_SIZES, said)]
+    counts = [source.batches(loop.iter) for source in sources]
+    samples = counts[0] or 0
+    for drops in (False, True):
+        found = Pass(samples, drops)
+        if samples > 1 and counts == [found.batches(size) for size in (*_SIZES, said)]:
+            # Where the last batch is not seen to be what is left, it has to be a whole one.
+            is_known = drops or not samples % said or sources[-1].slices or is_sliced(loop)
+            return found if is_known else None
+    return None
+
+
+class OwnPass:
+    """The pass that goes on, and which batch of it comes next."""
+
+    def __init__(self) -> None:
+        self._found: Pass | None = None
+        self._index = 0
+        self._seen: list[Pass | None] = []
+
+    def note(self, frames: Sequence[FrameType], said: int) -> None:
+        """A backward pass of the baseline begins on a stack that was not seen before."""
+        self._seen.append(pass_at(frames, said))
+
+    @property
+    def samples(self) -> int:
+        """Of the passes that were noted; 0 where they differ, or the source of one does not show it."""
+        first = self._seen[0] if self._seen else None
+        return first.samples if first is not None and all(seen == first for seen in self._seen) else 0
+
+    @property
+    def begins(self) -> bool:
+        """The next batch is the first one of a pass."""
+        return not self._index
+
+    def begin(self, frames: Sequence[FrameType], said: int) -> None:
+        """A pass begins, perhaps over other data than the last one."""
+        self._found = pass_at(frames, said)
+
+    def part(self, samples: int, size: int) -> Part | str:
+        """The batch that the next backward pass is over.
+
+        Args:
+            samples: In it.
+            size: Of a whole batch.
+
+        Returns:
+            A sentence where it is not the one that the source shows for this place of the pass.
+        """
+        found = self._found
+        if found is None:
+            return "How many samples a pass over the data has is not seen in the source of the loop."
+        left = found.batches(size) - 1 - self._index
+        if samples != (size if left else found.rest(size)):
+            return f"A batch of {samples} samples comes where the source of the loop has another one."
+        self._index = self._index + 1 if left else 0
+        return Part(samples=samples, full=size, left=left, drop_last=found.drops_rest)

@@ -1,0 +1,281 @@
+"""Counts of steps that the script works out itself: lengths of schedules, and batches of a pass.
+
+One that comes from the loader's length follows a batch size that is changed at the loader. One that comes
+from the constant behind the batch size does not.
+"""
+
+# What scripts hand over is of any type; narrowing it yields partly unknown types.
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+import operator
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from autotune.source.assignments import repeated
+from autotune.source.loops import parsed
+from autotune.trial.loop.assignments import found_in
+from autotune.trial.records.objects import held_by, names_of
+from autotune.trial.runtime.state import caller, is_user_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from types import FrameType
+
+    from autotune.trial.runtime.undo import Undo
+
+_LENGTHS: Final = ("total_steps", "T_max", "T_0", "total_iters", "step_size", "num_training_steps")
+_EXACT: Final = ("total_steps",)
+"""Lengths after which a schedule raises an error."""
+_MOST: Final = 32
+_MOST_NAMES: Final = 200
+ARITHMETIC: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.truediv,
+}
+
+
+class _Count(NamedTuple):
+    """A number of steps that the script worked out."""
+
+    what: str
+    """``OneCycleLR of {} steps (train.py:21)``, with a place for the number."""
+    numbers: tuple[int, ...]
+    exact: bool
+    follows: bool
+    """It comes from the length of a loader, as far as the source shows."""
+    is_pass: bool = False
+    """The batches of a pass."""
+
+
+class Schedules:
+    """Counts that were seen, of the baseline alone."""
+
+    def __init__(self, place: Callable[[str, int], str]) -> None:
+        self._place = place
+        self._counts: list[_Count] = []
+        self._asked = False
+        """Code of the script's own asked for the length of a loader."""
+        self._loaders: tuple[type, ...] = ()
+
+    def install(self, torch: Any, undo: Undo) -> None:
+        """See schedules built, and loaders asked for their length."""
+        self._loaders = (torch.utils.data.DataLoader, torch.utils.data.BatchSampler)
+        base = torch.optim.lr_scheduler.LRScheduler
+        original, length = base.__init__, torch.utils.data.DataLoader.__len__
+
+        @functools.wraps(original)
+        def init(this: Any, *args: Any, **kwargs: Any) -> None:
+            original(this, *args, **kwargs)
+            if len(self._counts) < _MOST:
+                try:
+                    self._note_schedule(this, caller(0))
+                except Exception:  # what cannot be read is not known to be fixed
+                    return
+
+        @functools.wraps(length)
+        def length_(this: Any) -> int:
+            frame = caller(1)
+            self._asked = self._asked or (frame is not None and is_user_file(frame.f_code.co_filename))
+            return length(this)
+
+        undo.assign(base, "__init__", init)
+        undo.assign(torch.utils.data.DataLoader, "__len__", length_)
+
+    def note_loop(self, frames: Sequence[FrameType]) -> None:
+        """A backward pass begins in a loop that may take a number of batches."""
+        frames = [frame for frame in frames if is_user_file(frame.f_code.co_filename)]
+        stack: list[tuple[ast.Module, int, str]] = []
+        for frame in frames:
+            tree = _tree(frame.f_code.co_filename)
+            if tree is None:
+                return
+            stack.append((tree, frame.f_lineno, frame.f_code.co_name))
+        for part in repeated(stack):
+            loop = part.node
+            if not part.inside or not isinstance(loop, ast.For):
+                continue
+            frame = frames[part.depth]
+            limit = _limit(loop.iter)
+            number = None if limit is None else _number(limit, names_of(frame))
+            if limit is not None and number is not None:
+                follows = self._follows(limit, stack[part.depth][0], frame)
+                where = self._place(frame.f_code.co_filename, loop.lineno)
+                what = f"a pass of {{}} batches ({where})"
+                self._counts.append(_Count(what, (number,), exact=False, follows=follows, is_pass=True))
+
+    def fixed(self, length: int | None, *, per_step: bool, counted: bool) -> str:
+        """What would not follow another batch of the loader; empty where nothing is known to.
+
+        Args:
+            length: Batches of a pass; None where it is not known.
+            per_step: Schedules move once a step.
+            counted: The loop ends by its number of steps, so that a schedule over these stays right.
+        """
+        if not length or length < 2:
+            return ""
+        for count in self._counts:
+            if count.follows:
+                continue
+            if count.is_pass:
+                if length in count.numbers:
+                    return count.what.format(length)
+            elif per_step and not counted:
+                fits = [n for n in count.numbers if count.exact or (n >= length and n % length == 0)]
+                if fits:
+                    return count.what.format(max(fits))
+        return ""
+
+    def _note_schedule(self, schedule: Any, frame: FrameType | None) -> None:
+        while frame is not None and not is_user_file(frame.f_code.co_filename):
+            if _is_frameworks(frame):
+                return
+            frame = frame.f_back
+        if frame is None:
+            return
+        held = held_by(schedule)
+        numbers = [held[name] for name in _LENGTHS if type(held.get(name)) is int]
+        numbers += [n for f in held.get("lr_lambdas") or () for n in _numbers_of(f)]
+        exact = any(type(held.get(name)) is int for name in _EXACT)
+        file = frame.f_code.co_filename
+        tree = _tree(file)
+        statement = None if tree is None else _statement(tree, frame.f_lineno)
+        if not numbers or tree is None or statement is None:
+            return
+        follows = self._follows(statement, tree, frame)
+        what = f"{type(schedule).__name__} of {{}} steps ({self._place(file, frame.f_lineno)})"
+        self._counts.append(_Count(what, tuple(numbers), exact=exact, follows=follows))
+
+    def _follows(self, node: ast.AST, tree: ast.Module, frame: FrameType) -> bool:
+        """Whether an expression comes from the length of a loader, or may do so."""
+        names = names_of(frame)
+        values = assigned_values(tree)
+        pending: list[ast.AST] = [node]
+        known: set[str] = set()
+        open_ends = False
+        while pending and len(known) < _MOST_NAMES:
+            for inner in ast.walk(pending.pop()):
+                if isinstance(inner, ast.Call) and called_name(inner) == "len" and len(inner.args) == 1:
+                    if isinstance(found_in(inner.args[0], names), self._loaders):
+                        return True
+                    # The length of what is not known here may be that of a loader.
+                    open_ends = open_ends or "load" in ast.unparse(inner.args[0]).lower()
+                if not isinstance(inner, (ast.Name, ast.Attribute)):
+                    continue
+                text = ast.unparse(inner)
+                if text in known:
+                    continue
+                known.add(text)
+                pending += values.get(text, ())
+                open_ends = open_ends or (
+                    isinstance(inner, ast.Name) and text in _parameters(frame) and text not in values
+                )
+        return self._asked and open_ends
+
+
+def _is_frameworks(frame: FrameType) -> bool:
+    """Code of a library that counts the steps of a training itself."""
+    name = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return name in ("lightning", "pytorch_lightning", "accelerate", "deepspeed", "keras") or (
+        name == "transformers" and "trainer" in frame.f_code.co_filename
+    )
+
+
+def _limit(node: ast.expr) -> ast.expr | None:
+    """What a loop counts to: ``range(n)``, ``trange(n)`` or ``islice(x, n)``, perhaps in ``tqdm(...)``."""
+    if not isinstance(node, ast.Call):
+        return None
+    name, given = called_name(node), node.args
+    if name in ("range", "trange") and given:
+        return given[min(1, len(given) - 1)]
+    if name == "islice" and len(given) == 2:
+        return given[1]
+    return next((found for arg in given if (found := _limit(arg)) is not None), None)
+
+
+def called_name(node: ast.Call) -> str:
+    """``randperm`` of ``torch.randperm(n)``; empty for what has no name."""
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+
+
+def _number(node: ast.expr, names: Mapping[str, Any]) -> int | None:
+    """A whole number that arithmetic on known values gives."""
+    value = _value(node, names)
+    return (
+        int(value)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and value == int(value)
+        else None
+    )
+
+
+def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    if isinstance(node, ast.BinOp) and type(node.op) in ARITHMETIC:
+        left, right = _value(node.left, names), _value(node.right, names)
+        try:
+            return ARITHMETIC[type(node.op)](left, right)
+        except (TypeError, ArithmeticError):
+            return None
+    value = found_in(node, names)
+    return value if type(value) in (int, float) else None
+
+
+def _numbers_of(function: Any) -> Iterator[int]:
+    """Whole numbers that a function of the step reads beside its argument."""
+    if isinstance(function, functools.partial):
+        yield from (v for v in (*function.args, *function.keywords.values()) if type(v) is int)
+        return
+    if not isinstance(function, FunctionType):
+        yield from (v for v in held_by(function).values() if type(v) is int)
+        return
+    for cell in function.__closure__ or ():
+        try:
+            found = cell.cell_contents
+        except ValueError:  # empty
+            continue
+        if type(found) is int:
+            yield found
+        elif isinstance(found, FunctionType) and found is not function:
+            yield from _numbers_of(found)
+    yield from (v for v in function.__defaults__ or () if type(v) is int)
+    for code in (function.__code__, *(c for c in function.__code__.co_consts if isinstance(c, CodeType))):
+        yield from (value for name in code.co_names if type(value := function.__globals__.get(name)) is int)
+
+
+def _parameters(frame: FrameType) -> tuple[str, ...]:
+    code = frame.f_code
+    return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
+
+def assigned_values(tree: ast.AST) -> dict[str, list[ast.AST]]:
+    """What names and attributes are set to, and functions that are defined, anywhere in a file."""
+    found: dict[str, list[ast.AST]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                found.setdefault(ast.unparse(target), []).append(node.value)
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            found.setdefault(ast.unparse(node.target), []).append(node.value)
+        elif isinstance(node, ast.FunctionDef):
+            found.setdefault(node.name, []).extend(node.body)
+    return found
+
+
+def _statement(tree: ast.Module, line: int) -> ast.stmt | None:
+    """The innermost statement around a line."""
+    inside = (
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno)
+    )
+    return min(inside, key=lambda node: (node.end_lineno or node.lineno) - node.lineno, default=None)
+
+
+def _tree(file: str) -> ast.Module | None:
+    return parsed("".join(linecache.getlines(file)))

@@ -1,0 +1,1 @@
+"""The measured window: warm-up, optimizer steps, and the end of the run."""

@@ -1,0 +1,84 @@
+"""Blocks of an open window whose steps are all training, formed as the window grows."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from autotune.protocol.marks import COMPILE, EVALUATION
+from autotune.statistics.intervals import Block
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_ROUNDING = 1.0 - 1e-9
+_APART = EVALUATION | COMPILE
+Row = tuple[int, int, int, int, int]
+"""End of a step (ns), wait (ns), samples, mark, evaluation (ns)."""
+
+
+class Forming:
+    """What `autotune.statistics.intervals.form_blocks` gives of the same steps, each of them gone through
+    once.
+
+    A window is looked at some ten times, and the longer it is the more of it was there before.
+
+    Args:
+        begin_ns: When the window began.
+        min_block_s: Shortest block.
+        min_steps: A block has a multiple of so many.
+    """
+
+    def __init__(self, begin_ns: int, min_block_s: float, min_steps: int) -> None:
+        self.key = (begin_ns, min_block_s, min_steps)
+        self._least_s = min_block_s * _ROUNDING
+        self._min_steps = min_steps
+        self._ends = [begin_ns]
+        """Of steps, after the beginning of the first."""
+        self._cuts = [0]
+        """How many steps lie before each block, and in all whole ones."""
+        self._blocks: list[Block] = []
+        self._seconds = 0.0
+        """Of the steps after these."""
+        self._is_training = True
+
+    def knows(self, rows: Sequence[Row]) -> bool:
+        """Go through the steps that are new; whether all of them so far are nothing but training.
+
+        Args:
+            rows: Of the window so far.
+        """
+        ends = self._ends
+        for index in range(len(ends) - 1, len(rows)):
+            row = rows[index]
+            self._is_training = self._is_training and not row[3] & _APART
+            self._seconds += (row[0] - ends[-1]) / 1e9
+            ends.append(row[0])
+            count = index + 1 - self._cuts[-1]
+            if self._seconds >= self._least_s and not count % self._min_steps:
+                self._blocks.append(self._block(rows, self._cuts[-1], index + 1))
+                self._cuts.append(index + 1)
+                self._seconds = 0.0
+        return self._is_training
+
+    def of(self, rows: Sequence[Row]) -> tuple[tuple[int, ...], tuple[Block, ...]]:
+        """When each block began (ns), and the blocks; what is left at the end joins the last.
+
+        Args:
+            rows: Of the window so far, which `knows` went through.
+        """
+        blocks, begins = self._blocks, self._cuts[:-1]
+        if len(rows) > self._cuts[-1]:
+            begins = begins or [0]
+            blocks = [*blocks[:-1], self._block(rows, begins[-1], len(rows))]
+        return tuple(self._ends[begin] for begin in begins), tuple(blocks)
+
+    def _block(self, rows: Sequence[Row], begin: int, end: int) -> Block:
+        ends, inside = self._ends, rows[begin:end]
+        return Block(
+            seconds=math.fsum((ends[i + 1] - ends[i]) / 1e9 for i in range(begin, end)),
+            samples=sum(row[2] for row in inside),
+            steps=end - begin,
+            wait_s=math.fsum(row[1] / 1e9 for row in inside),
+            clean=True,
+        )

@@ -1,0 +1,69 @@
+"""Marks some steps for Nsight Systems, which runs this process; what it records is for people."""
+
+# What scripts hand over is of any type; narrowing it yields partly unknown types.
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from autotune.trial.runtime.memory import Memory
+    from autotune.trial.runtime.state import State
+
+STEPS = 5
+SECONDS = 5.0
+"""Recorded are so many steps, or as many as begin within this time."""
+
+
+class Capture:
+    """Runs from step to step after the window; `step` says when it is done.
+
+    The CUDA profiler's start and stop open and close what is recorded, each when the device has done all
+    that it was given, and each step is a range of its own. Without a CUDA device the whole process is
+    recorded, and nothing is left to do.
+
+    Args:
+        state: Shared counters.
+        torch: The module.
+        memory: Of the device that trains.
+    """
+
+    def __init__(self, state: State, torch: Any, memory: Memory) -> None:
+        self._state = state
+        self._torch = torch
+        self._memory = memory
+        self._steps = 0
+        self._begun_s = 0.0
+        self.finished = False
+        self.figures: dict[str, float] = {}
+        """None: a process that is watched so closely tells nothing about its speed."""
+
+    def step(self) -> bool:
+        """A step has ended after the window; whether what is to be recorded is over."""
+        if self.finished:
+            return True
+        try:
+            self.finished = not self._memory.on_cuda or self._record()
+        except Exception as error:
+            self._state.faults.note("capture", error)
+            self.finished = True
+        return self.finished
+
+    def _record(self) -> bool:
+        cuda = self._torch.cuda
+        if not self._steps:
+            self._memory.synchronise()
+            cuda.profiler.start()
+            self._begun_s = time.perf_counter()
+        else:
+            cuda.nvtx.range_pop()
+        late = self._steps > 0 and time.perf_counter() - self._begun_s >= SECONDS
+        if self._steps >= STEPS or late:
+            self._memory.synchronise()
+            cuda.profiler.stop()
+            return True
+        self._steps += 1
+        cuda.nvtx.range_push(f"step {self._steps}")
+        return False

@@ -1,0 +1,159 @@
+"""Where the time of a step goes: forward, loss, backward, optimizer, and all the rest.
+
+Used in a process that is probed, never in one whose throughput is measured.
+"""
+
+# What scripts hand over is of any type; narrowing it yields partly unknown types.
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import time
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from autotune.trial.runtime.undo import Undo
+
+
+class QueueDelay:
+    """How long this thread was ready to run and waited for a CPU, as the kernel tells it."""
+
+    def __init__(self) -> None:
+        self._schedstat = _open_schedstat()
+
+    @property
+    def known(self) -> bool:
+        """The kernel tells it."""
+        return self._schedstat >= 0
+
+    def ns(self) -> int:
+        """Nanoseconds so far; 0 throughout where the kernel does not tell."""
+        if self._schedstat < 0:
+            return 0
+        try:
+            return int(os.pread(self._schedstat, 96, 0).split()[1])
+        except (OSError, ValueError, IndexError):
+            return 0
+
+    def close(self) -> None:
+        """Give back what is held of the system."""
+        if self._schedstat >= 0:
+            os.close(self._schedstat)
+            self._schedstat = -1
+
+
+class Phases:
+    """A stack of what the training thread is in, with the time it spent in each.
+
+    Args:
+        synchronise: Waits for the device at every change, so that its work is booked where it was
+            launched; does nothing on the CPU.
+    """
+
+    def __init__(self, synchronise: Callable[[], None] | None = None) -> None:
+        self._synchronise = synchronise
+        self._delay = QueueDelay()
+        self._stack = ["host"]
+        self._at = (0, 0, 0)
+        self.spent_ns: dict[str, int] = defaultdict(int)
+        """By phase, without what the thread waited for a CPU: what runs beside it is no part of a step."""
+        self.queued_ns = 0
+        self.blocked_ns: dict[str, int] = defaultdict(int)
+
+    @property
+    def knows_blocking(self) -> bool:
+        """The kernel tells how long a thread waits for a CPU, so that this is not taken for being blocked."""
+        return self._delay.known
+
+    def begin(self) -> None:
+        """Count from now on, in the phase ``host``."""
+        self.spent_ns.clear()
+        self.queued_ns = 0
+        self.blocked_ns.clear()
+        self._stack = ["host"]
+        self._at = self._now()
+
+    def enter(self, phase: str) -> None:
+        """The thread goes into a phase."""
+        self.turn()
+        if phase == "backward" and self._stack[-1] == "loss":
+            self._stack.pop()
+        self._stack.append(phase)
+
+    def leave(self, following: str = "") -> None:
+        """It comes out of the phase it is in; what follows may have a name of its own."""
+        self.turn()
+        if len(self._stack) > 1:
+            self._stack.pop()
+        if following and self._stack[-1] not in ("backward", "optimizer", following):
+            self._stack.append(following)
+
+    def step_ends(self) -> None:
+        """What was left open, such as a loss that no backward pass followed, is over."""
+        self._stack = [phase for phase in self._stack if phase != "loss"] or ["host"]
+
+    def turn(self) -> None:
+        """Book the time since the last change."""
+        if self._synchronise is not None:
+            self._synchronise()
+        now = self._now()
+        wall, ran, queued = (b - a for a, b in zip(self._at, now, strict=True))
+        phase = self._stack[-1]
+        self.spent_ns[phase] += wall - queued
+        self.queued_ns += queued
+        self.blocked_ns[phase] += wall - ran - queued
+        self._at = now
+
+    def _now(self) -> tuple[int, int, int]:
+        return time.perf_counter_ns(), time.thread_time_ns(), self._delay.ns()
+
+    # Where phases begin and end
+
+    def watch(self, undo: Undo, torch: Any, optimizer: Any, roots: Iterable[tuple[Any, Any]]) -> None:
+        """Put the marks in.
+
+        Args:
+            undo: Takes them out again.
+            torch: The module.
+            optimizer: Whose `_take` carries out an optimizer's step.
+            roots: Trained modules with what is called in their place.
+        """
+        for module, call in roots:
+            held = module.__dict__
+            held["_compiled_call_impl"] = self._timed(call, "forward", following="loss")
+            undo.then(functools.partial(held.__setitem__, "_compiled_call_impl", call))
+        undo.assign(torch.Tensor, "backward", self._timed(torch.Tensor.backward, "backward"))
+        undo.assign(torch.autograd, "backward", self._timed(torch.autograd.backward, "backward"))
+        undo.assign(optimizer, "_take", self._timed(optimizer._take, "optimizer"))
+
+    def _timed(self, original: Callable[..., Any], phase: str, *, following: str = "") -> Callable[..., Any]:
+        main = threading.get_ident()
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            # A backward pass within another is a part of it, and other threads are none of ours.
+            if threading.get_ident() != main or self._stack[-1] == phase:
+                return original(*args, **kwargs)
+            self.enter(phase)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self.leave(following)
+
+        return timed
+
+    def close(self) -> None:
+        """Give back what is held of the system."""
+        self._delay.close()
+
+
+def _open_schedstat() -> int:
+    try:
+        return os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return -1

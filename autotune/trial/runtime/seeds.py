@@ -1,0 +1,91 @@
+"""Seeds: the same trial seed gives the same samples and weights in every configuration.
+
+Everything is seeded with the offset before the script runs; a seed that the script sets itself is
+shifted by it. With offset 0 the script's own seeds stand as they are.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autotune.trial.runtime.imports import AfterImport
+    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.undo import Undo
+
+_NUMPY, _TORCH, _TENSORFLOW = (0, 2**32), (-(2**63), 2**64), (-(2**63), 2**63)
+"""Seeds that they take: from the first to before the second."""
+
+
+class Seeds:
+    """Seeds and shifts seeds."""
+
+    def __init__(self, offset: int, state: State, undo: Undo) -> None:
+        self._offset = offset
+        self._state = state
+        self._undo = undo
+        self._inside = False
+
+    def begin(self, hooks: AfterImport) -> None:
+        """Before the script: `random` now, the others when the script imports them."""
+        random.seed(self._offset)
+        self._shift(random, "seed", None)
+        hooks.on("numpy.random", self._numpy)
+        hooks.on("tensorflow", self._tensorflow)
+
+    def _numpy(self, module: Any) -> None:
+        try:
+            module.seed(self._offset % 2**32)
+            self._shift(module, "seed", _NUMPY)
+        except Exception as error:
+            self._state.faults.note("seeds", error)
+
+    def _tensorflow(self, module: Any) -> None:
+        try:
+            module.random.set_seed(self._offset)
+            self._shift(module.random, "set_seed", _TENSORFLOW)
+        except Exception as error:
+            self._state.faults.note("seeds", error)
+
+    def torch(self, torch: Any) -> None:
+        """Once torch is there."""
+        torch.manual_seed(self._offset)
+        self._shift(torch, "manual_seed", _TORCH)
+        if getattr(torch, "random", None) is not None and hasattr(torch.random, "manual_seed"):
+            self._undo.assign(torch.random, "manual_seed", torch.manual_seed)
+        for name in ("manual_seed", "manual_seed_all"):
+            self._shift(torch.cuda, name, _TORCH)
+
+    def _shift(self, owner: Any, name: str, seeds: tuple[int, int] | None) -> None:
+        """Shift what this function is given, inside of the seeds that it takes; None for any number."""
+        original: Callable[..., Any] = getattr(owner, name)
+        state, offset = self._state, self._offset
+
+        def shifted(given: int) -> int:
+            """The next seeds, which begin anew behind the last; what is none stays what it is."""
+            if seeds is None:
+                return given + offset
+            least, end = seeds
+            return least + (given + offset - least) % (end - least) if least <= given < end else given
+
+        @functools.wraps(original)
+        def seed(*args: Any, **kwargs: Any) -> Any:
+            if not offset or self._inside or not state.active:
+                return original(*args, **kwargs)
+            if args and type(args[0]) is int:
+                args = (shifted(args[0]), *args[1:])
+            elif type(kwargs.get("seed")) is int:
+                kwargs["seed"] = shifted(kwargs["seed"])
+            elif type(kwargs.get("a")) is int:
+                kwargs["a"] = shifted(kwargs["a"])
+            self._inside = True
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._inside = False
+
+        self._undo.assign(owner, name, seed)
