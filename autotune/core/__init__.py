@@ -1,1 +1,0 @@
-"""Nouns of the system: frozen, standard library only, no input or output."""
