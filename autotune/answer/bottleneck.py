@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from autotune.model.rank_figures import RankFigures, Straggler, communication_frac, sentences
 from autotune.model.roofline import Work
 from autotune.model.trial import Stage
 
@@ -99,6 +100,8 @@ class Evidence:
         tensor_frac: Share of the time of its tensor units.
         dram_frac: Share of the bandwidth of its memory.
         start_s: Of one operation.
+        ranks: Figures of each, where several processes train together.
+        straggler: The rank that the others wait for.
     """
 
     step_s: float
@@ -124,6 +127,13 @@ class Evidence:
     tensor_frac: float | None = None
     dram_frac: float | None = None
     start_s: float | None = None
+    ranks: tuple[RankFigures, ...] = ()
+    straggler: Straggler | None = None
+
+    @property
+    def communication_frac(self) -> float | None:
+        """Share of a step in which a rank is blocked in communication, averaged; None if unknown."""
+        return communication_frac(self.ranks)
 
     @property
     def probed(self) -> bool:
@@ -219,6 +229,8 @@ def evidence_of(measurement: Measurement) -> Evidence:
         tensor_frac=measurement.extra.get("device_tensor_frac"),
         dram_frac=measurement.extra.get("device_dram_frac"),
         start_s=extra.get("start_s"),
+        ranks=measurement.ranks,
+        straggler=measurement.straggler,
     )
 
 
@@ -242,7 +254,12 @@ def _unprobed(seen: Evidence) -> Bottleneck:
     """What a run says that was not probed: how long it waits for data, and how long its device computes."""
     waits = seen.wait_frac
     shares, kind = {"input": waits}, "unclear"
-    if waits >= WAITS_ALONE:
+    exchanges = seen.communication_frac
+    if exchanges is not None:
+        shares["communication"] = exchanges
+    if exchanges is not None and exchanges >= LEAST_SHARE and exchanges - waits >= LEAD:
+        kind = "communication"
+    elif waits >= WAITS_ALONE:
         kind = "input"
     elif seen.on_device and seen.busy_frac is not None:
         busy = min(seen.busy_frac, 1.0 - waits)
@@ -255,7 +272,10 @@ def _unprobed(seen: Evidence) -> Bottleneck:
             kind = "host"
             shares[kind] = 1.0 - waits - busy
     return Bottleneck(
-        kind=kind, shares=shares, reasons=(_wait_text(seen), *_device_told(seen)), evidence=seen
+        kind=kind,
+        shares=shares,
+        reasons=(_wait_text(seen), *sentences(seen.ranks, seen.straggler), *_device_told(seen)),
+        evidence=seen,
     )
 
 
@@ -345,7 +365,7 @@ def _reasons(seen: Evidence, shares: Mapping[str, float]) -> list[str]:
         if abs(saved - seen.wait_frac) > _APART:
             waits, saves = _percent(seen.wait_frac), _percent(saved)
             said[-1] += (
-                f" By waiting data takes {waits} of a step, by that batch {saves}: their mean is told."
+                f" By waiting data takes {waits} of a step, by that batch {saves}: their mean is used."
             )
     if seen.drain_step_s is not None:
         said.append(f"The loader alone has the data of a step ready in {_ms(seen.drain_step_s)}.")
@@ -378,7 +398,7 @@ def _reasons(seen: Evidence, shares: Mapping[str, float]) -> list[str]:
     if seen.work is not None and seen.ops:
         said.append(_work_text(seen, seen.work))
     elif seen.compiled:
-        said.append("Compiled code is not taken apart into operations.")
+        said.append("Operations inside compiled code are not counted one by one.")
     elif seen.work is None:
         said.append("Its operations were not counted.")
     if seen.reads:
@@ -386,8 +406,8 @@ def _reasons(seen: Evidence, shares: Mapping[str, float]) -> list[str]:
         said.append(f"A step reads values out of tensors {times}.")
     if seen.contended and seen.threads > 1:
         said.append(
-            "Others used the CPUs meanwhile, and threads that wait for each other cannot be cleared of that: "
-            "these shares are rough."
+            "Other processes used the CPUs meanwhile, which also delays threads that wait for each "
+            "other: these shares are approximate."
         )
     if seen.cpu_frac is not None:
         said.append(f"It keeps {100 * seen.cpu_frac:.0f} % of the CPUs busy meanwhile.")
@@ -483,14 +503,14 @@ def why_not_probed(study: Study, config: Config) -> str:
     """A sentence: why no probe says more about this config."""
     tried = [t.failure for t in _probed(study) if t.config == config and t.failure is not None]
     if tried:
-        return f"The probe that tells more ended early: {tried[-1].message.rstrip('.')}."
+        return f"The detailed probe ended early: {tried[-1].message.rstrip('.')}."
     if not study.spec.why:
-        return "What else holds it back was not probed."
+        return "Other limits were not probed."
     if study.facts is not None and study.facts.run is not None and study.facts.run.without_torch:
-        return "What else holds it back is not known: the script does not use PyTorch."
+        return "Other limits are not known: the script does not use PyTorch."
     if study.spec.budget.trials is not None:
-        return "What else holds it back was not probed, as the number of trials is limited."
-    return "What else holds it back was not probed: the budget was too short for it."
+        return "Other limits were not probed, as the number of trials is limited."
+    return "Other limits were not probed: the budget was too short for it."
 
 
 def shown(verdict: Bottleneck, *, most: int = 3) -> Sequence[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autotune.answer.communication import dropped_text
 from autotune.answer.eligibility import how_it_broke, why_not
 from autotune.answer.reasons import ratio_text
 from autotune.compare.alpha_spending import FEWEST_PAIRS
@@ -15,7 +16,6 @@ from autotune.compare.energy import energy
 from autotune.compare.finalists import fastest_fitting, fits_and_is_sane
 from autotune.compare.loss_verdicts import loss_traces, trace_steps
 from autotune.compare.rounds import confirmation_cycles, disturbed_pairs
-from autotune.core.communication import dropped_text
 from autotune.loss.delayed_harm_rules import barred
 from autotune.model.config import Config
 from autotune.model.objective import ENERGY
@@ -46,17 +46,18 @@ def caveats(
     told: list[str] = []
     if study.stopped == SCRIPT_CHANGED:
         changed = study.changed or f"{study.spec.title} was changed meanwhile"
-        told.append(f"{changed}: this holds for the script as it was before.")
+        told.append(f"{changed}: this holds for the script before the change.")
     told += [*_memory_caveat(study), *_energy_caveat(study)]
     if identical is not None and bar > 1.0:
         told.append(
-            f"Your script differs from itself by {ratio_text(identical)}: this machine was not steady, and "
-            f"no gain is claimed whose lower bound is not above {bar:.2f}."
+            f"Your script differs from itself by {ratio_text(identical)}: this machine was not steady, so "
+            f"a gain is claimed only with a lower bound above {bar:.2f}."
         )
     if (moved := drifted(study)) is not None:
         told.append(
             f"The machine drifted: at the end your script itself ran {ratio_text(moved)} times as fast as at "
-            "the start. Gains are taken within pairs and do not feel that; figures of single trials do."
+            "the start. Gains are measured within pairs, which this does not affect; figures of single "
+            "trials are affected."
         )
     for c in rest:
         if c.wins:
@@ -72,11 +73,13 @@ def caveats(
         told.append(dropped)
     if aside := disturbed_pairs(study, Stage.CONFIRM, _BASE):
         told.append(
-            f"{aside} pair{'s were' if aside > 1 else ' was'} set aside: something else used the machine "
-            "in one half and not in the other."
+            f"{aside} pair{'s were' if aside > 1 else ' was'} left out: another process used the machine "
+            "during one of the two runs only."
         )
     if not loss_traces(study, _BASE):
-        told.append("No loss was seen, so only changes that keep the arithmetic can be recommended.")
+        told.append(
+            "No loss was seen, so only changes that leave the arithmetic unchanged can be recommended."
+        )
     return tuple(told)
 
 
@@ -117,4 +120,4 @@ def _memory_caveat(study: Study) -> list[str]:
 def _energy_caveat(study: Study) -> list[str]:
     if study.spec.objective != ENERGY or energy(study, _BASE) is not None:
         return []
-    return ["No energy was counted for your script, so nothing can be picked by it."]
+    return ["No energy was measured for your script, so no configuration can be selected by energy."]

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from autotune.answer.communication import FAMILY, communication_ratio, is_dropped
 from autotune.compare.amortised_rate import baseline_runs
 from autotune.compare.disturbances import OTHERS, STOPPED
-from autotune.core.communication import FAMILY, communication_ratio, is_dropped
 from autotune.model.knob_families import families_of
 from autotune.model.roofline import HEADROOM, Remainder
 

@@ -75,8 +75,8 @@ def why_not(study: Study, compared: Comparison, bar: float) -> str:
     if compared.loss.rule:
         return compared.loss.reason[0].lower() + compared.loss.reason[1:].rstrip(".")
     if not compared.loss.passed:
-        return "its loss is not shown to keep up: " + compared.loss.reason.rstrip(".")
-    return "it was found by taking apart a winner that is none"
+        return "its loss is not shown to be as good: " + compared.loss.reason.rstrip(".")
+    return "it was found by ablation of a configuration that is not a winner"
 
 
 def how_it_broke(study: Study, config: Config) -> str:
@@ -85,7 +85,7 @@ def how_it_broke(study: Study, config: Config) -> str:
     if trial is None or trial.failure is None:
         return ""
     if trial.failure.kind.family is Family.DIVERGED:
-        return f"its loss became no number in trial {trial.number}"
+        return f"its loss became nan in trial {trial.number}"
     runs = len(study.of(config, *PAIRED))
     return f"trial {trial.number}, one of its {runs} runs in pairs, failed ({trial.failure.kind.words})"
 

@@ -331,7 +331,7 @@ def _unsettled(
         texts.append(f"{text[0].upper()}{text[1:]}.")
     if missing:
         texts.append(f"Not measured yet: {', '.join(missing)}.")
-    return texts or ["A candidate that reads faster was compared in too few pairs."]
+    return texts or ["A candidate with a faster reading was compared in too few pairs."]
 
 
 def _resume(study: Study, missing: Sequence[str], likely: Comparison | None) -> str:

@@ -58,7 +58,7 @@ def answer(study: Study) -> Answer:
     """
     runs = baseline_runs(study)
     if not runs:
-        message = "there is no answer before the baseline was measured"
+        message = "there is no answer before the baseline is measured"
         raise AutotuneError(message, hint="run `autotune doctor` and report this")
     compared = compare(study)
     identical = control(study)
@@ -136,7 +136,7 @@ def _baseline_pick(study: Study, runs: Sequence[Trial]) -> Recommendation:
         throughput=mean_rate(rates, rate_unit(study)),
         peak_bytes=largest_peak_bytes(study, _BASE),
         loss=LossVerdict(level=0, verdict="pass", reason="This is your unchanged script."),
-        reasons=("Nothing that was tried is faster beyond doubt, so your script stays unchanged.",),
+        reasons=("Nothing was confirmed to be faster, so your script stays unchanged.",),
     )
 
 

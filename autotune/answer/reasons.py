@@ -70,7 +70,7 @@ def _taken_out(study: Study, config: Config) -> list[str]:
         return []
     found = knob_gains(study)
     told = ", ".join(f"{knob} ({ratio_text(found[knob])})" for knob in idle_knobs(found))
-    return [f"Taken out because it buys nothing measurable: {told}."]
+    return [f"Removed, because it has no measurable effect: {told}."]
 
 
 def ratio_text(speedup: Estimate) -> str:
@@ -113,7 +113,7 @@ def sentence(
     """
     if not best.config.is_baseline:
         ratio = f"{ratio_text(best.speedup)} times as fast as your script"
-        others = ", beside others who used the machine" if is_crowded(study, best.config) else ""
+        others = ", while other processes used the machine" if is_crowded(study, best.config) else ""
         weak = f"; {found}" if (found := weakness(study, best.speedup)) else ""
         return f"{best.config.text()} is {ratio}, {best.speedup.n} pairs{others}{weak}."
     near = closest(study)
@@ -121,7 +121,7 @@ def sentence(
         return "Nothing was confirmed to be faster than your unchanged script."
     if fastest is not None:
         return (
-            "Nothing that keeps the training is faster beyond doubt; "
+            "Nothing that keeps the training was confirmed to be faster; "
             f"{fastest.config.text()} changes it and reaches the same loss {ratio_text(fastest.speedup)} "
             "times as fast."
         )
@@ -130,5 +130,5 @@ def sentence(
         return (
             f"{top.config.text()} is {ratio_text(top.speedup)} times as fast, but {why_not(study, top, bar)}."
         )
-    known = "is faster than your script beyond doubt" if compared else "was confirmed to be faster"
+    known = "is confirmed to be faster than your script" if compared else "was confirmed to be faster"
     return f"Nothing {known}; the closest, {closest_text(study, near)}."

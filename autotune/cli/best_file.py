@@ -9,22 +9,35 @@ import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from autotune.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from autotune.export.best_config import BestConfig, PickPart
     from autotune.inspection.command import Command
     from autotune.model.change import Change
+    from autotune.model.config import Value
     from autotune.model.study import Study
 
 _HARMLESS = re.compile(r"-[bBdEIOPqRsSuv]+")
 """Options of the interpreter that name no file and no module."""
 _COMMAND = ("script", "argv", "module", "options", "launcher", "python")
+_CHECK_S = 120.0
+"""Time limit of the run that checks an edited file, as that of `autotune inspect`."""
 _RESUME = re.compile(r"autotune resume [A-Za-z0-9._-]{1,64}( --[a-z-]+ [A-Za-z0-9.]+)*")
+
+
+class Fitting(NamedTuple):
+    """The changes of an edited file that fit a script."""
+
+    changes: Sequence[Change]
+    notes: tuple[str, ...]
+    """A sentence on each change that does not fit, or on why nothing was found out."""
+    own: Mapping[str, Value]
+    """Values of the script's own, as its first steps have shown them."""
 
 
 class BestFile:
@@ -46,7 +59,9 @@ class BestFile:
 
         self.path = Path(name)
         self.best: BestConfig = read_best(name)
-        if edited(self.best) and (reason := edited(self.best, self._kept())):
+        self.is_edited = bool(edited(self.best))
+        """No search has written it as it is."""
+        if self.is_edited and (reason := edited(self.best, self._kept())):
             print(f"warning: {name}: {reason}", file=sys.stderr)
 
     @functools.cached_property
@@ -92,6 +107,30 @@ class BestFile:
         facts = Facts(host=host_facts(), script=script)
         return accepted(found, facts, knobs, allow=allow, has_script=run is not None)
 
+    def fitting(self, pick: PickPart, changes: Sequence[Change], run: Command) -> Fitting:
+        """Run the script's first steps once, and leave out what a search of it would not try.
+
+        Args:
+            pick: Of the file.
+            changes: Of the pick, as `changes` gives them.
+            run: The script that is about to run.
+        """
+        from autotune.driver.inspect_run import look
+        from autotune.knobs.registry import builtin, knobs_for
+        from autotune.model.effect import Effect
+        from autotune.space.fit_changes import fitting
+
+        print("autotune: runs the script's first steps once, to check these changes", file=sys.stderr)
+        found = look(run, limit_s=_CHECK_S)
+        if found.facts.run is None:
+            why = "the run has shown nothing" if found.problem is None else found.problem.message
+            return Fitting(changes, (f"{_listed(changes)} cannot be checked: {why}",), {})
+        knobs = builtin() if self.search is None else knobs_for(self.search.spec.space)
+        kept, refused = fitting(changes, found.facts, knobs, effect=Effect(pick.effect.lower()))
+        values = {change.knob: change.value for change in changes}
+        notes = tuple(f"{r.knob}={values[r.knob]} is left out: {r.reason}" for r in refused)
+        return Fitting(kept, notes, found.facts.run.values)
+
     def command(self, words: Sequence[str], python: str) -> Command:
         """What is run: the words after ``--``, else the command of the search that the file names.
 
@@ -127,7 +166,7 @@ class BestFile:
         if any(is_incomplete(arg) for arg in args):
             raise UsageError(
                 "the file leaves out a secret of the command line",
-                hint="say the command after --: python ...",
+                hint="type the command after --: python ...",
             )
         if not self._is_known:
             self._check_start(python)
@@ -208,3 +247,7 @@ class BestFile:
         script = ["-m", part.module] if part.module else [part.script]
         start = launch_words(part.launcher or "", part.python or "")
         return [*start, *(part.options or []), *script, *redact_args(part.argv)]
+
+
+def _listed(changes: Sequence[Change]) -> str:
+    return ", ".join(f"{change.knob}={change.value}" for change in changes)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     App = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
 
 COOKIE = "autotune_ui"
+REPORT = "report.html"
+"""Path of the report below the place; MLflow has no such page."""
 _HERE = re.compile(rb"(127\.0\.0\.1|localhost|\[::1\])(:\d+)?")
 _CONNECTIONS = Path("/proc/net/tcp")
 _ESTABLISHED = "01"
@@ -44,23 +46,35 @@ class Keys:
             other accounts as well, but only below the cookie's own path.
         cookie: Value of the cookie.
         codes: One per link.
+        report_codes: Those of them whose link leads to the report instead of MLflow's pages.
     """
 
     place: str
     cookie: str
     codes: tuple[str, ...]
+    report_codes: tuple[str, ...] = ()
 
     @classmethod
-    def new(cls, links: int) -> Keys:
-        """Return fresh secrets for so many links."""
-        codes = tuple(secrets.token_urlsafe(16) for _ in range(links))
-        return cls(place=secrets.token_urlsafe(9), cookie=secrets.token_urlsafe(32), codes=codes)
+    def new(cls, reports: int, links: int) -> Keys:
+        """Return fresh secrets for so many links to the report, and then to MLflow's pages."""
+        codes = tuple(secrets.token_urlsafe(16) for _ in range(reports + links))
+        return cls(
+            place=secrets.token_urlsafe(9),
+            cookie=secrets.token_urlsafe(32),
+            codes=codes,
+            report_codes=codes[:reports],
+        )
 
     @classmethod
     def from_text(cls, text: str) -> Keys:
         """Return what `text` was made from."""
         data = json.loads(text)
-        return cls(place=data["place"], cookie=data["cookie"], codes=tuple(data["codes"]))
+        return cls(
+            place=data["place"],
+            cookie=data["cookie"],
+            codes=tuple(data["codes"]),
+            report_codes=tuple(data["report_codes"]),
+        )
 
     def text(self) -> str:
         """Return them in one line, for the environment of the server's process."""
@@ -77,6 +91,7 @@ class Gate:
     Args:
         app: The application behind it.
         keys: Of this start.
+        report: The study's report, a page without outside parts; None if there is none.
         peer: Account at the other end of a connection; for tests.
     """
 
@@ -85,9 +100,11 @@ class Gate:
         app: App,
         keys: Keys,
         *,
+        report: Path | None = None,
         peer: Callable[[Mapping[str, Any]], int | None] | None = None,
     ) -> None:
         self._app = app
+        self._report = report
         self._keys = keys
         self._unused = set(keys.codes)
         self._peer = peer or peer_account
@@ -111,13 +128,16 @@ class Gate:
         code = next((one for one in self._keys.codes if compare_digest(one.encode(), rest)), "")
         if self._has_cookie(scope):
             if code:
-                await self._let_in(send)
+                await self._let_in(send, code)
+            elif self._report is not None and rest == REPORT.encode():
+                text = self._report.read_text(encoding="utf-8")
+                await _respond(send, 200, text, content_type="text/html; charset=utf-8")
             else:
                 inner = {"path": path[len(prefix) - 1 :], "raw_path": raw[len(prefix) - 1 :]}
                 await self._app({**scope, **inner}, receive, send)
         elif code in self._unused and scope["method"] == "GET" and self._is_own(scope):
             self._unused.discard(code)
-            await self._let_in(send)
+            await self._let_in(send, code)
         else:
             await _refuse(send)
 
@@ -136,11 +156,12 @@ class Gate:
             return not _CONNECTIONS.exists()
         return account in (os.geteuid(), 0)
 
-    async def _let_in(self, send: Send) -> None:
+    async def _let_in(self, send: Send, code: str) -> None:
         place = f"/{self._keys.place}/"
+        there = place + REPORT if code in self._keys.report_codes else place
         # Lax and not Strict: the way here begins in a terminal or another page.
         cookie = f"{COOKIE}={self._keys.cookie}; Path={place}; HttpOnly; SameSite=Lax"
-        await _respond(send, 303, "", location=place, set_cookie=cookie)
+        await _respond(send, 303, "", location=there, set_cookie=cookie)
 
 
 def peer_account(scope: Mapping[str, Any]) -> int | None:

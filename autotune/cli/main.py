@@ -36,7 +36,7 @@ from autotune.cli.commands.search import search
 from autotune.cli.commands.serve import admin, serve
 from autotune.cli.commands.show import show
 from autotune.cli.commands.spaces import spaces
-from autotune.cli.commands.submit import cancel, fetch, status, submit
+from autotune.cli.commands.submit import cancel, estimate, fetch, status, submit
 from autotune.cli.commands.sync import sync
 from autotune.cli.commands.ui import ui
 from autotune.cli.commands.verify import verify
@@ -133,6 +133,7 @@ app.command("schema")(schema)
 app.add_typer(spaces, name="spaces")
 app.command("serve", cls=Grouped)(serve)
 app.command("submit", cls=Grouped)(submit)
+app.command("estimate")(estimate)
 app.command("status")(status)
 app.command("cancel")(cancel)
 app.command("fetch")(fetch)
@@ -332,7 +333,7 @@ def _usage(error: Any) -> UsageError:
     message, _, choices = message.partition(" Choose from:")
     # The parser lists them below each other.
     listed = ", ".join(choices.replace(",", " ").split())
-    hint = f"one of: {listed}" if listed else f"{verb} --help shows what there is"
+    hint = f"one of: {listed}" if listed else f"{verb} --help lists the options"
     return UsageError(message, hint=_meant(message) or hint)
 
 
@@ -377,7 +378,7 @@ def _meant(message: str) -> str:
 def _of_the_machine(error: BaseException) -> AutotuneError | None:
     """An error of Python's that says something about where we run, and nothing about us."""
     if isinstance(error, FileNotFoundError) and _is_nowhere():
-        return BackendError("the current folder does not exist any more", hint="go to one that does: cd ~")
+        return BackendError("the current folder does not exist any more", hint="change to another one: cd ~")
     if isinstance(error, RuntimeError) and "home directory" in str(error):
         return BackendError(
             "no home folder is known for this user", hint="set HOME, or AUTOTUNE_HOME for our own files"

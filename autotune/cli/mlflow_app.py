@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from pathlib import Path
 
 STORE = "AUTOTUNE_UI_STORE"
 KEYS = "AUTOTUNE_UI_KEYS"
+REPORT = "AUTOTUNE_UI_REPORT"
 """Environment variables, which other accounts cannot read, unlike a command line."""
 
 
@@ -22,9 +24,10 @@ def main() -> None:
     # Files that are uploaded are for this account alone, as the store is.
     os.umask(0o077)
     uri, keys = os.environ.pop(STORE), Keys.from_text(os.environ.pop(KEYS))
+    report = os.environ.pop(REPORT, "")
     # A header that says where a request came from is no proof of it.
     config = uvicorn.Config(
-        Gate(server_app(uri, own_store(uri)), keys),
+        Gate(server_app(uri, own_store(uri)), keys, report=Path(report) if report else None),
         log_level="warning",
         access_log=False,
         proxy_headers=False,

@@ -16,12 +16,13 @@ import urllib.request
 from collections import deque
 from typing import TYPE_CHECKING
 
-from autotune.cli.mlflow_app import KEYS, STORE
+from autotune.cli.mlflow_app import KEYS, REPORT, STORE
 from autotune.errors import BackendError
 from autotune.text.redact import redact
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from pathlib import Path
     from types import FrameType
 
     from autotune.cli.gate import Keys
@@ -139,7 +140,7 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(uri: str, port: int, keys: Keys) -> Generator[Server]:
+def serving(uri: str, port: int, keys: Keys, report: Path | None = None) -> Generator[Server]:
     """MLflow's server of a store, for this account on this machine only, ended with the block.
 
     Within it a scheduler's signal and the closing of the terminal come as Ctrl-C does.
@@ -147,7 +148,8 @@ def serving(uri: str, port: int, keys: Keys) -> Generator[Server]:
     Args:
         uri: Of the store.
         port: 0 takes a free one.
-        keys: What a browser needs to be answered.
+        keys: Secrets that a browser needs.
+        report: The study's report, served beside MLflow's pages.
 
     Raises:
         BackendError: The port cannot be had.
@@ -158,7 +160,7 @@ def serving(uri: str, port: int, keys: Keys) -> Generator[Server]:
         # In a session of its own, where neither Ctrl-C nor the terminal's end reaches it: we end it.
         process = subprocess.Popen(
             [sys.executable, "-m", "autotune.cli.mlflow_app", str(descriptor)],
-            env={**QUIET, **os.environ, STORE: uri, KEYS: keys.text()},
+            env={**QUIET, **os.environ, STORE: uri, KEYS: keys.text(), REPORT: str(report or "")},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             start_new_session=True,

@@ -55,9 +55,9 @@ def open_search(name: str | None) -> Opened:
         StoreError: It is not there, or cannot be read.
         UsageError: It is what `autotune verify` has measured, which is no search.
     """
+    from autotune.cli.remote import find_study
     from autotune.errors import UsageError
     from autotune.model.study import VERIFY
-    from autotune.store.paths import find_study
 
     opened = open_study(find_study(name, searches=True))
     label = opened.study.spec.label

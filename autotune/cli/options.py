@@ -15,7 +15,7 @@ Pick = Annotated[
 ]
 Allow = Annotated[
     list[str] | None,
-    typer.Option(metavar="KNOB", help="Take what the file sets by this knob, which nobody declares here."),
+    typer.Option(metavar="KNOB", help="Accept what the file sets by this knob, which is not declared here."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 JsonAtEnd = Annotated[

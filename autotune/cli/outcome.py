@@ -133,7 +133,7 @@ def searched(end: SearchEnd, *, as_json: bool, exit_zero: bool, as_lines: bool =
     if as_json or as_lines:
         print_json(result_data(end, code), line=as_lines)
     elif end.answer is None:
-        sys.stdout.write(stopped_screen(end.study, reason="the search ended before it could answer"))
+        sys.stdout.write(stopped_screen(end.study, reason="the search ended without an answer"))
     else:
         text = answer_screen(
             end.study,
@@ -240,7 +240,7 @@ def _plan_text(plan: DryRun, knobs: dict[str, Any]) -> str:
     lines += ["searched, as far as the source shows:"]
     lines += [
         f"  {name:<{width}}  {', '.join(value_text(v) for v in row['values']) or 'values'}"
-        f"   {row['effect']}   by {row['how'] or 'a delivery that the first run shows'}"
+        f"   {row['effect']}   by {row['how'] or 'found by the first run'}"
         + (", delivered, effect not read" if name in own else "")
         for name, row in knobs.items()
     ]
@@ -248,7 +248,7 @@ def _plan_text(plan: DryRun, knobs: dict[str, Any]) -> str:
         lines += ["", "not used:"]
         lines += [f"  {name:<{width}}  {reason}" for name, reason in refusals.items()]
     if plan.not_here:
-        lines += ["", f"not for this script on this machine: {', '.join(plan.not_here)}"]
+        lines += ["", f"not applicable here: {', '.join(plan.not_here)}"]
     lines += ["", f"at most {size} configurations; the first run of your script may narrow or widen this"]
     lines += ["", *_course_lines(plan.spec)]
     return "\n".join(lines) + "\n"
@@ -271,7 +271,7 @@ def _course_lines(spec: StudySpec) -> list[str]:
         Stage.ABLATE: "ablation of the winner if time allows",
     }
     kept = (
-        f"once something reads faster, {known.cycles} rounds of script and finalists are reserved, "
+        f"once a candidate is faster, {known.cycles} rounds of script and finalists are reserved, "
         f"up to {known.more_cycles} rounds within {duration_text(known.more_cycles_s)}"
     )
     whole, first = duration_text(spec.budget.seconds), duration_text(known.first_run_s)

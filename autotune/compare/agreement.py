@@ -109,7 +109,7 @@ class Agreement:
         percent = 100.0 * math.expm1(self.bias)
         said = f"{self.knob} looks {percent:+.1f} % faster in a running process than in one of its own"
         count = f"{len(self.pairs)} configuration" + ("s" if len(self.pairs) != 1 else "")
-        end = "" if self.is_live else "; it is not switched in a running process any more"
+        end = "" if self.is_live else "; it is no longer switched in a running process"
         return f"{said} ({count}){end}."
 
 

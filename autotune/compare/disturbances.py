@@ -36,11 +36,11 @@ STOPPED: Final = "stopped"
 """Flag of a run whose process was stopped inside its window; that time is set aside and no training time."""
 
 MARKS: Final = {
-    "cpu_contended": "others took CPU from it",
-    NEIGHBOUR: "others used the CPUs beside it",
+    "cpu_contended": "other processes took its CPU time",
+    NEIGHBOUR: "other processes used the CPUs",
     "cpu_throttled": "the quota of CPU time was used up",
     "foreign_gpu": "others used the accelerator",
-    "gpu_shared": "others had memory on the accelerator",
+    "gpu_shared": "other processes had memory on the accelerator",
     "throttled": "clocks were held down",
     "ecc_errors": "memory errors of the device",
     "drifting": "it drifted",
@@ -49,10 +49,10 @@ MARKS: Final = {
     "recompiled": "compiling inside the window",
     "compiled_late": "compiling after the window",
     "alloc_cliff": "the allocator ran short",
-    "from_queue": "every batch was loaded before it",
+    "from_queue": "every batch was loaded before the window",
     "short": "only a few steps were timed",
     "unsettled": "the loader's queue had not settled",
-    STOPPED: "it was stopped for some of the time",
+    STOPPED: "it was suspended for some of the time",
 }
 """Flags of a run that bear on its figure, in words."""
 
@@ -233,8 +233,8 @@ def clocks_apart(study: Study, configs: Sequence[Config]) -> list[str]:
             most = max(apart, key=lambda r: abs(math.log(r)))
             told.append(
                 f"In {len(apart)} of {len(ratios)} pairs the accelerator's clock was more than 5 % apart "
-                f"between your script and {config.text()} (furthest: {most:.2f} times your script's): a part "
-                "of what they differ by may be the clock's."
+                f"between your script and {config.text()} (furthest: {most:.2f} times your script's): a "
+                "part of the difference may come from the clock."
             )
     return told
 

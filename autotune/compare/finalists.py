@@ -37,7 +37,7 @@ def finalists(
 ) -> tuple[Config, ...]:
     """Configs that deserve confirmation by their screening runs, best first.
 
-    The fastest config that leaves the training as it is; the fastest EXACT one where that is
+    The fastest config that leaves the training unchanged; the fastest EXACT one where that is
     another; the fastest that changes the training where it is clearly faster still; last, what has a
     part of the changes of the first and is as fast within the noise. Which of these two is recommended is
     for pairs to say: single runs differ by several per cent where nothing differs. None of them

@@ -315,13 +315,13 @@ def _said(chosen: Sequence[_Kin], *, has_starts: bool) -> Iterator[str]:
     labels = ", ".join(kin.label for kin in chosen)
     studies = "1 earlier study" if len(chosen) == 1 else f"{len(chosen)} earlier studies"
     if chosen[0].kinship is Kinship.ALIKE:
-        yield f"first beliefs from {studies} of other scripts on this machine ({labels})"
+        yield f"priors from {studies} of other scripts on this machine ({labels})"
     elif has_starts or not any(kin.earlier.starts for kin in chosen):
         what = "start points" if has_starts else "first beliefs"
         rest = "none taken over unmeasured" if has_starts else "where nothing was confirmed"
         yield f"{what} from {studies} of this script ({labels}), {rest}"
     else:
-        yield f"first beliefs from {studies} of this script ({labels}), whose winners cannot be tried here"
+        yield f"priors from {studies} of this script ({labels}), whose winners cannot be tried here"
 
 
 # What contradicts --------------------------------------------------------------------------------
@@ -368,7 +368,7 @@ def _contradiction(kin: _Kin, runs: Sequence[tuple[Config, float | None]]) -> st
         apart = statistics.fmean(off)
         if len(off) >= WEAK_FEWEST and apart > WEAK_APART and apart > statistics.fmean(shown):
             off_frac = math.expm1(apart)
-            return f"what {len(off)} configurations read is {100 * off_frac:.0f} % off what was foretold"
+            return f"what {len(off)} configurations read is {100 * off_frac:.0f} % off the prediction"
     return ""
 
 
@@ -381,7 +381,7 @@ def _otherwise(kin: _Kin, runs: Sequence[tuple[Config, float | None]]) -> str:
         if log is None:
             return f"{config.text()} fails here, and ran there"
         if abs(log - told.log) > bound:
-            foretold = f"{math.exp(told.log):.2f} were foretold"
+            foretold = f"{math.exp(told.log):.2f} were predicted"
             return f"{config.text()} reads {math.exp(log):.2f} times your script, {foretold}"
     return ""
 

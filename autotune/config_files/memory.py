@@ -37,7 +37,7 @@ def memory_bytes(text: str, *, total_bytes: int | None = None) -> int:
     compact = "".join(text.split())
     match = _AMOUNT.fullmatch(compact)
     if match is None:
-        raise UsageError(f'"{text}" is no amount of memory', hint=_EXAMPLES)
+        raise UsageError(f'"{text}" is not an amount of memory', hint=_EXAMPLES)
     amount, unit = float(match[1]), match[2]
     if not unit:
         raise UsageError(f'"{text}" has no unit', hint=f'say "{compact}GiB" or "{compact}MB"')
@@ -47,7 +47,7 @@ def memory_bytes(text: str, *, total_bytes: int | None = None) -> int:
         return int((_machine_bytes() if total_bytes is None else total_bytes) * amount / 100)
     factor = _UNITS.get(unit.lower())
     if factor is None:
-        raise UsageError(f'"{unit}" is no unit of memory', hint=_EXAMPLES)
+        raise UsageError(f'"{unit}" is not a unit of memory', hint=_EXAMPLES)
     if amount * factor < 1:
         raise UsageError(f'"{text}" is not positive', hint=_EXAMPLES)
     return int(amount * factor)

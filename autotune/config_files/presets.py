@@ -177,7 +177,7 @@ def problems(name_or_path: str, *, cwd: str) -> list[UsageError]:
         if not space.problems:
             request = _request(space, _Options(sets={}, fixes={}, only=(), allow=()))
             if not request.knobs and not request.withheld:
-                text = f"{space.source}: it names no knob, so there is nothing to search"
+                text = f"{space.source}: it has no knobs, so there is nothing to search"
                 hint = "Name some under knobs, or begin from a preset: extends: default"
                 return [InvalidSpace(text, hint=hint)]
     except UsageError as error:
@@ -204,7 +204,7 @@ def built_in(name: str) -> Path:
         path = folder / f"{name}.yaml"
         if _NAME.fullmatch(name) and path.is_file():
             return path
-    raise InvalidSpace(f'autotune comes with no search space "{name}"')
+    raise InvalidSpace(f'autotune has no preset "{name}"')
 
 
 def locate(name_or_path: str, *, cwd: str) -> Path:
@@ -390,11 +390,11 @@ def _check_values(space: _Space, option: str, name: str, values: Sequence[Value]
 
 def _check_allowed(space: _Space, name: str) -> None:
     if name == _RULED:
-        hint = "--effective-batch says how far it may go: explore, keep or LO..HI."
+        hint = "--effective-batch sets its range: explore, keep or LO..HI."
         raise UsageError(f"--allow {name}: it has an option of its own", hint=hint)
     if not space.is_locked(name) and not is_ruled(name, space.declared.get(name)):
         effect = space.declared[name].effect if name in space.declared else builtin()[name].effect
-        what = "leaves the training as it is" if effect is Effect.EXACT else "changes the rounding alone"
+        what = "leaves the training unchanged" if effect is Effect.EXACT else "changes the rounding alone"
         raise UsageError(
             f"--allow {name}: it {what} and needs no permission",
             hint=f"Leave it out; --knob {name} searches it alone.",
@@ -440,7 +440,7 @@ def _check_agreement(candidates: Sequence[SpaceRequest]) -> None:
             if first != spec:
                 raise InvalidSpace(
                     f"{request.source} and {source} declare {spec.name} differently",
-                    hint="Name one of them with --space, or make them agree.",
+                    hint="Name one of them with --space, or give both the same value.",
                 )
 
 

@@ -78,7 +78,10 @@ KEYS: Final = tuple(_KINDS)
 _said: set[Path] = set()
 """Files of other accounts that were passed over; each is named once."""
 
-_OTHERS: Final = ("HOME", "LOCKS", "DEBUG", "PLAN", "TRIAL", "GUARD", "FORKS")
+_OTHERS: Final = (
+    "HOME", "LOCKS", "DEBUG", "PLAN", "TRIAL", "GUARD", "FORKS", "SERVER", "TOKEN", "SERVICE_REPORT",
+    "SERVICE_DATABASE", "PROXY_SECRET", "WEBHOOK_SECRET",
+)  # fmt: skip
 """Variables of ours that are no options."""
 
 
@@ -109,7 +112,7 @@ def check_variables(environ: Mapping[str, str]) -> None:
     known = [*map(variable, _KINDS), *(PREFIX + name for name in _OTHERS)]
     for name in environ:
         if name.startswith(PREFIX) and name not in known and (hint := did_you_mean(name, known)):
-            raise UsageError(f"the variable {name} is no setting", hint=hint)
+            raise UsageError(f"the variable {name} is not a setting", hint=hint)
 
 
 def project_settings(folder: Path) -> Settings:
@@ -135,7 +138,7 @@ def project_settings(folder: Path) -> Settings:
                 return _checked(table, text, path, folder)
             if table is not None:
                 where = f"{FILE if path.parent == folder else path}:{_line(text, '')}"
-                message = f"{where}: [tool.autotune] is no table, it is {table!r}"
+                message = f"{where}: [tool.autotune] is not a table but {table!r}"
                 raise UsageError(message, hint='it holds settings: budget = "10m"')
     return Settings()
 

@@ -101,11 +101,11 @@ class DeclareEntry(_Part):
     effect: Literal["EXACT", "NUMERIC", "TRAINING"] = Field(
         description="What it does to the training: nothing, other rounding, something else. No default."
     )
-    values: list[PlainValue] | Range = Field(description="Tried, and handed over as they are written.")
+    values: list[PlainValue] | Range = Field(description="Values to try, passed as written.")
     flag: str = Field(default="", description="An option that the script has.")
     env: str = Field(default="", description="A variable of the environment.")
     keyword: str = Field(default="", description="path.of.callable:keyword")
-    help: str = Field(default="", description="For people, in one line.")
+    help: str = Field(default="", description="Description in one line.")
 
     def spec(self) -> DeclaredSpec:
         """The same as data for the study."""
@@ -161,7 +161,7 @@ class SpaceFile(_Part):
     declare: list[DeclareEntry] = Field(
         default_factory=list[DeclareEntry], description="Knobs of your own, searched like the others."
     )
-    constraints: Constraints | None = Field(default=None, description="Bounds; --max-memory says the same.")
+    constraints: Constraints | None = Field(default=None, description="Bounds; the same as --max-memory.")
     start: list[dict[str, PlainValue]] | None = Field(
         default=None, description="Configurations to try first."
     )
@@ -173,7 +173,7 @@ class Written:
 
     Args:
         source: Its name, for messages.
-        data: With the line of every key; None where it holds no mapping.
+        data: With the line of every key; None where it is not a mapping.
         file: None where its shape is wrong.
         problems: What is wrong with its shape.
     """
@@ -346,14 +346,14 @@ def _shape_problem(fault: Any, path: Sequence[str | int], where: str) -> Invalid
     section = path[0] if path else ""
     message, hint = wanted(fault), ""
     if section in ("knobs", "allowed_only") and kind == "too_short":
-        message, hint = "it has no values", "auto leaves them to the knob, ~ drops an inherited one."
+        message, hint = "it has no values", "auto: chosen by the knob; ~: removes an inherited knob."
     elif section in ("knobs", "allowed_only"):
         message = "an entry is a list of values, auto, {low, high, step} or null"
         hint = "low, high and step are whole numbers, step 1 or more." if _is_range(fault["input"]) else ""
     elif kind == "missing":
         message = f"{location[-1]} is missing"
         if location[-1] == "effect":
-            hint = "EXACT, NUMERIC or TRAINING: you know what it does to the training, nobody else does."
+            hint = "EXACT, NUMERIC or TRAINING: only you know what it does to the training."
     elif kind == "extra_forbidden":
         known = _fields(DeclareEntry if section == "declare" else Constraints)
         message = f'unknown key "{location[-1]}"'
@@ -477,14 +477,14 @@ def _entry_faults(entry: Lines) -> Iterator[tuple[str, str, str]]:
     name = entry.get("name")
     if isinstance(name, str) and not _NAME.fullmatch(name):
         hint = "Lower case letters, digits and _, beginning with a letter."
-        yield "name", f'"{name}" is no name for a knob', hint
+        yield "name", f'"{name}" is not a valid name of a knob', hint
     if isinstance(name, str) and name in builtin():
-        yield "name", f"{name} is a built-in knob", f"Put it under knobs, or name yours otherwise: my_{name}."
+        yield "name", f"{name} is a built-in knob", f"Put it under knobs, or choose another name: my_{name}."
     said = [way for way in _WAYS if entry.get(way)]
     if not said:
-        yield "name", "it says no way into the script", "Add one of: flag, env, keyword."
+        yield "name", "it has no delivery", "Add one of: flag, env, keyword."
     if len(said) > 1:
-        yield said[1], f"it says {len(said)} ways: {', '.join(said)}", "Leave one; a knob travels one way."
+        yield said[1], f"it says {len(said)} ways: {', '.join(said)}", "Keep one; a knob has one delivery."
     for way in said:
         faults = [*_spelling_faults(way, entry[way], name)]
         yield from faults or _power_faults(way, str(entry[way]), entry.get("values"))
@@ -494,10 +494,10 @@ def _entry_faults(entry: Lines) -> Iterator[tuple[str, str, str]]:
 
 def _secret_faults(entry: Lines, said: Sequence[str]) -> Iterator[tuple[str, str, str]]:
     """What is searched over is written down everywhere, and secrets are written nowhere."""
-    hint = "Give it to the script by its command line or a variable, as without autotune."
+    hint = "Pass it on the command line or in a variable, as without autotune."
     for way in said:
         if is_secret_name(str(entry[way]).rpartition(":")[2]):
-            yield way, f"{entry[way]} is called like a secret, which cannot be a knob", hint
+            yield way, f"{entry[way]} has the name of a secret, which cannot be a knob", hint
     values = entry.get("values")
     texts = [v for v in values if isinstance(v, str)] if isinstance(values, Items) else []
     hidden = next((redact(v) for v in texts if redact(v) != v), "")
@@ -511,11 +511,11 @@ def _spelling_faults(way: str, spelled: object, name: object) -> Iterator[tuple[
     if not pattern.fullmatch(text):
         yield way, f'{way} "{text}" is not {example.partition(":")[0]}', f"For example {example}"
     elif way == "env" and text.startswith("AUTOTUNE_"):
-        yield way, f"{text} is one of our own variables", "Declare one that the script or a library reads."
+        yield way, f"{text} is a variable of autotune", "Declare one that the script or a library reads."
     elif way == "env" and text in _OURS:
         yield way, f"{text} is set for each trial by autotune", "Set it before autotune, for all of them."
     elif way == "keyword" and text.startswith("autotune.") and text not in [f"{c}:{name}" for c in _SDK]:
-        yield way, f"{text} is part of autotune", f"What the script asks for is {_SDK[0]}:{name}"
+        yield way, f"{text} is part of autotune", f"The script's own values are {_SDK[0]}:{name}"
 
 
 def _power_faults(way: str, text: str, values: object) -> Iterator[tuple[str, str, str]]:
@@ -538,6 +538,6 @@ def _value_faults(values: object) -> Iterator[tuple[str, str, str]]:
     texts = [str(v).lower() if isinstance(v, bool) else str(v) for v in values]
     twice = next((t for place, t in enumerate(texts) if t in texts[:place]), None)
     if twice is not None:
-        yield "values", f"the value {twice} stands there twice", ""
+        yield "values", f"the value {twice} is listed twice", ""
     if any(not text.strip() or not text.isprintable() for text in texts):
         yield "values", "a value has to be one line of printable text", ""

@@ -11,11 +11,11 @@ _WANTED: Final[Mapping[str, str]] = {
     "string": "text is wanted",
     "int": "a whole number is wanted",
     "float": "a number is wanted",
-    "bool": "true or false is wanted",
+    "bool": "expected true or false",
     "list": "a list is wanted",
     "tuple": "a list is wanted",
-    "dict": "a mapping is wanted: key: value",
-    "model": "a mapping is wanted: key: value",
+    "dict": "expected a mapping: key: value",
+    "model": "expected a mapping: key: value",
 }
 _BOUNDS: Final[Mapping[str, tuple[str, str]]] = {
     "greater_than": ("gt", "more than {} is wanted"),

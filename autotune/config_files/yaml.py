@@ -65,9 +65,7 @@ def load(
             duplicate key, or no YAML.
     """
     if len(text.encode("utf-8", "surrogatepass")) > max_bytes:
-        raise error(
-            f"{source} is larger than {max_bytes >> 10} KiB", hint="A file of this kind has some kilobytes."
-        )
+        raise error(f"{source} is larger than {max_bytes >> 10} KiB", hint="Such a file has a few kilobytes.")
     if text.count("\n") > MAX_LINES:
         raise error(f"{source} has more than {MAX_LINES} lines")
     try:
@@ -201,7 +199,7 @@ class _Building:
         for key_node, value_node in cast("list[tuple[yaml.Node, yaml.Node]]", node.value):
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
-                raise self.error(f"{self.source}:{line}: a key has to be text")
+                raise self.error(f"{self.source}:{line}: a key must be text")
             key = str(key_node.value)
             if key in values:
                 raise self.error(

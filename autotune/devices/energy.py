@@ -96,7 +96,7 @@ class Rapl:
             now = {zone: _number(zone / "energy_uj") for zone in self._last}
         except (OSError, ValueError):
             self._last.clear()
-            self.why_not = "The processors' energy counters cannot be read any more."
+            self.why_not = "The processors' energy counters can no longer be read."
             return None
         for zone, count in now.items():
             moved = count - self._last[zone]

@@ -127,8 +127,7 @@ class Tuned:
 
     @property
     def trials(self) -> Any:
-        """A pandas DataFrame, a row per finished trial; columns as in
-        `autotune.report.html.notebook.frame`."""
+        """A pandas DataFrame with one row per finished trial (`autotune.report.html.notebook.frame`)."""
         from autotune.report.html.notebook import frame
 
         return frame(self.study)
@@ -270,10 +269,10 @@ def tune(
         _check(name, value, (Integral,), "a whole number", may_be_none=True)
     for name, value in (("seed", seed), ("concurrency", concurrency)):
         _check(name, value, (Integral,), "a whole number")
-    _check("budget", budget, (str, Real), 'a duration, "30m", or a number of seconds')
+    _check("budget", budget, (str, Real), 'a duration such as "30m", or a number of seconds')
     _check("price_per_hour", price_per_hour, (Real,), "a number", may_be_none=True)
-    _check("args", args, (str, Iterable), "a list of words, or one text as it is typed")
-    _check("command", command, (str, Iterable), "a list of words, or one text as it is typed")
+    _check("args", args, (str, Iterable), "a list of words, or one command line")
+    _check("command", command, (str, Iterable), "a list of words, or one command line")
     for name, value in (("knob", knob), ("allow", allow), ("output_arg", output_arg)):
         _check(name, value, (str, Iterable), "a name, or a list of names")
     tracking_uri, parent_run = _mlflow_place(tracking_uri, experiment, mlflow_parent_run)
@@ -430,7 +429,7 @@ def _words(text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
-        hint = "hand them over word by word, as a list"
+        hint = "pass them as a list of words"
         raise UsageError(f"a command or its arguments cannot be read: {error}", hint=hint) from error
 
 
@@ -442,7 +441,7 @@ def _names(given: str | Sequence[str]) -> tuple[str, ...]:
 def _narrowed(what: str, given: object) -> tuple[str, ...]:
     """Values by knob, in the notation of the command line: ``num_workers=0,2``."""
     if not isinstance(given, Mapping):
-        raise UsageError(f"{what} names no values by knob", hint=f'{what}={{"num_workers": 4}}')
+        raise UsageError(f"{what} is not a mapping of knobs to values", hint=f'{what}={{"num_workers": 4}}')
     pairs = cast("Mapping[object, object]", given)
     return tuple(f"{knob}={','.join(_texts(knob, value))}" for knob, value in pairs.items())
 
@@ -451,13 +450,13 @@ def _texts(knob: object, value: object) -> list[str]:
     """One value or several; text is one, not its letters."""
     plain = isinstance(value, (bool, int, float, str))
     if not plain and not isinstance(value, Iterable):
-        hint = "a value is text, a number, true or false; several stand in a list"
+        hint = "a value is text, a number, true or false; several values are a list"
         raise UsageError(f"{knob} cannot be {value!r}", hint=hint)
     texts = [_text(each) for each in ([value] if plain else cast("Iterable[object]", value))]
     if parted := next((text for text in texts if "," in text), ""):
         raise UsageError(
-            f'{knob}: the value "{parted}" holds a comma, which parts values here',
-            hint="write it into a space file, and name that: space=...",
+            f'{knob}: the value "{parted}" contains a comma, which separates values here',
+            hint="write it into a space file, and pass that: space=...",
         )
     return texts
 
@@ -479,13 +478,13 @@ def _check_ray(driver: str) -> None:
     """
     if driver != "ray":
         return
-    alone = "leave driver out: trials then run one after the other, from this process"
+    alone = "leave driver out: trials then run in sequence from this process"
     if threading.current_thread() is not threading.main_thread():
-        raise UsageError('driver="ray" works in the main thread alone', hint=alone)
+        raise UsageError('driver="ray" works in the main thread only', hint=alone)
     ray: Any = sys.modules.get("ray")
     if getattr(ray, "is_initialized", bool)():
         raise UsageError(
-            "this program is connected to a Ray already, and a search needs one of its own",
+            "this program is already connected to Ray, and a search needs its own",
             hint=f"{alone}; or call ray.shutdown() before",
         )
 

@@ -90,7 +90,7 @@ class HardWall:
         # What hangs may hold what writing needs; this thread must come back.
         _begun(self._write, "the answer could not be written at the end of the budget")
         if self._may_exit and self._reached(GONE_S):
-            _begun(self._say, "the end could not be told").join(WORDS_S)
+            _begun(self._say, "the listeners were not notified of the end").join(WORDS_S)
             os._exit(self._code())
 
 

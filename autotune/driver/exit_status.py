@@ -41,17 +41,17 @@ _CODES: Final = {
 }
 _TAKEN: Final = {
     FailureKind.CONTENDED: (
-        "wait for what else runs here to end; nvidia-smi names who computes on an accelerator, and "
-        "CUDA_VISIBLE_DEVICES=1 takes another one"
+        "wait until other programs end; nvidia-smi lists processes on the GPU, and "
+        "CUDA_VISIBLE_DEVICES=1 selects another one"
     ),
-    FailureKind.THROTTLED: "nvidia-smi -q -d PERFORMANCE tells what holds the clocks down: heat or power",
+    FailureKind.THROTTLED: "nvidia-smi -q -d PERFORMANCE shows what limits the clocks: heat or power",
 }
 """What the accelerator withheld from the script, which is not to blame -> what helps."""
 
 
 _NO_INPUT: Final = (
     "it reads standard input, which cannot be repeated for every run: redirect it from a file "
-    "(autotune ... < data.txt), or give the script the file by an option of its own"
+    "(autotune ... < data.txt), or pass the file by an option of the script"
 )
 
 
@@ -103,7 +103,7 @@ def why_nothing(study: Study) -> AutotuneError:
     failed = next((t for t in study.told(Stage.BASELINE) if t.failure is not None), None)
     if failed is None or failed.failure is None:
         if study.stopped in ("interrupted", "signal"):
-            message = f"the search of {script} was stopped before its baseline was measured"
+            message = f"the search of {script} was stopped before the baseline was measured"
             kind = StoppedBySignal if study.stopped == "signal" else StoppedEarly
             return kind(message, hint=f"go on: autotune resume {study.spec.label}")
         if study.stopped == SCRIPT_CHANGED:
@@ -111,7 +111,7 @@ def why_nothing(study: Study) -> AutotuneError:
             return UsageError(message, hint="search again: autotune search")
         if study.stopped == "finished":
             return _budget_too_small(study, study.spec.budget.seconds)
-        message = f"{script} was run, and nothing in it could be measured"
+        message = f"{script} ran, but no step could be measured"
         return ScriptError(message, hint=_hint_for(study, None))
     tail = str(failed.failure.evidence.get("log_tail", ""))
     again = f"autotune resume {study.spec.label}"
@@ -131,7 +131,7 @@ def why_nothing(study: Study) -> AutotuneError:
         return _budget_too_small(study, seconds, f"one run takes more than {seconds:.0f} s here", tail)
     is_unmeasured = failed.failure.kind in (FailureKind.NO_METRIC, FailureKind.WARMUP_SHORT)
     is_unmeasured |= _wants_input(study) and not failed.failure.evidence.get("steps")
-    what = "could not be measured" if is_unmeasured else "fails without any change of ours"
+    what = "could not be measured" if is_unmeasured else "fails unchanged"
     if elsewhere := failed.failure.evidence.get(BOTH_MODES):
         what = f"could not be run under an overlay ({elsewhere}), nor in redirect mode"
     message = f"{script} {what}: {failed.failure.message}"
@@ -168,11 +168,11 @@ def _hint_for(study: Study, trial: Trial | None) -> str:
         hangs = kind.family.value == "hang"
         if found and trial.failure.evidence.get("steps") == 0 and (hangs or kind is FailureKind.NO_METRIC):
             called = "autotune.step(samples=..., loss=...)"
-            return f"with {' and '.join(found)} the script has to say itself that a step has ended: {called}"
+            return f"with {' and '.join(found)} the script must report each step itself: {called}"
         if hangs:
             return "a trial needs to start and make some steps within the budget; give a longer --budget"
         if kind is FailureKind.NO_METRIC and "error" in trial.failure.evidence:
             return ""  # the process knew why it had no step, and said so
         if kind in (FailureKind.NO_METRIC, FailureKind.WARMUP_SHORT):
-            return "give it more to do (more epochs or steps) so that a steady part can be measured"
-    return "run the script by itself first, without autotune"
+            return "give it more epochs or steps, so that a steady part can be measured"
+    return "run the script without autotune first"

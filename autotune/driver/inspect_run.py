@@ -149,7 +149,7 @@ def _problem(study: Study, failure: Failure) -> AutotuneError:
     # A signal to a whole job may have ended the run before anybody here ended it.
     if study.stopped or failure.kind is FailureKind.KILLED_USER:
         kind = StoppedBySignal if study.stopped == "signal" else StoppedEarly
-        return kind(f"{study.spec.title} was stopped before it had shown anything")
+        return kind(f"{study.spec.title} was stopped before its first step")
     error = why_nothing(study)
     if "--budget" in error.hint:
         error.hint = _MORE_TIME
@@ -173,7 +173,7 @@ def _run(spec: StudySpec, facts: Facts, limit_s: float) -> tuple[Ended, str]:
         memory_limit_bytes=memory,
     )
     assignment = planner.assign(Study(spec=spec, facts=facts), _baseline(limit_s))
-    assert not isinstance(assignment, Failure), "a config without changes needs no way"
+    assert not isinstance(assignment, Failure), "a config without changes needs no delivery"
     home = make_study_dir(spec.study_id)
     stopped = ""
     with ExitStack() as closers:

@@ -125,7 +125,7 @@ class Planner:
         """The process that measures this trial, or a Failure where a knob has no way."""
         facts, spec = study.facts, study.spec
         if facts is None:
-            return Failure(kind=FailureKind.INFRA_LOST, message="nothing is known about the script yet")
+            return Failure(kind=FailureKind.INFRA_LOST, message="the script has not run yet")
         changes, refusals = self.changes_in(study, trial.config)
         if refusals:
             first = refusals[0]

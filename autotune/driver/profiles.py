@@ -91,9 +91,7 @@ def _missing(study: Study) -> dict[str, str]:
         wanted["winner"] = answer.best.config
     traced = {_name(t) for t in study.told(Stage.WHY) if t.measurement and t.fidelity.explains}
     return {
-        name: "The process that was to keep it ended without one."
-        if name in traced
-        else _why_none(study, config)
+        name: "The process that records it ended without one." if name in traced else _why_none(study, config)
         for name, config in wanted.items()
     }
 
@@ -104,8 +102,8 @@ def _why_none(study: Study, config: Config) -> str:
     if study.facts is not None and study.facts.run is not None and study.facts.run.without_torch:
         return "The script does not use PyTorch."
     if study.stopped not in ("", "finished", "budget"):
-        return "The search was stopped before."
-    return "The budget had no time left for the run that it takes: give more, --budget."
+        return "The search was stopped before that."
+    return "The budget had no time left for its run: choose a larger --budget."
 
 
 def _is_private(path: Path) -> bool:

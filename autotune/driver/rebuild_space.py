@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_NOT_HERE = "This version of autotune has no such knob."
+_NOT_HERE = "This version of autotune does not have this knob."
 
 
 def space_of(spec: StudySpec, facts: Facts) -> tuple[SearchSpace, dict[str, str]]:

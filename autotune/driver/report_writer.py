@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from autotune.answer.answer import Answer
@@ -37,8 +38,16 @@ def write_page(path: Path, text: str) -> None:
         raise
 
 
-def write_report(directory: Path, study: Study, answer: Answer | None) -> Path | None:
-    """The report of a study that has ended; never raises.
+def write_report(
+    directory: Path, study: Study, answer: Answer | None, *, links: Mapping[str, str] | None = None
+) -> Path | None:
+    """Write the report of a study; never raises.
+
+    Args:
+        directory: Of the file.
+        study: To report.
+        answer: Its answer, if any.
+        links: Name -> address of MLflow's pages, for the head of the report.
 
     Returns:
         Its file, None where it could not be made.
@@ -47,10 +56,10 @@ def write_report(directory: Path, study: Study, answer: Answer | None) -> Path |
         from autotune.report.html.page import report_html
 
         path = directory / REPORT_FILE
-        write_page(path, report_html(study, answer))
+        write_page(path, report_html(study, answer, links=links))
     except Exception:
         log.warning(
-            "the report could not be written; make it again with: autotune report %s",
+            "the report could not be written; write it again with: autotune report %s",
             study.spec.label,
             exc_info=True,
         )

@@ -90,7 +90,7 @@ def advice_lines(study: Study, *, most: int = 3) -> list[str]:
     if len(hints) > most:
         lines[-1] += f"; {len(hints) - most} more: autotune report {study.spec.label}"
     if lines and _is_edited(study):
-        lines.append(f"{study.spec.title} is no longer as it was searched; these lines are those of then")
+        lines.append(f"{study.spec.title} has changed since the search; these lines are the searched version")
     return lines
 
 

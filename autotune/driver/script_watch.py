@@ -91,9 +91,9 @@ class ScriptWatch:
             if mark == self._seen:
                 return ""
             if _sha256(self._path) != self._sha256:
-                return f"{self._path.name} was changed while it was searched"
+                return f"{self._path.name} was changed during the search"
         except OSError as error:
-            return f"{self._path.name} cannot be read any more: {error.strerror}"
+            return f"{self._path.name} can no longer be read: {error.strerror}"
         self._seen = mark
         return ""
 
@@ -104,7 +104,7 @@ class ScriptWatch:
                 return ""
             self._edited = self._edited or changed_module(found)
             if self._edited:
-                return f"{self._shown(self._edited)} was changed while the script was searched"
+                return f"{self._shown(self._edited)} was changed during the search"
             self._modules = dict(_followed(found))
         for path, (sha256, mark) in self._modules.items():
             try:
@@ -112,9 +112,9 @@ class ScriptWatch:
                 if now == mark:
                     continue
                 if _sha256(path) != sha256:
-                    return f"{self._shown(path)} was changed while the script was searched"
+                    return f"{self._shown(path)} was changed during the search"
             except OSError as error:
-                return f"{self._shown(path)} cannot be read any more: {error.strerror}"
+                return f"{self._shown(path)} can no longer be read: {error.strerror}"
             self._modules[path] = (sha256, now)
         return ""
 

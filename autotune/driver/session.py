@@ -14,12 +14,12 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeGuard, TypeVar
 
 from autotune.answer.ceilings import ceilings
+from autotune.answer.communication import communication_ratio, is_dropped
 from autotune.answer.space_selection import settled
 from autotune.clock import SystemClock
 from autotune.compare.agreement import agreements, distrusted
 from autotune.compare.disturbances import NEIGHBOUR, OTHERS, crowds
 from autotune.compare.transfer import beliefs
-from autotune.core.communication import communication_ratio, is_dropped
 from autotune.driver.planner import clipped, dead_ways, measured_changes
 from autotune.driver.spec import JOB_END, MIN_BUDGET_S
 from autotune.errors import BackendError, DiskFull
@@ -451,7 +451,7 @@ class Session:
             return
         self.note(f"waiting up to {within_s:.0f} s for a quiet machine")
         load, waited_s = self._poll(load, load_if_busy, within_s=within_s, counts=counts)
-        after = "the machine is quiet" if load is None else "still busy, the search goes on"
+        after = "the machine is quiet" if load is None else "still busy, the search continues"
         self.note(f"{after} after {waited_s:.0f} s")
 
     def _name_culprits(self, load: MachineLoad) -> None:
@@ -479,7 +479,7 @@ class Session:
     def _doubt_forks(self, trial: Trial, ended: Ended) -> None:
         """What failed when it was forked and works when it is started anew, failed for being forked."""
         if trial.number in self._forked and isinstance(ended.outcome, Measurement) and not self._cold_because:
-            self._cold_because = f"trial {trial.number} failed when it was forked, and not when it was not"
+            self._cold_because = f"trial {trial.number} failed when forked and ran in a new interpreter"
 
     def _refuse_to_go_on(self, trial: Trial, failure: Failure) -> None:
         """Every trial that follows would end alike and count as failed; a resume decides about this one."""
@@ -653,7 +653,7 @@ class Session:
         self._study = replace(self._study, spec=spec, space=space, refusals=refusals)
         told = [f"space {spec.space.name}: {spec.space.reason}"] if is_news else []
         if is_first and (left := not_here(spec.space, facts, knobs_for(spec.space), space)):
-            told.append(f"not for this script on this machine: {', '.join(left)}")
+            told.append(f"not applicable here: {', '.join(left)}")
         return "; ".join(told)
 
     def _judge_baseline(self, trial: Trial) -> None:
@@ -681,13 +681,13 @@ class Session:
         if self._stopping:
             return f"the search stopped: {self._stopping}" if self._ended_with_the_search(failure) else ""
         if ended.start is Start.FORK and failure.kind.family not in (Family.OOM, Family.CANCELLED):
-            return f"started anew, as it failed when it was forked: {failure.message}"
+            return f"started in a new interpreter, as it failed when forked: {failure.message}"
         # A run that was measured and set aside was no failure.
         if trial.attempt - self._crowded[trial.number] > failure.kind.repeats:
             return ""
         if failure.kind.family is Family.CRASH:
             cheap = ended.seconds < CRASH_REPEAT_SHARE * self.remaining_s
-            return "" if trial.stage is Stage.BASELINE or not cheap else "to learn whether the crash repeats"
+            return "" if trial.stage is Stage.BASELINE or not cheap else "to check whether the crash repeats"
         return failure.message
 
     def _disturbed(self, trial: Trial, measured: Measurement, seconds: float) -> str:
@@ -751,7 +751,10 @@ class Session:
 
     def _ask_another_way(self, trial: Trial, knob: str) -> None:
         number = self._next_number()
-        reason = f"{knob} again by another way: the script's own option did not act, or not alone"
+        reason = (
+            f"{knob} repeated by another delivery: the script's option had no effect, or changed more "
+            "than this knob"
+        )
         self._waiting.append(replace(trial, number=number, attempt=1, reason=reason))
 
     def _await_own_signal(self) -> None:
@@ -796,7 +799,7 @@ class Session:
             try:
                 call(listener)
             except Exception:
-                log.exception("a listener failed; the search goes on")
+                log.exception("a listener failed; the search continues")
             if listener.wants_stop:
                 self.stop("interrupted")
 

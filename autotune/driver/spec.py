@@ -105,7 +105,7 @@ def budget_s(text: str) -> float:
     if seconds < MIN_BUDGET_S:
         raise InvalidBudget(
             f'a budget of "{text}" is too short for a search: at least {MIN_BUDGET_S:.0f}s',
-            hint="the script's start-up counts, about ten times over: 10m is a good first try",
+            hint="start-up is paid about ten times: try 10m first",
         )
     return seconds
 
@@ -191,7 +191,7 @@ def out_path(text: str) -> str:
         )
     if (path.exists() and not path.is_file()) or _is_ours_to_hold(path):
         raise UsageError(
-            f"--out {text} is no file that can be replaced by another",
+            f"--out {text} is not a regular file",
             hint="name one, --out best.yaml; --json prints the answer on stdout as well",
         )
     if not real.parent.is_dir():
@@ -217,7 +217,7 @@ def output_args(names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if not re.fullmatch(r"--?[A-Za-z0-9][\w.-]*", name):
             raise UsageError(
-                f'--output-arg "{name}" is no option of a script',
+                f'--output-arg "{name}" is not an option of a script',
                 hint="with its dashes: --output-arg=--out-dir",
             )
     return tuple(dict.fromkeys(names))
@@ -233,12 +233,12 @@ def objective(options: SearchOptions) -> str:
     if asked == "cost" and options.price_per_hour is None:
         raise UsageError(
             "--objective cost needs a price: --price-per-hour",
-            hint="at one price the cheapest is the fastest, which is searched for without it as well",
+            hint="at one price the cheapest configuration is the fastest one, which is the default objective",
         )
     # A cluster's machines count their own.
     if asked == ENERGY and not options.address and (why := _uncounted()):
-        message = f"--objective energy: nothing on this machine counts energy. {why}"
-        raise UsageError(message.rstrip(), hint="`autotune doctor` tells which counters there are")
+        message = f"--objective energy: this machine has no energy counter. {why}"
+        raise UsageError(message.rstrip(), hint="`autotune doctor` lists the counters")
     return asked
 
 

@@ -74,6 +74,7 @@ class Syncer:
         tracking_uri: Used to make the sink where none is given; empty for the default store.
         experiment: Likewise; empty for ``autotune/<script stem>``.
         home: Likewise; the study's directory, where profiles lie.
+        sends: Rows of which sink of the outbox.
     """
 
     def __init__(
@@ -85,12 +86,14 @@ class Syncer:
         tracking_uri: str = "",
         experiment: str = "",
         home: Path | None = None,
+        sends: str = MLFLOW,
         idle_s: float = IDLE_S,
         back_off_s: float = BACK_OFF_S,
     ) -> None:
         self._journal = journal
         self._study = study
         self._factory = sink or (lambda: mlflow_sink(tracking_uri, experiment, home=home))
+        self._sends = sends
         self._idle_s = idle_s
         self._back_off_s = back_off_s
         self._sink: Sink | None = None
@@ -166,7 +169,7 @@ class Syncer:
         if self._thread is not None:
             self._thread.join(timeout=max(0.0, min(0.2, end_s - time.monotonic())))
         with contextlib.suppress(AutotuneError):
-            return self._journal.unsent(MLFLOW)
+            return self._journal.unsent(self._sends)
         return 0
 
     def hurry(self) -> None:
@@ -208,7 +211,9 @@ class Syncer:
                 self._state.notify_all()
         # Rows set aside stay pending, so they are asked for on top.
         rows = [
-            r for r in self._journal.pending(MLFLOW, _BATCH + len(self._aside)) if r.seq not in self._aside
+            r
+            for r in self._journal.pending(self._sends, _BATCH + len(self._aside))
+            if r.seq not in self._aside
         ]
         for row in rows:
             if self._closing:
@@ -221,7 +226,7 @@ class Syncer:
             return
         study = self._study()
         answer = _answer(study) if row.op == "study_ended" else None
-        payload = {**row.payload, "wall_s": row.wall_s}
+        payload = {**row.payload, "wall_s": row.wall_s, "seq": row.seq}
         if row.op == "study_ended":
             study = replace(study, stopped=str(row.payload.get("why", "")) or study.stopped)
             payload = {**payload, **_best_yaml(payload, self._journal.file.parent)}
@@ -253,8 +258,9 @@ class Syncer:
         self._warned = True
         text = error.message if isinstance(error, AutotuneError) else first_line(error)
         log.warning(
-            "%s. The search goes on; `autotune sync` sends the records later.",
+            "%s. The search continues; %s sends the records later.",
             redact(text, free=True).rstrip("."),
+            "`autotune sync`" if self._sends == MLFLOW else "it",
         )
 
 
@@ -349,7 +355,7 @@ def _address(study: Study, tracking_uri: str) -> str:
 
 def _refuse_verification(study: Study) -> None:
     if study.spec.purpose == VERIFY:
-        message = f"study {study.spec.label} is what `autotune verify` measured, which MLflow is not told"
+        message = f"study {study.spec.label} is what `autotune verify` measured, which is not sent to MLflow"
         raise UsageError(message, hint=f"it is here: autotune show {study.spec.label}")
 
 

@@ -68,7 +68,7 @@ def gather(
         found = newest_study_dirs() if folders is None else folders
         mine = fingerprint(present)
     except (OSError, AutotuneError):
-        log.warning("earlier studies could not be looked for", exc_info=True)
+        log.warning("earlier studies could not be searched for", exc_info=True)
         return None
     own: list[Earlier] = []
     others: list[Earlier] = []
@@ -107,7 +107,7 @@ def _read(path: Path, present: Study, mine: Fingerprint) -> Earlier | str | None
     if not file.is_file():
         return None
     if file.stat().st_size > MOST_BYTES:
-        return f"{path.name}: its journal is too large to be read in passing."
+        return f"{path.name}: its journal is too large to be read here."
     if is_locked(path):
         return f"{path.name}: it has not ended."
     journal = Journal.read(file)

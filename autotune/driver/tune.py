@@ -32,6 +32,7 @@ from autotune.driver.planner import Planner, dead_ways
 from autotune.driver.recovery import cut_cycles, is_asked_again, waits
 from autotune.driver.report_writer import write_report
 from autotune.driver.script_watch import ScriptWatch, changed_module, modules_of
+from autotune.driver.service_sink import ServiceSink, report_path
 from autotune.driver.session import ENDING_S, Session
 from autotune.driver.signals import breakable, polite_ending
 from autotune.driver.spec import within_job
@@ -69,7 +70,7 @@ from autotune.space.choose_delivery import choose
 from autotune.space.environment import user_environment
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
-from autotune.store.outbox import rows_for
+from autotune.store.outbox import SERVICE, rows_for
 from autotune.store.paths import DRIVEN_FILE, default_tracking_uri, unwritable
 from autotune.store.redact import with_secrets
 from autotune.text.redact import learned, redact, secret_variables
@@ -293,7 +294,7 @@ def _resumable(folded: Study, budget_s: float | None, trials: int | None = None)
     if left_s and (cut_s := within_job(left_s)) < left_s:
         spec = replace(spec, budget=replace(spec.budget, seconds=folded.elapsed_s + cut_s))
     if folded.facts is None:
-        message = f"study {spec.label} ended before anything was known about the script"
+        message = f"study {spec.label} ended before the script was measured"
         raise StoreError(message, hint="start it again: autotune search")
     _refuse_another_script(folded, folded.facts, spec)
     if spec.python != sys.executable:
@@ -328,6 +329,7 @@ class _Search:
         self._last_words = last_words
         self._doing = "the search"
         self._flushing = False
+        self._reporting: Syncer | None = None
         self._wall: HardWall | None = None
         self._lost: AutotuneError | None = None
         self._writing = threading.Lock()
@@ -419,6 +421,13 @@ class _Search:
             experiment=self._spec.experiment,
             home=self._home,
         )
+        if path := report_path():
+            self._reporting = Syncer(
+                self._journal,
+                session.settled_study,
+                lambda: ServiceSink(path, session.settled_study),
+                sends=SERVICE,
+            )
         try:
             return self._search(session, syncer)
         finally:
@@ -464,8 +473,10 @@ class _Search:
                     ended, failed = self._end(session, failed)
                     # Ray takes 1 to 2 s to end, and neither MLflow nor the report needs it.
                     self._flushing = True
-                    with ThreadPoolExecutor(1, "autotune-ending") as beside:
+                    with ThreadPoolExecutor(2, "autotune-ending") as beside:
                         flushed = beside.submit(syncer.flush, FLUSH_S)
+                        if self._reporting is not None:
+                            beside.submit(self._reporting.flush, FLUSH_S)
                         closers.close()
                 self._clear_up_behind_ray(failed)
                 unsent = flushed.result()
@@ -514,6 +525,8 @@ class _Search:
                 if self._wall is not None:
                     self._wall.start()
                 syncer.start()
+                if self._reporting is not None:
+                    self._reporting.start()
                 driver = self._driver(session, syncer)
                 drivers.append(driver)
                 closers.callback(driver.close)
@@ -558,7 +571,7 @@ class _Search:
         try:
             clear_up(self._home, list(self._journal.entries()), self._spec)
         except Exception:
-            log.exception("what the last trials have left could not be removed; a resume does it")
+            log.exception("files of the last trials could not be removed; a resume removes them")
 
     def _connect(self, driver: Driver, session: Session, syncer: Syncer) -> None:
         """Start or reach what runs trials; a wait for it is announced."""
@@ -698,8 +711,8 @@ class _Search:
         if self._written is None:
             seconds = self._spec.budget.seconds
             return BackendError(
-                f"{self._doing} did not come back within the budget of {seconds:.0f} s; there is no answer",
-                hint="is the machine or the cluster there? try --driver inline, or give more time: --budget",
+                f"{self._doing} did not finish within the budget of {seconds:.0f} s; there is no answer",
+                hint="check the machine or the cluster; try --driver inline, or give more time: --budget",
             )
         study, answer = self._written
         study = replace(study, stopped=stopped or "finished")
@@ -721,7 +734,7 @@ class _Search:
             try:
                 call(listener)
             except Exception:
-                log.exception("a listener failed; the search goes on")
+                log.exception("a listener failed; the search continues")
 
 
 def _refuse_another_script(study: Study, facts: Facts, spec: StudySpec) -> None:

@@ -257,7 +257,7 @@ def read_verified(directory: Path) -> Verified:
         journal.close()
     data = next((entry.data for entry in entries if entry.kind == "verifying"), None)
     if data is None:
-        raise StoreError(f"{directory} does not say what was verified")
+        raise StoreError(f"{directory} does not contain what was verified")
     asked: Asked = Asked(
         pick=str(data["pick"]),
         changes=from_wire(tuple[Change, ...], data["changes"]),
@@ -304,7 +304,7 @@ def _run(session: Session, runner: LocalRunner, planner: FixedPlanner) -> Study:
         try:
             session.close()
         except Exception:  # the first error is the one to tell
-            log.debug("the end could not be written down", exc_info=True)
+            log.debug("the end could not be recorded", exc_info=True)
         raise
 
 
@@ -377,7 +377,7 @@ def _why_nothing(study: Study) -> AutotuneError:
     script = Path(study.spec.script).name
     if not study.told() and study.stopped in ("interrupted", "signal"):
         kind = StoppedBySignal if study.stopped == "signal" else StoppedEarly
-        return kind(f"verifying {script} was stopped before it was measured once", hint=_AGAIN)
+        return kind(f"verifying {script} was stopped before its first measurement", hint=_AGAIN)
     error = why_nothing(study)
     if study.stopped == SCRIPT_CHANGED or "autotune resume" in error.hint:
         error.hint = _AGAIN
@@ -389,4 +389,4 @@ def _tell(listeners: Sequence[Listener], call: Callable[[Listener], None]) -> No
         try:
             call(listener)
         except Exception:
-            log.exception("a listener failed; the verification goes on")
+            log.exception("a listener failed; the verification continues")

@@ -53,7 +53,7 @@ def parse(text: str, *, source: str) -> BestConfig:
 
     data = load(text, source=source, error=UsageError, max_bytes=_MAX_BYTES)
     if not isinstance(data, dict):
-        raise UsageError(f"{source} is no best.yaml: it holds no mapping", hint="a search writes it")
+        raise UsageError(f"{source} is no best.yaml: it is not a mapping", hint="a search writes it")
     is_newer = _check_schema(data, source)
     return _validate(data, source, is_newer=is_newer)
 
@@ -87,7 +87,7 @@ def differences(
     if then.script_sha256 and script_sha256 != then.script_sha256:
         now, searched = (sha256[:8] for sha256 in (script_sha256, then.script_sha256))
         found["script"] = (
-            "the script is not the one that was searched, byte for byte "
+            "the script is not the one that was searched "
             f"(its SHA-256 begins {now}, that of the search {searched})"
         )
     return found
@@ -132,7 +132,7 @@ def _check_known(part: ChangePart) -> None:
     from autotune.knobs.registry import builtin
 
     if part.knob not in (known := builtin()):
-        hint = did_you_mean(part.knob, known) or "was it found with a package of knobs? install that here too"
+        hint = did_you_mean(part.knob, known) or "if a package provides this knob, install it here too"
         raise UnknownKnob(f'there is no knob "{part.knob}", which this pick changes', hint=hint)
 
 
@@ -141,7 +141,7 @@ def _check_name(part: ChangePart, what: str, *, is_one: bool) -> None:
         given = _short(" ".join([part.spelling, *part.also]))
         raise UsageError(
             f"the change of {part.knob} has the spelling {given}, which names no {what}",
-            hint="mend it where the best.yaml lists the changes of this pick, or search again",
+            hint="correct it in best.yaml, or search again",
         )
 
 
@@ -205,11 +205,13 @@ def _told(fault: Any, data: dict[str, Any], source: str) -> UsageError:
         return UsageError(f'{where}: unknown key "{shown}"', hint=hint)
     if kind == "missing":
         shown = ".".join(map(str, (*path, location[-1])))
-        return UsageError(f"{where}: {shown} is missing", hint="take it from the file that the search wrote")
+        return UsageError(
+            f"{where}: {shown} is missing", hint="restore it from the file that the search wrote"
+        )
     shown, found = ".".join(map(str, path)) or "the file", f"found {_short(fault.get('input'))}"
     if path[-2:-1] == ["knobs"]:
         # Each of the kinds that a value may be of complains by itself.
-        return UsageError(f"{where}: {shown}: text, a number, true or false is wanted", hint=found)
+        return UsageError(f"{where}: {shown}: text, a number, expected true or false", hint=found)
     guess = did_you_mean(str(fault.get("input")), choices_of(fault))
     return UsageError(f"{where}: {shown}: {wanted(fault)}", hint=f"{found}. {guess}" if guess else found)
 

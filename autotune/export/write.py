@@ -54,7 +54,7 @@ def save(path: Path, best: BestConfig) -> None:
     """Write this content, keeping what is there; see `write_best`."""
     text = render(best, name=path.name)
     if parse(text, source=str(path)) != best:
-        raise UsageError(f"{path} would not read back as it was meant; nothing was written")
+        raise UsageError(f"{path} does not read back with the same values; nothing was written")
     write_whole(path, text, keep=not _is_same_unedited(path, best))
 
 

@@ -318,7 +318,7 @@ def _of_call(call: ast.Call, loop: _Loop) -> Advice | None:
             file=name,
             line=line,
             part="host",
-            text="empty_cache() in every step gives memory back that the next step has to ask for again.",
+            text="empty_cache() in every step returns memory that the next step has to allocate again.",
         )
     return None
 
@@ -413,7 +413,10 @@ def _of_getitem(function: ast.FunctionDef, name: str) -> Iterator[Advice]:
             file=name,
             line=copies.lineno,
             part="input",
-            text="torch.tensor() copies what it is given; torch.from_numpy() or torch.as_tensor() share it.",
+            text=(
+                "torch.tensor() copies its argument; torch.from_numpy() or torch.as_tensor() share its "
+                "memory."
+            ),
         )
 
 
@@ -534,8 +537,10 @@ def _told(tree: ast.Module, name: str) -> Iterator[Advice]:
                 file=name,
                 line=call.lineno,
                 part="search",
-                text=f"step(samples={samples}) says the same of every batch size; say how many samples each "
-                "step took, or the rates of other sizes are wrong.",
+                text=(
+                    f"step(samples={samples}) reports the same number for every batch size; pass the "
+                    "samples of each step, or rates of other sizes are wrong."
+                ),
             )
 
 
@@ -553,8 +558,11 @@ def _acting(tree: ast.Module, name: str) -> Iterator[Advice]:
                 file=name,
                 line=node.lineno,
                 part="search",
-                text="What is gathered by acting is a part of training, and its time counts. A step is one "
-                "of the optimizer, a sample a row of a batch each time it is trained on. The batch stays.",
+                text=(
+                    "Collecting samples is a part of this training, and its time counts. A step is an "
+                    "optimizer step; a sample is one use of a row in a batch. The batch size is not "
+                    "varied."
+                ),
             )
             return
 

@@ -85,7 +85,7 @@ def read_command(words: Sequence[str], *, script: str = "", python: str = "") ->
         if not _is_text(text):
             raise UsageError(
                 f"{redact(text)!a} is no UTF-8 text",
-                hint="rename it, or give the script another way to it",
+                hint="rename it, or give the script another path to it",
             )
     if script:
         _check_once(script, words)
@@ -95,7 +95,7 @@ def read_command(words: Sequence[str], *, script: str = "", python: str = "") ->
             "no script is given",
             hint="autotune search --script train.py --budget 30m [-- the script's arguments]",
         )
-    within = launchers.unwrapped(words)
+    within = launchers.unwrapped(words, python)
     if within is not None:
         command = read_command(within.words, python=python or within.python)
         launcher = within.launcher or command.launcher
@@ -176,7 +176,7 @@ def _after_python(words: Sequence[str], python: str) -> Command:
     if not module and not rest:
         raise UsageError("no script follows the interpreter", hint="-- python train.py ...")
     if not module and rest[0] == "-":
-        raise UsageError("a script from standard input cannot be run again and again", hint="name a file")
+        raise UsageError("a script from standard input cannot be run more than once", hint="name a file")
     given = python or (None if words[0] in _BARE else words[0])
     if not module:
         return _by(given, _existing(rest[0]), rest[1:], options=options, word=words[0])
@@ -384,5 +384,5 @@ def _note_of_beside(script: str, title: str) -> tuple[str, ...]:
                 shown = os.path.relpath(python)
                 shown = str(python) if shown.startswith("..") else shown
                 chosen = f"{title} is run by {sys.executable}"
-                return (f"{chosen}; for the environment beside it: --python {shown}",)
+                return (f"{chosen}; to use the environment beside it: --python {shown}",)
     return ()

@@ -1,25 +1,29 @@
 """Commands that start a script for the user: what stands behind them, where that is safe to say.
 
 An environment's runner (uv, poetry) stands for an interpreter. A launcher of several processes is taken for
-its script, with the variables that it sets: torchrun on one machine, accelerate where it would start one.
-Everything else is refused with what to do instead.
+its script, with the variables that it sets: torchrun, accelerate and deepspeed on one machine. Everything
+else is refused with what to do instead.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from autotune.errors import UsageError
+from autotune.inspection import accelerate_launch
 from autotune.inspection.host import host_facts
-from autotune.model.distributed_launch import ACCELERATE, several
+from autotune.inspection.shebang import written_interpreter
+from autotune.model.distributed_launch import ACCELERATE, DEEPSPEED, TORCH_LAUNCH, launcher_text, several
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 MODULES: Final = {
     "torch.distributed.run": "torchrun",
@@ -29,10 +33,10 @@ MODULES: Final = {
 }
 """Modules behind ``python -m`` that are launchers by another name."""
 
-STARTERS: Final = ("uv", "poetry", "torchrun", "accelerate", "accelerate-launch")
+STARTERS: Final = ("uv", "poetry", "torchrun", "accelerate", "accelerate-launch", "deepspeed")
 """First words of commands that `unwrapped` sees through."""
 
-_SEVERAL: Final = ("deepspeed", "mpirun", "mpiexec", "srun", "ray", "horovodrun", "composer")
+_SEVERAL: Final = ("mpirun", "mpiexec", "srun", "ray", "horovodrun", "composer")
 _RUNNERS: Final = ("conda", "mamba", "micromamba", "pipenv", "pdm", "hatch", "pixi", "rye", "tox", "nox")
 _SHELLS: Final = ("bash", "sh", "zsh", "fish", "make", "just")
 _BEFORE: Final = ("env", "nohup", "time", "nice", "ionice", "taskset", "numactl", "stdbuf", "sudo", "timeout")
@@ -53,6 +57,11 @@ _LEFT_OUT: Final = ("max-restarts", "redirects", "tee", "log-dir", "local-ranks-
 _SWITCHES: Final = ("no-python", "run-path", "virtual-local-rank")
 _LAUNCH: Final = "torch.distributed.launch"
 _MOST_RANKS: Final = 64
+_DEEPSPEED_VALUES: Final = frozenset(
+    {"num_gpus", "num_accelerators", "num_nodes", "master_port", "master_addr", "log_level"}
+)
+_DEEPSPEED_LEFT_OUT: Final = frozenset({"master_port", "master_addr", "log_level", "q", "quiet", "save_pid"})
+"""Options of the launcher itself, which leave the training alone."""
 
 _UV_PLAIN: Final = frozenset({"--no-sync", "--frozen", "--locked", "--offline", "--quiet", "-q", "--"})
 """Options of ``uv run`` that leave the interpreter and what the script sees alone."""
@@ -77,8 +86,12 @@ class Within:
     notes: tuple[str, ...] = ()
 
 
-def unwrapped(words: Sequence[str]) -> Within | None:
+def unwrapped(words: Sequence[str], python: str = "") -> Within | None:
     """What stands behind a launcher; None where the first word is none.
+
+    Args:
+        words: The command.
+        python: Interpreter that the user named; empty for none.
 
     Raises:
         UsageError: It starts something that one process of ours cannot stand for.
@@ -93,16 +106,18 @@ def unwrapped(words: Sequence[str]) -> Within | None:
     if first == _LAUNCH:
         return _torchrun(words[1:], legacy=True)
     if first in ("accelerate", "accelerate-launch"):
-        return _accelerate(words[2:] if first == "accelerate" else words[1:], words)
+        return _accelerate(words[2:] if first == "accelerate" else words[1:], words, python)
+    if first == "deepspeed":
+        return _deepspeed(words[1:], python, words[0])
     if first in _SEVERAL:
         raise UsageError(
-            f"{first} starts processes in a way of its own, which a trial cannot",
+            f"{first} starts processes itself, which a trial cannot",
             hint="with one process: name the script, -- python train.py ...; with several of one machine: "
             "-- torchrun --nproc-per-node 2 train.py ...",
         )
     if first in _RUNNERS:
         raise UsageError(
-            f"{first} chooses an environment, and which one is not known here",
+            f"{first} chooses an environment that autotune cannot determine",
             hint="name its interpreter: --python /path/to/env/bin/python -- python train.py ...",
         )
     if first in _BEFORE:
@@ -111,7 +126,7 @@ def unwrapped(words: Sequence[str]) -> Within | None:
         )
     if first in _SHELLS or first in _INTERACTIVE:
         raise UsageError(
-            f"{first} is no training script",
+            f"{first} is not a training script",
             hint="name the python command that it starts: -- python train.py ...",
         )
     return None
@@ -122,7 +137,7 @@ def unwrapped(words: Sequence[str]) -> Within | None:
 
 def _uv(words: Sequence[str]) -> Within:
     if words[:1] != ["run"]:
-        raise UsageError("uv is no training script", hint="-- uv run python train.py ...")
+        raise UsageError("uv is not a training script", hint="-- uv run python train.py ...")
     rest = list(words[1:])
     while rest and rest[0] in _UV_PLAIN:
         rest.pop(0)
@@ -148,8 +163,8 @@ def _refuse_own_requirements(script: str) -> None:
         return
     if re.search(r"^# /// script\s*$", text, re.MULTILINE):
         raise UsageError(
-            f"{script} lists its own requirements, for which uv makes an environment that goes again",
-            hint="make one that stays, and name its interpreter: --python PATH",
+            f"{script} lists its own requirements, for which uv makes a temporary environment",
+            hint="make a permanent one, and name its interpreter: --python PATH",
         )
 
 
@@ -166,7 +181,7 @@ def _uv_environment(cwd: Path) -> Path:
 def _poetry(words: Sequence[str]) -> Within:
     rest = list(words[2:])
     if words[1:2] != ["run"] or not rest or rest[0].startswith("-"):
-        raise UsageError("poetry is no training script", hint="-- poetry run python train.py ...")
+        raise UsageError("poetry is not a training script", hint="-- poetry run python train.py ...")
     try:
         asked = subprocess.run(
             [words[0], "env", "info", "--executable"],
@@ -177,7 +192,7 @@ def _poetry(words: Sequence[str]) -> Within:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise UsageError(f"poetry cannot be asked for its environment: {error}") from error
+        raise UsageError(f"poetry did not report its environment: {error}") from error
     told = asked.stdout.strip().splitlines()
     hint = "make it: poetry install; or name an interpreter: --python PATH"
     if asked.returncode != 0 or not told:
@@ -224,19 +239,17 @@ def _torchrun(words: Sequence[str], *, legacy: bool = False) -> Within:
         if name in _ONE and value not in _ONE[name]:
             raise UsageError(
                 f"torchrun {said} starts processes on several machines, and a trial runs on one",
-                hint="search on one: -- torchrun --nnodes 1 --nproc-per-node 2 train.py ...; what was found "
-                "so goes under all: torchrun --nnodes ... -m autotune apply best.yaml -- python train.py ...",
+                hint=(
+                    "search on one: -- torchrun --nnodes 1 --nproc-per-node 2 train.py ...; apply the "
+                    "result on all: torchrun --nnodes ... -m autotune apply best.yaml -- python train.py "
+                    "..."
+                ),
             )
     count = _processes(given["nproc-per-node"][1]) if "nproc-per-node" in given else 1
     if not rest:
         raise UsageError("no script follows torchrun", hint="-- python train.py ...")
-    if not by_variable and count > 1:
-        raise UsageError(
-            f"{_LAUNCH} tells every process its number by an option --local-rank, and a trial's are all "
-            "started with the same options",
-            hint=f"where the script reads LOCAL_RANK: -- torchrun --nproc-per-node {count} {rest[0]} ...",
-        )
-    if not by_variable:
+    by_option = not by_variable and count > 1
+    if not by_variable and not by_option:
         rest.insert(1, "--local-rank=0")
     how = "one process" if count == 1 else f"{count} processes"
     note = (
@@ -246,7 +259,8 @@ def _torchrun(words: Sequence[str], *, legacy: bool = False) -> Within:
     if left_out:
         note += f"; left out: {', '.join(left_out)}"
     words = ("python", *(["-m"] if "module" in given else []), *rest)
-    return Within(words=words, launcher=several(count), notes=(note,))
+    launcher = launcher_text(TORCH_LAUNCH, count) if by_option else several(count)
+    return Within(words=words, launcher=launcher, notes=(note,))
 
 
 def _not_carried_over(option: str) -> UsageError:
@@ -274,59 +288,119 @@ def _processes(text: str) -> int:
         raise UsageError("torchrun --nproc-per-node gpu finds no device here", hint="say a number")
     if text in ("cpu", "gpu", "auto"):
         return devices or os.cpu_count() or 1
-    if not text.isdecimal() or not 1 <= int(text) <= _MOST_RANKS:
+    count = int(text) if text.isdecimal() else 0
+    _check_count(count, "torchrun --nproc-per-node", text)
+    return count
+
+
+def _check_count(count: int, option: str, text: str) -> None:
+    if not 1 <= count <= _MOST_RANKS:
         raise UsageError(
-            f"torchrun --nproc-per-node {text!r} is no number of processes up to {_MOST_RANKS}",
+            f"{option} {text!r} is not a number of processes up to {_MOST_RANKS}",
             hint="-- torchrun --nproc-per-node 2 train.py ...",
         )
-    return int(text)
 
 
-def _accelerate(words: Sequence[str], whole: Sequence[str]) -> Within:
+def _accelerate(words: Sequence[str], whole: Sequence[str], python: str) -> Within:
     if whole[0].endswith("accelerate") and whole[1:2] != ["launch"]:
-        raise UsageError("accelerate is no training script", hint="-- accelerate launch train.py ...")
+        raise UsageError("accelerate is not a training script", hint="-- accelerate launch train.py ...")
+    if not words:
+        raise UsageError("no script follows accelerate launch", hint="-- accelerate launch train.py ...")
+    one = _one_process(words)
+    if one is not None and _accelerate_config() is None:
+        note = (
+            "accelerate launch with one process: the script is started by itself, with the variables that it "
+            "sets"
+        )
+        if "OMP_NUM_THREADS" not in os.environ:
+            note += " (OMP_NUM_THREADS=1 among them)"
+        return Within(words=one, launcher=ACCELERATE, notes=(note,))
+    python = python or _python_of(whole[0])
+    found = accelerate_launch.resolve(python, words)
+    given = list(words[: len(words) - len(found.words) + (found.words[0] == "-m")])
+    launcher = launcher_text(ACCELERATE, found.count, _without(given, _COUNTED), found.variables)
+    how = "one process" if found.count == 1 else f"{found.count} processes"
+    note = f"accelerate launch with {how}: they are started by themselves, with the variables that it sets"
+    return Within(words=("python", *found.words), python=python, launcher=launcher, notes=(note,))
+
+
+_COUNTED: Final = {"num-processes": True, "m": False, "module": False}
+"""Options that are kept elsewhere than among a launcher's own -> whether a value follows."""
+
+
+def _one_process(words: Sequence[str]) -> tuple[str, ...] | None:
+    """The script's words where the only option is that there is one process; else None."""
     rest, is_module, is_one = list(words), False, False
     while rest and rest[0].startswith("-"):
-        word = rest.pop(0)
-        name, equals, value = word.partition("=")
-        name = name.lstrip("-").replace("_", "-")
+        name, equals, value = rest.pop(0).lstrip("-").partition("=")
+        name = name.replace("_", "-")
         if name in ("m", "module"):
             is_module = True
         elif name in ("num-processes", "num-machines"):
             value = value if equals else (rest.pop(0) if rest else "")
             is_one = is_one or name == "num-processes"
             if value != "1":
-                raise UsageError(
-                    f"accelerate launch {word}{'' if equals else f' {value}'} starts several processes, "
-                    "and what it sets for them is not known here",
-                    hint="a script with an Accelerator runs under torchrun, too: -- torchrun "
-                    "--nproc-per-node 2 train.py ...; with one process: --num_processes 1",
-                )
+                return None
         else:
+            return None
+    return ("python", *(["-m"] if is_module else []), *rest) if is_one and rest else None
+
+
+def _without(words: Sequence[str], names: Mapping[str, bool]) -> list[str]:
+    """The options without these, and without their values."""
+    kept, rest = list[str](), list(words)
+    while rest:
+        word = rest.pop(0)
+        name, equals, _ = word.lstrip("-").partition("=")
+        name = name.replace("_", "-") if word.startswith("-") else ""
+        if name not in names:
+            kept.append(word)
+        elif names[name] and not equals and rest:
+            rest.pop(0)
+    return kept
+
+
+def _python_of(program: str) -> str:
+    """The interpreter that a console script names in its first line; ours without one."""
+    path = Path(program) if os.sep in program else Path(shutil.which(program) or program)
+    named = written_interpreter(path) if path.is_file() else None
+    return named[0] if named and os.sep in named[0] else sys.executable
+
+
+def _deepspeed(words: Sequence[str], python: str, program: str) -> Within:
+    rest, count, is_module, options = list(words), 0, False, list[str]()
+    while rest and rest[0].startswith("-"):
+        word = rest.pop(0)
+        name, equals, value = word.partition("=")
+        name = name.lstrip("-").replace("-", "_")
+        if name in _DEEPSPEED_VALUES:
+            value = value if equals else (rest.pop(0) if rest else "")
+        if name in ("num_gpus", "num_accelerators"):
+            count = int(value) if value.isdecimal() else 0
+        elif name == "module":
+            is_module = True
+        elif name == "no_local_rank":
+            options.append("--no_local_rank")
+        elif not (name in _DEEPSPEED_LEFT_OUT or (name == "num_nodes" and value == "1")):
             raise UsageError(
-                f"accelerate launch {word} sets something up that a plain start does not",
-                hint="give it to the Accelerator in the script, then: -- python train.py ...",
+                f"deepspeed's option {word} cannot be carried over",
+                hint="on one machine: -- deepspeed --num_gpus 2 train.py ...",
             )
-    config = _accelerate_config()
-    if config is not None:
-        raise UsageError(
-            f"accelerate launch is set up by {config}, which a plain start does not read",
-            hint="give the settings to the Accelerator in the script, then: -- python train.py ...",
-        )
-    if not is_one:
-        raise UsageError(
-            "accelerate launch starts a process per device, and what it sets for them is not known here",
-            hint="with one process: accelerate launch --num_processes 1 train.py, or -- python train.py ...; "
-            "with several: -- torchrun --nproc-per-node 2 train.py ...",
-        )
+    count = count or len(host_facts().devices)
+    if not count:
+        raise UsageError("deepspeed finds no device here", hint="-- deepspeed --num_gpus 2 train.py ...")
     if not rest:
-        raise UsageError("no script follows accelerate launch", hint="-- python train.py ...")
+        raise UsageError("no script follows deepspeed", hint="-- deepspeed --num_gpus 2 train.py ...")
+    _check_count(count, "deepspeed --num_gpus", str(count))
     note = (
-        "accelerate launch with one process: the script is started by itself, with the variables that it sets"
+        f"deepspeed with {count} processes: they are started by themselves, with the variables that it sets"
     )
-    if "OMP_NUM_THREADS" not in os.environ:
-        note += " (OMP_NUM_THREADS=1 among them)"
-    return Within(words=("python", *(["-m"] if is_module else []), *rest), launcher=ACCELERATE, notes=(note,))
+    return Within(
+        words=("python", *(["-m"] if is_module else []), *rest),
+        python=python or (_python_of(program) if os.sep in program or shutil.which(program) else ""),
+        launcher=launcher_text(DEEPSPEED, count, options),
+        notes=(note,),
+    )
 
 
 def _accelerate_config() -> Path | None:

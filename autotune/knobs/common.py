@@ -59,7 +59,7 @@ def constant_of(
     """
     named = constants_named(spelling.names, script)
     if not named:
-        return f"its source writes out no value of {spelling.names[0]}"
+        return f"its source contains no literal value of {spelling.names[0]}"
     found = [
         c
         for c in named
@@ -71,8 +71,8 @@ def constant_of(
     found = [c for c in found if rank_of(c.name) == first]
     if len(found) > 1:
         return (
-            f"which of {listed(c.place for c in found)} it is cannot be read off the source "
-            f"(--set {found[0].name}=A,B names one)"
+            f"which of {listed(c.place for c in found)} it is is not clear from the source (--set "
+            f"{found[0].name}=A,B names one)"
         )
     if found[0].times > 1:
         return f"{found[0].place} is given a value {found[0].times} times, and only one would change"
@@ -119,10 +119,10 @@ def no_loader(facts: Facts) -> str | None:
     if facts.run is not None and facts.run.loader is None:
         if facts.run.loader_in_thread:
             return (
-                "The script reads its DataLoader in a thread of its own, so which batches are trained on is "
-                "not known."
+                "The script reads its DataLoader in a separate thread, so the batches of a step are not "
+                "known."
             )
-        return "No training DataLoader was seen: the script gets its batches another way."
+        return "No training DataLoader was seen: batches come from elsewhere."
     return None
 
 
@@ -135,8 +135,11 @@ def fetch_state_of(facts: Facts) -> FetchState | None:
 def dealt_otherwise(facts: Facts) -> str:
     """Why other samples may be trained on where workers are dealt otherwise; empty where none may."""
     held = fetch_state_of(facts)
-    if held is None or held.apart:
-        return ""
+    return "" if held is None or held.apart else dealt(held)
+
+
+def dealt(held: FetchState) -> str:
+    """Why fetches that change a state are others where workers are dealt otherwise."""
     if held.by == "indices":
         return f"{sentence(held.what)} as indices are drawn, and workers draw ahead of the loop."
     return f"{sentence(held.what)}, and each worker changes a copy of its own."
@@ -153,7 +156,7 @@ def counted_by_batch(facts: Facts) -> str | None:
     held = fetch_state_of(facts)
     if held is None or held.by != "collate_fn":
         return None
-    return f"{sentence(held.what)}, once for each batch, so that smaller batches would be other ones."
+    return f"{sentence(held.what)}, once per batch, so another batch size changes them."
 
 
 def sentence(text: str) -> str:
@@ -164,8 +167,8 @@ def sentence(text: str) -> str:
 def several_processes(count: int) -> str:
     """Why what a model consists of stays as it is where gradients are added up between processes."""
     return (
-        f"{count} processes train together, and what adds up their gradients was made for the parameters as "
-        f"they are."
+        f"{count} processes train together, and their gradient reduction depends on the layout of the "
+        "parameters."
     )
 
 

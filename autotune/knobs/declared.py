@@ -156,13 +156,13 @@ def refuse_powerful(spelling: Spelling, values: Iterable[Value]) -> str | None:
     """
     if isinstance(spelling, Env):
         if _RUNS_CODE.fullmatch(spelling.name):
-            return f"{spelling.name} decides which code runs, and is no knob."
+            return f"{spelling.name} decides which code runs and cannot be a knob."
         if any(isinstance(value, str) and {"/", "\\"} & set(value) for value in values):
             return f"A value of {spelling.name} names a file, which could be code."
     if isinstance(spelling, Keyword):
         root = spelling.target.partition(".")[0]
         if root in _STARTS or spelling.target in _LOADS or spelling.name in _TRUSTS:
-            return f"{spelling.text} decides which code runs, and is no knob."
+            return f"{spelling.text} decides which code runs and cannot be a knob."
     return None
 
 
@@ -198,10 +198,11 @@ def no_option(name: str, script: ScriptFacts) -> str:
     """Why an option cannot be given to this script, as a whole sentence."""
     if not script.flags:
         return (
-            f"No options of the script could be read from its source, so whether it has {name} is not known."
+            "No options of the script could be read from its source, so it is not known whether it has "
+            f"{name} is not known."
         )
     known = [spelling for flag in script.flags for spelling in flag.names]
-    return f"The script shows no option {name}. {did_you_mean(name, known)}".strip()
+    return f"The script has no option {name}. {did_you_mean(name, known)}".strip()
 
 
 def same_way(one: Spelling, other: Spelling) -> bool:

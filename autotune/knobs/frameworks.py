@@ -34,7 +34,7 @@ OWNER_OF: Final = {
 KERAS: Final = "keras"
 """Has no rows: what it takes is given to `compile` and `fit`, and to the layers as they are built."""
 _OUTERMOST_FIRST: Final = ("transformers", "lightning", "accelerate", "deepspeed")
-_UNSEEN: Final = "Whether the script trains through a framework shows when it has run."
+_UNSEEN: Final = "The first run shows whether the script trains through a framework."
 
 
 def is_row(spelling: Spelling) -> bool:
@@ -96,10 +96,10 @@ def fits_by_keras(facts: Facts) -> bool:
 def refuse_engine(row: Keyword, facts: Facts) -> str | None:
     """Why this argument of a framework is not the last word on batches and formats."""
     if setting(facts, "transformers.deepspeed") is True:
-        return "The Trainer hands the training to DeepSpeed, whose configuration file holds this as well."
+        return "The Trainer delegates the training to DeepSpeed, whose configuration file sets this as well."
     owner = OWNER_OF.get(row.target, "deepspeed")
     if owner != "deepspeed" and facts.run is not None and "deepspeed" in facts.run.owners:
-        return f"{owner} hands the training to DeepSpeed, whose configuration holds this as well."
+        return f"{owner} delegates the training to DeepSpeed, whose configuration sets this as well."
     return None
 
 
@@ -116,7 +116,7 @@ def refuse_accumulation(row: Keyword, facts: Facts) -> str | None:
     if run is None:
         return _UNSEEN
     if run.loader is None or run.loader.batch_size is None or run.loader.custom_batch_sampler:
-        return "The micro-batch is not under our control, so the optimizer step cannot be deferred."
+        return "autotune does not set the micro-batch here, so the optimizer step cannot be deferred."
     match OWNER_OF[row.target]:
         case "transformers":
             return _of_transformers(row, facts) or refuse_engine(row, facts)
@@ -131,28 +131,28 @@ def refuse_accumulation(row: Keyword, facts: Facts) -> str | None:
 def _mean(facts: Facts) -> str | None:
     if facts.run is not None and facts.run.reduction == "mean":
         return None
-    return "The framework divides the loss by the parts of a step, which is right for a mean alone."
+    return "The framework divides the loss by the number of micro-batches, which is correct for a mean only."
 
 
 def _of_transformers(row: Keyword, facts: Facts) -> str | None:
     run = facts.run
     if run is not None and run.scheduler_per_step and setting(facts, "transformers.own_scheduler") is True:
-        return "The Trainer was given its learning-rate schedule by the script, which counts its own steps."
+        return "The script passes its own learning-rate schedule to the Trainer, which counts steps."
     if setting(facts, "transformers.router_loss") is True:
-        return "The model adds the loss of its router, which the Trainer would count once a part."
+        return "The model adds its router loss, which the Trainer would count once per micro-batch."
     if is_per_item(facts):
         if setting(facts, "transformers.own_loss") is True:
-            return "The script adds to the loss of the model, which alone divides by the items of the step."
+            return "The script adds to the model's loss, and only the model divides by the items of the step."
         exact = row.target == ARGUMENTS
-        return None if exact else "The model divides its loss by the items of the whole step already."
+        return None if exact else "The model already divides its loss by the items of the whole step."
     refused = _mean(facts)
     if refused is None and row.target == TRAINER and setting(facts, "transformers.own_loss") is True:
-        return "The script computes the loss itself, and whether it divides by the whole step is not known."
+        return "The script computes the loss itself; it is not known whether it divides by the whole step."
     if refused is None and (row.target == ARGUMENTS) is not (setting(facts, "transformers.divides") is True):
         return (
             "The Trainer leaves the division of the loss to the model, and the model does not divide."
             if row.target == ARGUMENTS
-            else "The Trainer divides the loss by the parts of a step already."
+            else "The Trainer already divides the loss by the number of micro-batches."
         )
     return refused
 
@@ -169,46 +169,53 @@ def is_per_item(facts: Facts) -> bool:
 
 def _of_lightning(facts: Facts) -> str | None:
     if setting(facts, "lightning.automatic_optimization") is False:
-        return "The LightningModule optimizes by hand, where Lightning does not accumulate."
+        return "The LightningModule uses manual optimization, where Lightning does not accumulate."
     if setting(facts, "lightning.counts_batches") is True:
         return (
             "The Trainer's limit_train_batches or val_check_interval counts batches, which would be smaller."
         )
     if setting(facts, "lightning.after_backward") is True:
-        return "The script's own on_after_backward would act on every part of a step, clipping perhaps."
+        return "The script's own on_after_backward would act on every micro-batch, for example to clip."
     if facts.run is not None and facts.run.optimizer is not None and facts.run.optimizer.closure:
-        return "The optimizer runs its closure as often as it likes."
+        return "The optimizer may run its closure any number of times."
     if facts.run is not None and facts.run.scheduler_per_step:
-        return "The learning rate is scheduled per step, perhaps over the loader's length, which would grow."
+        return "The learning rate is scheduled per step, possibly over the loader's length, which would grow."
     return None
 
 
 def _of_accelerate(facts: Facts) -> str | None:
     if setting(facts, "accelerate.plugin") is True:
-        return "The Accelerator was given a plugin that sets its accumulation."
+        return "A plugin of the Accelerator sets its accumulation."
     if setting(facts, "accelerate.accumulates") is not True:
         return "The loop does not use Accelerator.accumulate, without which nothing is accumulated."
     if setting(facts, "accelerate.zeroes_first") is True:
         return (
-            "The loop zeroes gradients inside Accelerator.accumulate before its backward pass, which throws "
-            "away all parts of a step but the last."
+            "The loop zeroes gradients inside Accelerator.accumulate before its backward pass, which "
+            "discards all micro-batches of a step but the last."
         )
     if setting(facts, "accelerate.zeroes_module") is True:
-        return "The loop zeroes gradients by the module, past Accelerate, so a part would throw others away."
+        return (
+            "The loop zeroes gradients by the module, past Accelerate, so each micro-batch would discard "
+            "the previous ones."
+        )
     return None
 
 
 def _of_deepspeed(facts: Facts) -> str | None:
     if setting(facts, "deepspeed.pipeline") is True:
-        return "A pipeline of DeepSpeed's fetches the parts of a step itself, and needs so many to be full."
+        return (
+            "A DeepSpeed pipeline fetches the micro-batches of a step itself and needs enough of them to "
+            "be full."
+        )
     if setting(facts, "deepspeed.managed") is not True:
-        return "The loop decides itself when DeepSpeed steps, and how many parts a step has."
+        return "The loop decides when DeepSpeed steps and how many micro-batches a step has."
     if setting(facts, "deepspeed.divides") is not True:
         return (
-            "The loss does not pass through the engine's backward, which divides it by the parts of a step."
+            "The loss does not pass through the engine's backward, which divides it by the number of "
+            "micro-batches."
         )
     if facts.run is not None and facts.run.ranks > 1:
-        return "Configurations of DeepSpeed are changed for one process alone; several have not been tried."
+        return "DeepSpeed configurations are changed for one process only."
     return None
 
 
@@ -229,11 +236,11 @@ def refuse_rest(spellings: Sequence[Spelling], facts: Facts, effective: Value | 
     if (loader.length or 0) * (loader.batch_size or 0) != length:
         return (
             f"A pass over the loader is not over all of the {length} samples in full batches, and {owner} "
-            f"weighs the parts of its last step otherwise than a batch."
+            f"weights the micro-batches of its last step differently from a batch."
         )
     if length % effective == 0:
         return None
     return (
-        f"A pass over {length} samples is no whole number of steps of {effective}, and {owner} weighs the "
-        f"parts of its last step otherwise than a batch."
+        f"A pass over {length} samples is not a whole number of steps of {effective}, and {owner} weights "
+        "the micro-batches of its last step differently from a batch."
     )

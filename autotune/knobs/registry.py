@@ -20,18 +20,18 @@ from autotune.knobs.compile.compile_mode import CompileMode
 from autotune.knobs.compile.compile_region import CompileRegion
 from autotune.knobs.compile.compile_shapes import CompileShapes
 from autotune.knobs.compile.memory_budget import MemoryBudget
-from autotune.knobs.cpu_affinity import CpuAffinity
-from autotune.knobs.ddp_bucket_cap_mb import DdpBucketCapMb
-from autotune.knobs.ddp_comm_hook import DdpCommHook
-from autotune.knobs.ddp_find_unused_parameters import DdpFindUnusedParameters
-from autotune.knobs.ddp_gradient_as_bucket_view import DdpGradientAsBucketView
-from autotune.knobs.ddp_no_sync import DdpNoSync
-from autotune.knobs.ddp_powersgd_rank import DdpPowersgdRank
-from autotune.knobs.ddp_static_graph import DdpStaticGraph
 from autotune.knobs.declared import declared_knob
-from autotune.knobs.fsdp_param_dtype import FsdpParamDtype
-from autotune.knobs.fsdp_prefetch import FsdpPrefetch
-from autotune.knobs.fsdp_reshard_after_forward import FsdpReshardAfterForward
+from autotune.knobs.distributed.cpu_affinity import CpuAffinity
+from autotune.knobs.distributed.ddp_bucket_cap_mb import DdpBucketCapMb
+from autotune.knobs.distributed.ddp_comm_hook import DdpCommHook
+from autotune.knobs.distributed.ddp_find_unused_parameters import DdpFindUnusedParameters
+from autotune.knobs.distributed.ddp_gradient_as_bucket_view import DdpGradientAsBucketView
+from autotune.knobs.distributed.ddp_no_sync import DdpNoSync
+from autotune.knobs.distributed.ddp_powersgd_rank import DdpPowersgdRank
+from autotune.knobs.distributed.ddp_static_graph import DdpStaticGraph
+from autotune.knobs.distributed.fsdp_param_dtype import FsdpParamDtype
+from autotune.knobs.distributed.fsdp_prefetch import FsdpPrefetch
+from autotune.knobs.distributed.fsdp_reshard_after_forward import FsdpReshardAfterForward
 from autotune.knobs.host.gc_control import GcControl
 from autotune.knobs.host.malloc import Malloc
 from autotune.knobs.host.threads import Threads
@@ -162,7 +162,7 @@ def _installed() -> list[Knob]:
             message = f'the knob "{point.name}" ({point.value}) cannot be loaded: {error}'
             raise UsageError(message, hint="Repair or remove the package that offers it.") from error
         if not (isinstance(kind, type) and issubclass(kind, Knob)):
-            message = f'the entry point "{point.name}" ({point.value}) is no Knob class'
-            raise UsageError(message, hint="It has to name a subclass of autotune.knobs.base.Knob.")
+            message = f'the entry point "{point.name}" ({point.value}) is not a Knob class'
+            raise UsageError(message, hint="It must name a subclass of autotune.knobs.base.Knob.")
         knobs.append(kind())
     return knobs

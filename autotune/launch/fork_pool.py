@@ -211,7 +211,7 @@ class ForkServer:
         try:
             answer, _ = forking.receive(self._channel)
         except (OSError, ValueError) as error:
-            return f"the fork server cannot be understood: {error}"
+            return f"the fork server sent an unreadable answer: {error}"
         if answer is None:
             while self._listen():
                 pass
@@ -466,9 +466,9 @@ def _inherited() -> tuple[object, ...]:
 def _unsupported() -> str:
     """Why this machine cannot fork trials at all; empty where it can."""
     if sys.platform != "linux":
-        return "only Linux tells enough of processes"
+        return "only Linux gives enough information on processes"
     try:
         os.close(os.pidfd_open(os.getpid()))
     except (AttributeError, OSError):
-        return "this kernel gives no handle on another's process"
+        return "this kernel has no handles for other processes"
     return ""

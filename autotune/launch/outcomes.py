@@ -10,6 +10,7 @@ from autotune.launch.guard.guard import AWAY_S
 from autotune.launch.result.classify import classify
 from autotune.launch.result.host_samples import Outside, read_samples
 from autotune.launch.result.measure import measure, visit_part
+from autotune.launch.result.rank_logs import fold_ranks, with_rank
 from autotune.launch.result.trial_output import last_text, log_tail
 from autotune.model.live import Part, visited
 from autotune.model.trial import CEILINGS, Failure, FailureKind, Family
@@ -51,6 +52,7 @@ def outcomes_of(
 ) -> dict[int, Outcome]:
     """Closed segments keep what they measured; the one that was open is charged with the ending."""
     told, assignment = running.told, running.prepared.assignment
+    fold_ranks(told, running.prepared.folder, assignment.launch.ranks)
     outcomes: dict[int, Outcome] = {}
     for segment in assignment.segments:
         closed = told.closed.get(segment.trial)
@@ -63,6 +65,7 @@ def outcomes_of(
                 progress_limit_s=running.progress_limit_s,
             )
             failure = _stopped(_others_memory(failure, running, result), outside)
+            failure = with_rank(failure, told.ranks)
             extra: dict[str, str | int | float] = {
                 "attempt": assignment.attempt,
                 "dir": str(running.prepared.folder),
@@ -83,7 +86,8 @@ def outcomes_of(
         goes_on = assignment.visit is not None or segment.fidelity.probe == CEILINGS
         seen = outside.until(closed.sent_ns or closed.end_ns) if goes_on else outside
         unread = None if closed.short else _unread(assignment.launch, told)
-        outcomes[segment.trial] = unread or measure(closed, told, seen, assignment.launch.changes)
+        outcome = unread or measure(closed, told, seen, assignment.launch.changes)
+        outcomes[segment.trial] = with_rank(outcome, told.ranks) if isinstance(outcome, Failure) else outcome
     return outcomes
 
 

@@ -178,7 +178,7 @@ class LocalRunner(Runner):
         if self._stop_wanted:
             if isinstance(held, Held):
                 held.hand_over()
-            held = Failure(kind=FailureKind.KILLED_USER, message="ended by request before it began")
+            held = Failure(kind=FailureKind.KILLED_USER, message="ended by request before its start")
         if isinstance(held, Failure):
             return {assignment.trial: held}, Told()
         try:
@@ -371,11 +371,11 @@ def _said_of_writes(
     if wrote:
         notes.append(f"while a trial ran, by it or by others, files of yours changed: {_listed(wrote, cwd)}")
     if kept:
-        notes.append(
-            f"the script writes into its project ({_listed(kept, cwd)}); that is kept off your files"
-        )
+        notes.append(f"the script writes into its project ({_listed(kept, cwd)}); such writes are redirected")
     if far:
-        notes.append(f"the script writes outside its project ({_listed(far, '')}); that is kept off, too")
+        notes.append(
+            f"the script writes outside its project ({_listed(far, '')}); such writes are redirected, too"
+        )
     return tuple(notes)
 
 

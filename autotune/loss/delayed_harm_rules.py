@@ -101,13 +101,13 @@ class Unshown:
 
     @property
     def sentence(self) -> str:
-        """For people: what is not shown, why, and what takes it all the same."""
+        """For people: what is not shown, why, and what includes it nevertheless."""
         what = f"What {self.knob}={value_text(self.value)} may cost"
         told = f"{what} is not shown by a trace of {self.steps} steps: {self.rule.harm}"
         if self.bars:
             option = "--effective-batch LO..HI" if self.knob == _RULED else f"--allow {self.knob}"
-            return f"{told}; {option} takes it all the same."
-        return f"{told}; you took it by name." if self.allowed else f"{told}."
+            return f"{told}; {option} includes it nevertheless."
+        return f"{told}; you requested it by name." if self.allowed else f"{told}."
 
 
 def _is_scaled(case: _Case) -> bool:
@@ -153,8 +153,10 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         knob="precision",
         applies=lambda case: case.value == "fp16" and not _is_scaled(case),
-        harm="fp16 without a gradient scaler makes zeros of gradients below 6e-8, and gradients get smaller "
-        "as training goes on",
+        harm=(
+            "fp16 without a gradient scaler rounds gradients below 6e-8 to zero, and gradients shrink "
+            "during training"
+        ),
         source="arXiv 1710.03740, 3.2",
     ),
     Rule(
@@ -168,31 +170,36 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         knob="accumulation",
         applies=_is_ragged,
-        harm="batches differ in length, and where the loss is a mean over tokens, the parts of a step count "
-        "alike however many of them they hold: a slightly different objective, all along",
+        harm=(
+            "batches differ in length, and where the loss is a mean over tokens, each micro-batch has "
+            "the same weight regardless of its tokens: a slightly different objective"
+        ),
         bars=False,
         source="the gradient of a mean of means is not that of the mean",
     ),
     Rule(
         knob="batch_size",
         applies=_starves_statistics,
-        harm="BatchNorm evaluates by averages over micro-batches, which are poor below 16 samples, and the "
-        "loss of training does not show that",
+        harm=(
+            "BatchNorm evaluates by averages over micro-batches, which are poor below 16 samples; the "
+            "training loss does not show that"
+        ),
         in_training=False,
         source="arXiv 1803.08494, figure 1",
     ),
     Rule(
         knob="effective_batch",
         applies=lambda case: case.is_smaller,
-        harm="a smaller effective batch gains early, while gradients agree; the noise that it adds shows "
-        "where the loss flattens",
+        harm="a smaller effective batch gains early; its gradient noise has an effect when the loss flattens",
         source="arXiv 1812.06162, 2.2",
     ),
     Rule(
         knob="effective_batch",
         applies=_is_larger,
-        harm="what a larger effective batch loses at the same learning rate shows late in training and on "
-        "data held out",
+        harm=(
+            "the cost of a larger effective batch at the same learning rate appears late in training and "
+            "on held-out data"
+        ),
         in_training=False,
         bars=False,
         source="arXiv 1609.04836",
@@ -200,27 +207,30 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         knob="pure_bf16",
         applies=lambda case: case.value is True,
-        harm="weights and optimizer state in bf16 lose updates below 1/256 of a weight, and updates get "
-        "smaller as training goes on",
+        harm=(
+            "weights and optimizer state in bf16 lose updates below 1/256 of a weight, and updates "
+            "shrink during training"
+        ),
         source="arXiv 2010.06192",
     ),
     Rule(
         knob="fp8",
         applies=lambda case: case.value != "off",
-        harm="8-bit products round by the largest value of a tensor or row, and outliers grow as training "
-        "goes on",
+        harm=(
+            "8-bit products round by the largest value of a tensor or row, and outliers grow during training"
+        ),
         source="arXiv 2409.12517",
     ),
     Rule(
         knob="in_order",
         applies=lambda case: case.value is False,
-        harm="samples that take long to load come late, which skews what is learned from a little, all along",
+        harm="samples that are slow to load arrive late, which changes the order of the training data",
         source="torch.utils.data.DataLoader docs, in_order",
     ),
     Rule(
         knob="",
         applies=_compresses_state,
-        harm="optimizer state of 4 or 8 bits rounds what many steps have gathered",
+        harm="optimizer state of 4 or 8 bits rounds values accumulated over many steps",
         source="arXiv 2110.02861",
     ),
 )

@@ -82,7 +82,7 @@ def _redealt(own: LoaderFacts | None, now: LoaderFacts | None) -> str:
         return ""
     if not now.persistent_workers:
         return ""
-    return "the script keeps its workers from one pass to the next with it, so later passes are dealt anew"
+    return "with it the script keeps its workers between passes, so later passes draw other random numbers"
 
 
 def _moved(own: OptimizerFacts | None, now: OptimizerFacts | None) -> str:
@@ -134,7 +134,7 @@ def _weighed(own: RunFacts, run: RunFacts, parts: object, *, compiles: bool) -> 
     if not isinstance(parts, int) or not isinstance(own_parts, int):
         return ""
     if own.reduction == "sum" and run.reduction != "sum" and not compiles:
-        return "the loss is a sum over the batch, and that its parts are still added up was not seen"
+        return "the loss is a sum over the batch, and it was not observed that micro-batches are still summed"
     if own.loss_scale is None or run.loss_scale is None:
         return ""
     before, now = own.loss_scale * own_parts, run.loss_scale * parts

@@ -116,8 +116,10 @@ def scaler_skips(candidate: Sequence[Measurement], baseline: Sequence[Measuremen
         level=0,
         verdict="fail",
         steps=round(sum(_guarded_steps(m) for m in candidate)),
-        reason=f"The gradient scaler skipped {mine:.0%} of the steps, in which nothing is learned; the "
-        f"script as it is skips {own:.0%}.",
+        reason=(
+            f"The gradient scaler skipped {mine:.0%} of the steps, in which nothing is learned; your "
+            f"script skips {own:.0%}."
+        ),
     )
 
 
@@ -243,10 +245,12 @@ def _decided(blank: LossVerdict, late: Stretch, long: Stretch, *, learns: bool, 
     # What stands against it is what is told, and what more runs would have to clear.
     against = late if inside else long
     can_clear = learns and (inside or long.may_clear) and (late.ends_well or late.may_end_well)
-    tell = "More runs would tell." if can_clear else "More runs would hardly tell."
+    tell = "More runs would tell." if can_clear else "More runs are unlikely to change this."
     margin = against.margin
     if not learns:
-        reason = f"The script's own loss does not fall within {blank.steps} steps, so nothing can be told."
+        reason = (
+            f"The script's own loss does not fall within {blank.steps} steps, so losses cannot be compared."
+        )
     elif inside:
         reason = (
             f"By the end the loss may be worse, by {against.delta:.4g} as it reads; the script's own noise "
@@ -255,7 +259,7 @@ def _decided(blank: LossVerdict, late: Stretch, long: Stretch, *, learns: bool, 
     elif against.high <= margin.value:
         reason = (
             f"The loss may be worse by up to {against.high:.4g}; the script's own noise allows "
-            f"{margin.value:.4g} by {runs} runs, which know it too little: it may be no more than "
+            f"{margin.value:.4g} by {runs} runs, too few for a precise value: it may be as low as "
             f"{margin.low:.4g}. {tell}"
         )
     else:

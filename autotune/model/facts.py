@@ -232,6 +232,7 @@ class LoaderFacts:
         rebuilt: Several loaders were built there and each was read once: one for every pass.
         fetch_state: State that its fetches change; None where none was seen, or only a cache of what each
             sample is.
+        shares: Of a stream: samples of a pass, and of each of two workers; empty where that is not known.
     """
 
     site: str
@@ -263,6 +264,7 @@ class LoaderFacts:
     eager_order: bool = False
     rebuilt: bool = False
     fetch_state: FetchState | None = None
+    shares: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import overload
 
 from autotune.model.config import Value
+from autotune.model.rank_figures import RankFigures, Straggler
 
 _LARGEST_RATIO = 100.0
 """A ratio above it is an artefact of too few pairs (intervals of two pairs in short searches end there)."""
@@ -204,6 +205,8 @@ class Measurement:
         contamination: Outside evidence.
         readings: One for every knob that was asked for, and for those that could be read.
         ended: ``tight``, ``limit``, ``dominated`` or ``script_end``: why measuring stopped.
+        ranks: One per process where several train together; else empty.
+        straggler: The rank that the others wait for, where there is one.
     """
 
     throughput: Estimate
@@ -226,6 +229,8 @@ class Measurement:
     import_s: float = 0.0
     setup_s: float = 0.0
     warmup_s: float = 0.0
+    ranks: tuple[RankFigures, ...] = ()
+    straggler: Straggler | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "loss", LossTrace.of(self.loss))

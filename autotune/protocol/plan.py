@@ -25,6 +25,8 @@ FORKS_VARIABLE = "AUTOTUNE_FORKS"
 """In place of a plan: the connection over which forks are asked for, see `autotune.protocol.forking`."""
 RANK_VARIABLE = "AUTOTUNE_RANK"
 """Of several processes that train together: the number of this one. Without it the process starts them."""
+RANKS_VARIABLE = "AUTOTUNE_RANKS"
+"""Number of ranks, in a process that the script itself has started as one of them."""
 PROFILE_TRACE, PROFILE_TOP = "profile.pt.trace.json.gz", "profile.txt"
 """Files in the trial's directory: a trace, under a name as TensorBoard's plugin for profiles looks for them
 (Perfetto opens any); and the operators that took most time."""
@@ -94,4 +96,9 @@ def load_plan(environ: Mapping[str, str]) -> Plan:
     """
     plan = wire.loads(Plan, Path(environ[PLAN_VARIABLE]).read_text(encoding="utf-8"))
     hidden = json.loads(environ.get(HIDDEN_VARIABLE) or "{}")
-    return replace(plan, argv=tuple(hidden.get(str(place), word) for place, word in enumerate(plan.argv)))
+    count = environ.get(RANKS_VARIABLE, "")
+    return replace(
+        plan,
+        argv=tuple(hidden.get(str(place), word) for place, word in enumerate(plan.argv)),
+        ranks=int(count) if count.isdecimal() else plan.ranks,
+    )

@@ -1,8 +1,6 @@
-"""Readers of a study.
+"""Renderers of a study: terminal, plain text, HTML report, JSON and MLflow.
 
-What is said: `summary`, `gains`, `effects` and `why` in words and figures, `picks`, `commands` (what to type
-next), `again`, `environment`, `wishes`, and `study_view`, a study as a report sees it; `shown` takes secrets
-out. The page: `page` is its frame, `sections` are its parts; `markup`, `style`, and `svg` with the charts of
-`figures` and `scatter` are what they are made of; `data` is the same as JSON. The terminal: `text`, `live`,
-`look`, `compare`, `jsonl`. MLflow: `mlflow` and what begins so, `view`, and `notes` in Markdown.
+`view` computes every figure and sentence that is shown; `text`, `terminal`, `html` and `mlflow` format them.
+Entry points: `text.answer_screen`, `terminal.live_view`, `html.page`, `mlflow.recorder`. Imports `answer`,
+`knobs` and below.
 """

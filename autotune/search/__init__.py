@@ -1,8 +1,7 @@
-"""Which configuration next; pure and seeded, no clock, no input or output.
+"""Which configuration to run next: a pure, seeded function of the study.
 
-`stages` is the search itself. It reads the study into a `state`, tries the `initial_design`, then what
-`refining` and `second_looks` ask for by the `acquisition` of `candidates`, until a rule of `stopping`
-holds. `finalists` is what screening hands on; `confirmation` runs them in cycles, and `racing` says who
-still takes part. `throughput_model`, `memory_model`, `feasible` and `costs` learn from what has run;
-`course` is what is settled before anything has.
+Entry points: `strategy`, the interface of every search, and `stages`, the search itself: baseline, initial
+design, refinement, confirmation. `screening` proposes configurations, `confirmation` proves them, `models`
+predict throughput and memory, `samplers` holds the alternatives. `costs` prices each run. Imports `knobs`
+and below; no clock, no input or output.
 """

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from autotune.answer.communication import FAMILY, silent_runs
 from autotune.answer.pick import answer_or_none
-from autotune.core.communication import FAMILY, silent_runs
 from autotune.model.config import Config
 from autotune.model.trial import NO_COMMUNICATION, Proposal, Stage
 

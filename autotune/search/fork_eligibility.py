@@ -27,23 +27,28 @@ def refusal(study: Study) -> str:
     facts = study.facts
     run = facts.run if facts is not None else None
     if facts is None or run is None:
-        return "nothing has been seen of the script yet"
+        return "the script has not run yet"
     if study.spec.ray_address:
-        return "on a cluster it has never been tried"
+        return "not supported on a cluster"
     if facts.host.devices or run.devices:
-        return "beside an accelerator it has never been tried"
+        return "not supported with an accelerator"
     if run.ranks > 1:
-        return f"{run.ranks} processes train together, which are started anew"
+        return f"{run.ranks} processes train together, which start in new interpreters"
     if run.without_torch:
         return "the script does not use PyTorch, whose import is what a fork saves"
     if run.environ_set is None:
         return "what the script does before it imports PyTorch is not known"
     if run.environ_set:
         names = ", ".join(run.environ_set[:_SHOWN])
-        return f"the script sets {names} before it imports PyTorch, which a fork has imported already"
+        return (
+            f"the script sets {names} before it imports PyTorch, which a forked process has already imported"
+        )
     if run.loaded_first:
         names = ", ".join(run.loaded_first[:_SHOWN])
-        return f"the script loads {names}, with another OpenMP, before PyTorch; a fork has it after PyTorch"
+        return (
+            f"the script loads {names}, with another OpenMP, before PyTorch; a forked process loads it "
+            "after PyTorch"
+        )
     return ""
 
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from autotune.compare.disturbances import only_disturbed
 from autotune.model.config import Config
-from autotune.model.distributed_launch import ranks_of
 from autotune.model.effect import Effect
 from autotune.model.trial import CEILINGS, Proposal, Stage
 from autotune.search.confirmation.next_run import has_winner, is_confirming, next_confirmation
@@ -127,23 +126,25 @@ class Staged(Strategy):
         kept = kept_s(study, Costs.of(study), _BASE)
         search = SearchState.of(study, study.space, remaining_s - kept, self._parts)
         if search is None:
-            why = "nothing was counted to compare by" if study.space.free() else "no knob is left to vary"
+            why = (
+                "no throughput was measured to compare by" if study.space.free() else "no knob can be varied"
+            )
             return f"Nothing new was tried, as {why}."
         return f"Nothing new was tried any more, as {self._why_over(search)}."
 
     def _why_over(self, search: SearchState) -> str:
         if search.has_spent_trials:
-            return "the number of trials left is what confirming takes"
+            return "the trials left are needed for the confirmation"
         if not search.costs.fits(search.costs.screen_s, search.remaining_s):
             return "no further run fits into the time left"
         if search.spare_s < search.costs.screen_s:
-            return "the time left is what confirming takes"
+            return "the time left is needed for the confirmation"
         if self._pure_sampler:
             return "the sampler had nothing more to propose"
         if no_progress(search, whole_patience(search)):
-            return f"the last {whole_patience(search)} runs that looked for more found nothing faster"
+            return f"the last {whole_patience(search)} exploring runs found nothing faster"
         return too_dear(replace(search, model=search.own)) or (
-            "nothing that is left, fits into the time and is likely to run was expected to be faster"
+            "no remaining configuration that fits into the time was expected to be faster"
         )
 
     def _baseline_again(
@@ -188,12 +189,12 @@ class Staged(Strategy):
         if asked and costs.plain_s * (1 + 2 * CYCLES) > remaining_s:
             return None
         fidelity = costs.fidelity(Stage.BASELINE, _BASE, remaining_s=remaining_s, reserve_s=0.0)
-        if not asked and limit is None and study.spec.why and ranks_of(study.spec.launcher) == 1:
+        if not asked and limit is None and study.spec.why and study.ranks == 1:
             fidelity = replace(fidelity, probe=CEILINGS)
         reason = "Your unchanged script" + (", once more with another seed." if asked else ".")
         going_on = self._visit(study, remaining_s) if asked else None
         if going_on is not None:
-            reason += f" Its process then tries {len(going_on.configs)} changes that it can be switched to."
+            reason += f" Its process then measures {len(going_on.configs)} changes by switching."
         return Proposal(
             stage=Stage.BASELINE,
             config=_BASE,
@@ -204,10 +205,10 @@ class Staged(Strategy):
         )
 
     def _visit(self, study: Study, remaining_s: float) -> Visit | None:
-        """What the second process of the script goes on with: single changes that it can be switched to."""
+        """What the second process of the script goes on with: single changes by switching."""
         if not study.spec.live or self._pure_sampler or study.space is None:
             return None
-        if ranks_of(study.spec.launcher) > 1:
+        if study.ranks > 1:
             # All of them would have to switch before the same step.
             return None
         search = SearchState.of(study, study.space, remaining_s, self._parts)
@@ -221,7 +222,9 @@ class Staged(Strategy):
         if search is None or search.spare_s < search.costs.screen_s or search.has_spent_trials:
             return None
         if _sentinel_due(search):
-            return search.proposal(Stage.SENTINEL, Suggestion(_BASE, "Your script once more: does it drift?"))
+            return search.proposal(
+                Stage.SENTINEL, Suggestion(_BASE, "Your script once more, to check for drift.")
+            )
         repeat = _undisturbed_again(search)
         if repeat is not None:
             return repeat
@@ -341,7 +344,7 @@ def _undisturbed_again(search: SearchState) -> Proposal | None:
         return None
     config = max(waiting, key=lambda c: (c.is_baseline, search.model.predict(c)[0], c.canonical()))
     stage = Stage.BASELINE if config.is_baseline else Stage.REFINE if search.is_refining else Stage.START
-    reason = f"{AGAIN} other processes disturbed every run of it so far."
+    reason = f"{AGAIN} other processes disturbed every run of it."
     proposal = search.proposal(stage, Suggestion(config, reason))
     return None if proposal is None else replace(proposal, seed=runs[config])
 

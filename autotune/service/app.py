@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from contextlib import asynccontextmanager
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from fastapi import FastAPI, Header, HTTPException, Query, Request
+from fastapi import FastAPI, Header, Query, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.exceptions import HTTPException
 
+from autotune.driver.service_sink import PROTOCOL
 from autotune.driver.spec import version
 from autotune.errors import AutotuneError
 from autotune.service import pages
+from autotune.service.archive import archive_of
 from autotune.service.auth import Gate, Policy
 from autotune.service.command import checked_options
 from autotune.service.estimate import estimate
@@ -23,6 +30,7 @@ from autotune.service.reconcile import job_id
 from autotune.service.requests import Parts, Who, With, cancelled, shown, visible
 from autotune.service.states import FINAL, State
 from autotune.service.store import Conflict, Submission
+from autotune.shortage import shortage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -31,6 +39,8 @@ if TYPE_CHECKING:
     from autotune.service.jobs import Jobs
     from autotune.service.reconcile import Place, Reconciler
     from autotune.service.store import Database
+
+log = logging.getLogger(__name__)
 
 _POLL_S: Final = 1.0
 _KEEPALIVE_S: Final = 15.0
@@ -56,9 +66,17 @@ class SearchRequest(Strict):
     preemptible: bool = False
     gpus: int = Field(default=0, ge=0, le=1024)
     max_cost: float | None = Field(default=None, gt=0)
+    image: str = Field(default="", max_length=500)
     webhook: str = Field(default="", max_length=2000)
     commit: str = Field(default="", max_length=64)
     dirty: bool = False
+
+
+class EstimateRequest(Strict):
+    """A search that might be submitted."""
+
+    budget_s: float = Field(ge=20, le=30 * 24 * 3600)
+    gpus: int = Field(default=0, ge=0, le=1024)
 
 
 class ResumeRequest(Strict):
@@ -87,9 +105,21 @@ class ProjectRequest(Strict):
     max_slot_s_per_day: float | None = Field(default=None, ge=0)
 
 
-class AppliedRequest(Strict):
-    """How long a training has run with a configuration of the service."""
+class FactsRequest(BaseModel):
+    """What the driver of a search sends (`driver.service_sink`)."""
 
+    protocol: int
+    epoch: int = Field(ge=0)
+    op: str = Field(pattern="^(heartbeat|study_began|trial_ended|study_ended)$")
+    facts: dict[str, Any]
+    seq: int | None = Field(default=None, ge=1)
+    trial: dict[str, Any] | None = None
+
+
+class AppliedRequest(Strict):
+    """How long a training has run so far with a configuration of the service; repeated for one run."""
+
+    run: str = Field(pattern=r"^[0-9A-Za-z]{8,64}$")
     seconds: float = Field(ge=0, le=365 * 24 * 3600)
 
 
@@ -104,6 +134,7 @@ def create_app(
     capacity: int = 1,
     price_per_hour: float | None = None,
     roots: tuple[str, ...] = (),
+    images: tuple[str, ...] = (),
 ) -> Any:
     """Return the ASGI application.
 
@@ -117,6 +148,7 @@ def create_app(
         capacity: Slots of the cluster, for the page and the estimate.
         price_per_hour: Of one slot; needed for price caps.
         roots: Folders on shared storage below which a search may run without a bundle.
+        images: Patterns of container images that a search may name.
     """
 
     @asynccontextmanager
@@ -135,8 +167,13 @@ def create_app(
         capacity=capacity,
         price_per_hour=price_per_hour,
         roots=roots,
+        images=images,
     )
     app.add_exception_handler(AutotuneError, _problem)
+    app.add_exception_handler(HTTPException, _problem)
+    app.add_exception_handler(RequestValidationError, _problem)
+    app.add_exception_handler(SQLAlchemyError, _problem)
+    app.add_exception_handler(OSError, _problem)
     _routes(app)
     pages.add(app)
     return Gate(app, database, policy or Policy())
@@ -188,7 +225,7 @@ def _routes(app: FastAPI) -> None:
             project=who.project,
             user=who.user,
             idempotency_key=idempotency_key,
-            request=body.model_dump(include={"command", "options", "path", "commit", "dirty"}),
+            request=body.model_dump(include={"command", "options", "path", "commit", "dirty", "image"}),
             bundle=body.bundle,
             title=body.title or " ".join(body.command)[:200],
             budget_s=body.budget_s,
@@ -261,6 +298,19 @@ def _routes(app: FastAPI) -> None:
         }
         return Response(found[-1].read_bytes(), media_type="text/html", headers=headers)
 
+    @app.get("/api/v1/searches/{search_id}/study.tar.gz")
+    def study(search_id: str, who: Who, parts: With) -> Response:
+        row = visible(parts, who, search_id)
+        if State(row.state) not in FINAL:
+            raise Conflict(
+                f"the search is {row.state}: its study can be read once it has ended",
+                hint=f"autotune logs -f {row.id}",
+            )
+        data = archive_of(parts.place.home(row.id), parts.place.best(row.id))
+        if data is None:
+            raise HTTPException(404, "the search ended before it had a study")
+        return Response(data, media_type="application/gzip")
+
     @app.get("/api/v1/searches/{search_id}/log")
     def log(
         search_id: str,
@@ -289,8 +339,34 @@ def _routes(app: FastAPI) -> None:
     @app.post("/api/v1/searches/{search_id}/applied", status_code=202)
     def applied(search_id: str, body: AppliedRequest, who: Who, parts: With) -> dict[str, str]:
         row = visible(parts, who, search_id)
-        parts.database.note_applied(row.id, who.user, body.seconds)
+        parts.database.note_applied(row.id, who.user, body.run, body.seconds)
         return {"status": "recorded"}
+
+    @app.post("/api/v1/searches/{search_id}/facts", status_code=202)
+    def facts(search_id: str, body: FactsRequest, parts: With) -> dict[str, str]:
+        if body.protocol > PROTOCOL:
+            raise HTTPException(
+                422, f"the search runs a newer autotune (protocol {body.protocol}); update the service"
+            )
+        kind = {"trial_ended": "trial", "heartbeat": ""}.get(body.op, "progress")
+        data = {**body.facts, **({"trial": body.trial} if body.trial else {})}
+        parts.database.report(
+            search_id, epoch=body.epoch, facts=body.facts, kind=kind, study_seq=body.seq, data=data
+        )
+        return {"status": "recorded"}
+
+    @app.get("/api/v1/searches/{search_id}/trials")
+    def trials(
+        search_id: str,
+        who: Who,
+        parts: With,
+        after: Annotated[int, Query(ge=0)] = 0,
+        limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    ) -> dict[str, Any]:
+        row = visible(parts, who, search_id)
+        rows = parts.database.events(row.id, after, limit, kind="trial")
+        found = [{"seq": one.seq, "at_s": one.at_s, **one.data["trial"]} for one in rows]
+        return {"trials": found, "after": rows[-1].seq if len(rows) == limit else 0}
 
     @app.get("/api/v1/configs")
     def registered(
@@ -305,12 +381,13 @@ def _routes(app: FastAPI) -> None:
         return {"search": row.search_id, "speedup": row.speedup, "created_s": row.created_s, "yaml": row.yaml}
 
     @app.post("/api/v1/estimate")
-    def estimated(body: SearchRequest, who: Who, parts: With) -> dict[str, Any]:
+    def estimated(body: EstimateRequest, who: Who, parts: With) -> dict[str, Any]:
         return estimate(parts.database, who.project, body.budget_s, max(1, body.gpus), parts.price_per_hour)
 
     @app.get("/api/v1/fleet")
-    def fleet(who: Who, parts: With) -> dict[str, float]:
-        return parts.database.fleet("" if who.allows("admin") else who.project)
+    def fleet(who: Who, parts: With) -> dict[str, Any]:
+        project = "" if who.allows("admin") else who.project
+        return {**parts.database.fleet(project), "scripts": parts.database.fleet_scripts(project)}
 
     @app.get("/api/v1/tokens")
     def tokens(parts: With) -> dict[str, Any]:
@@ -361,6 +438,8 @@ def _check_code(body: SearchRequest, parts: Parts) -> None:
         raise HTTPException(422, "name the code by either bundle or path")
     if body.bundle and not parts.bundles.has(body.bundle):
         raise HTTPException(422, "the bundle was not uploaded")
+    if body.image and not any(fnmatchcase(body.image, one) for one in parts.images):
+        raise HTTPException(422, "the container image is not one that the service allows (--allow-image)")
     if body.path:
         path = Path(body.path).resolve()
         if not any(path.is_relative_to(Path(root).resolve()) for root in parts.roots):
@@ -401,8 +480,29 @@ async def _stream(request: Request, parts: Parts, search_id: str, after: int) ->
 
 
 async def _problem(_request: Request, error: Exception) -> Response:
-    """Return an error of ours as a problem document (RFC 9457)."""
-    ours = error if isinstance(error, AutotuneError) else AutotuneError(str(error))
-    status = 409 if isinstance(ours, Conflict) else {2: 422, 5: 503, 6: 503}.get(ours.exit_code, 500)
-    body = {"title": ours.message, "status": status, "hint": ours.hint}
+    """Return any error as a problem document (RFC 9457)."""
+    title, hint = "internal error of the service; see its log", ""
+    status = 500
+    match error:
+        case HTTPException():
+            title, status = str(error.detail), error.status_code
+        case RequestValidationError():
+            first = error.errors()[0]
+            title, status = f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}", 422
+        case AutotuneError():
+            title, hint = error.message, error.hint
+            status = (
+                409 if isinstance(error, Conflict) else {2: 422, 5: 503, 6: 503}.get(error.exit_code, 500)
+            )
+        case SQLAlchemyError():
+            log.warning("the database does not answer: %s", error)
+            title, status = "the service's database does not answer; try again", 503
+        case OSError():
+            log.warning("the storage cannot be used: %s", error)
+            lacks = shortage(error)
+            title = f"the service's storage cannot be used: {lacks.message if lacks else error.strerror}"
+            status = 503
+        case _:
+            log.error("a request failed", exc_info=error)
+    body = {"title": title, "status": status, "hint": hint}
     return JSONResponse(body, status_code=status, media_type="application/problem+json")

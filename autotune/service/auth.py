@@ -6,15 +6,21 @@ names are checked against DNS rebinding, foreign origins are refused, bodies are
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
+import logging
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from autotune.service.packing import MOST_BYTES
-from autotune.service.store import Identity
+from autotune.service.store import REPORT, Identity
+
+log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, MutableMapping
@@ -78,7 +84,12 @@ class Gate:
         if path in PUBLIC:
             await self._app(scope, receive, send)
             return
-        identity, by_cookie = self._identity(headers)
+        try:
+            identity, by_cookie = await asyncio.to_thread(self._identity, headers)
+        except SQLAlchemyError as error:
+            log.warning("the database does not answer: %s", type(error).__name__)
+            await _answer(send, 503, "the service's database does not answer; try again")
+            return
         if identity is None and path == LOGIN:
             await self._app(scope, _bounded(receive, MOST_BODY), send)
             return
@@ -91,10 +102,13 @@ class Gate:
         if by_cookie and method not in SAFE and path.startswith("/api/"):
             await _answer(send, 401, "the API takes a bearer token, not the cookie of the page")
             return
+        if (problem := _outside(identity, path)) is not None:
+            await _answer(send, 403, problem)
+            return
         if path.startswith(_SCOPE_OF_ADMIN) and not identity.allows("admin"):
             await _answer(send, 403, "this needs a token of scope admin")
             return
-        if method not in SAFE and not identity.allows("run"):
+        if method not in SAFE and not (identity.allows("run") or identity.scope == REPORT):
             await _answer(send, 403, "this needs a token of scope run")
             return
         scope.setdefault("state", {})["identity"] = identity
@@ -141,10 +155,25 @@ class Gate:
 
         async def audited(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
-                self._database.audit(identity, method, path, int(message["status"]))
+                status = int(message["status"])
+                await asyncio.to_thread(self._database.audit, identity, method, path, status)
             await send(message)
 
         return audited
+
+
+def _outside(identity: Identity, path: str) -> str | None:
+    """Return why a token that is bound to one search may not use a path; None where it may."""
+    is_facts = path.startswith("/api/v1/searches/") and path.endswith("/facts")
+    if identity.scope == REPORT or is_facts:
+        mine = f"/api/v1/searches/{identity.search_id}/facts"
+        is_mine = identity.scope == REPORT and path == mine
+        return None if is_mine else "only the driver of a search sends its facts, and nothing else"
+    if not identity.search_id or path in ("/", "/api/v1/me", "/api/v1/searches", "/logout"):
+        return None
+    mine = (f"/api/v1/searches/{identity.search_id}", f"/searches/{identity.search_id}", "/static")
+    is_mine = any(path == one or path.startswith(f"{one}/") for one in mine)
+    return None if is_mine else "the token is for one search only"
 
 
 def _name(host: str) -> str:

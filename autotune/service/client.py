@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import time
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -122,6 +123,7 @@ class Client:
             timeout=30.0,
             follow_redirects=False,
         )
+        weakref.finalize(self, self._http.close)
 
     def submit(
         self,
@@ -163,6 +165,13 @@ class Client:
         key = idempotency_key or secrets.token_hex(16)
         found = self.request("POST", "/api/v1/searches", json=body, headers={"idempotency-key": key})
         return Handle(self, found["id"])
+
+    def estimate(self, *, budget: str | float = "1h", gpus: int = 0) -> dict[str, Any]:
+        """Return the expected gain, the searches ahead and the price of a search; nothing is run."""
+        from autotune.driver.spec import budget_s
+
+        seconds = budget_s(budget if isinstance(budget, str) else f"{budget:f}s")
+        return self.request("POST", "/api/v1/estimate", json={"budget_s": seconds, "gpus": gpus})
 
     def search(self, search_id: str) -> Handle:
         """Return a handle of a search."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,10 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+_RANKS: Final = re.compile(r"--(?:nproc[-_]per[-_]node|num_processes)[= ](\d+)")
 ALLOWED: Final = (
     "space", "set", "fix", "knob", "allow", "max-memory", "effective-batch", "run-steps", "objective",
     "price-per-hour", "sampler", "trials", "seed", "output-arg", "keep-loggers", "start", "wait-for-quiet",
-    "mlflow-tag", "concurrency", "experiment",
+    "mlflow-tag", "experiment",
 )  # fmt: skip
 """Options of ``autotune search`` that a client may set. Those about places and clusters are the service's."""
 
@@ -40,7 +42,9 @@ def checked_options(options: Mapping[str, Any]) -> dict[str, list[str]]:
     return found
 
 
-def command_of(row: Any, home: Path, best: Path, options: Mapping[str, str]) -> list[str]:
+def command_of(
+    row: Any, home: Path, best: Path, options: Mapping[str, str], python: str = sys.executable
+) -> list[str]:
     """Return the words of the job.
 
     Args:
@@ -48,11 +52,12 @@ def command_of(row: Any, home: Path, best: Path, options: Mapping[str, str]) -> 
         home: Its AUTOTUNE_HOME.
         best: Where its best.yaml goes.
         options: Options that the service sets.
+        python: Interpreter with autotune where the job runs.
 
     Raises:
         UsageError: The request holds an option that clients may not set.
     """
-    start = [sys.executable, "-m", "autotune"]
+    start = [python, "-m", "autotune"]
     left_s = max(20.0, row.budget_s - row.used_s)
     begun = next((path for path in newest_study_dirs(home) if (path / JOURNAL_FILE).is_file()), None)
     if begun is not None:
@@ -71,6 +76,10 @@ def command_of(row: Any, home: Path, best: Path, options: Mapping[str, str]) -> 
     ]
     for name, value in options.items():
         words += [f"--{name}", value]
+    if row.gpus:
+        # A trial takes the devices of its processes, and all trials together those of the search.
+        ranks = int(match[1]) if (match := _RANKS.search(" ".join(row.request["command"]))) else 1
+        words += ["--concurrency", str(max(1, row.gpus // ranks))]
     for name, values in checked_options(row.request.get("options", {})).items():
         words += [f"--{name}"] if not values else [word for value in values for word in (f"--{name}", value)]
     return [*words, "--", *[str(word) for word in row.request["command"]]]

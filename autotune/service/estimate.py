@@ -26,7 +26,8 @@ def estimate(
         price_per_hour: Of one slot.
 
     Returns:
-        ``cost`` at most (None without a price), ``searches`` that the range rests on, and ``speedup``:
+        ``cost`` at most (None without a price), ``searches`` that the range rests on,
+        ``ahead`` in the queue, and ``speedup``:
         quartiles of their claimed gains, 1.0 for a search that claimed none; None with fewer than five.
     """
     done = database.searches(project=project, states=[State.SUCCEEDED], limit=200)
@@ -42,5 +43,6 @@ def estimate(
         "slots": slots,
         "cost": None if price_per_hour is None else budget_s / 3600 * slots * price_per_hour,
         "searches": len(gains),
+        "ahead": len(database.searches(states=[State.QUEUED], limit=10_000)),
         "speedup": quartiles,
     }

@@ -14,14 +14,19 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
-BEGAN, ENDED, LOCK, LOG, PLAN = "began", "exit", "lock", "output.log", "job.json"
+BEGAN, ENDED, LOCK, LOG, PLAN, STOP = "began", "exit", "lock", "output.log", "job.json", "stop"
 """Files of a job's folder."""
 
 MOST_BYTES = 64 * 1024 * 1024
 """Of a job's output; what comes later is counted and dropped."""
+
+GRACE_S = 20.0
+"""From the wish to stop to SIGKILL: a preempted search gives its devices back within 30 s."""
+_POLL_S = 0.5
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
@@ -68,12 +73,31 @@ def main(folder: str) -> int:
         child.send_signal(signal.SIGTERM)
     copier = threading.Thread(target=_copy, args=(child, place / LOG), daemon=True)
     copier.start()
-    code = child.wait()
+    code = _ended(child, place / STOP)
     # What the search has left behind may hold the pipe open.
     copier.join(2.0)
     code = 128 - code if code < 0 else code
     _write(place / ENDED, str(code))
     return code
+
+
+def _ended(child: subprocess.Popen[bytes], stop: Path) -> int:
+    """Return the child's exit code; ends it where the service has left a file that asks for it.
+
+    A file reaches a job on any node that shares the storage, and leaves it longer than a stop by Ray does.
+    """
+    killed_s = 0.0
+    while True:
+        try:
+            return child.wait(_POLL_S)
+        except subprocess.TimeoutExpired:
+            pass
+        if not killed_s and stop.exists():
+            child.send_signal(signal.SIGTERM)
+            killed_s = time.monotonic() + GRACE_S
+        elif killed_s and time.monotonic() > killed_s:
+            # The guards of its trials end with it.
+            child.kill()
 
 
 def _die_with_parent() -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import signal
+import shlex
 import sys
+import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from autotune.service.job import BEGAN, ENDED, LOCK, LOG, PLAN
+from autotune.service.job import BEGAN, ENDED, GRACE_S, LOCK, LOG, PLAN, STOP
 from autotune.store.journal import is_locked
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ class JobState(Enum):
 
     UNKNOWN = "unknown"
     """No job of that id was started."""
+    PENDING = "pending"
+    """The cluster has it and has not begun it."""
     RUNNING = "running"
     ENDED = "ended"
     LOST = "lost"
@@ -32,10 +35,11 @@ class JobState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What a job was seen to be; the exit code where it has ended."""
+    """What a job was seen to be; the exit code where it has ended, and the cluster's words where it waits."""
 
     state: JobState
     exit_code: int | None = None
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +52,7 @@ class Job:
         cwd: Folder it runs in.
         env: Variables beside those that every job gets.
         gpus: Whole GPUs that it needs.
+        image: Container image of its processes; empty for the nodes' own environment.
     """
 
     id: str
@@ -55,6 +60,7 @@ class Job:
     cwd: str
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     gpus: int = 0
+    image: str = ""
 
 
 class Jobs(ABC):
@@ -78,7 +84,7 @@ class Jobs(ABC):
 
     @abstractmethod
     def stop(self, job_id: str) -> None:
-        """Ask a job to end with the best so far; repeated calls insist."""
+        """Ask a job to end with the best so far, and end it after `GRACE_S`; harmless when repeated."""
 
     @abstractmethod
     def output(self, job_id: str, offset: int, limit: int) -> bytes:
@@ -109,10 +115,11 @@ class ProcessJobs(Jobs):
 
     Args:
         folder: For the folders of jobs.
+        python: Interpreter of the supervisors.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, python: str = sys.executable) -> None:
+        self._folder, self._python = folder, python
         self._children = set[int]()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
@@ -141,8 +148,8 @@ class ProcessJobs(Jobs):
         env = {name: value for name, value in os.environ.items() if name in PASSED} | dict(job.env)
         # Of two supervisors that start at once the lock lets one go on.
         nothing = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
-        words = [sys.executable, "-m", "autotune.service.job", str(place)]
-        self._children.add(os.posix_spawn(sys.executable, words, env, file_actions=nothing, setsid=True))
+        words = [self._python, "-m", "autotune.service.job", str(place)]
+        self._children.add(os.posix_spawn(self._python, words, env, file_actions=nothing, setsid=True))
 
     def seen(self, job_id: str) -> Seen:
         self._reap()
@@ -157,17 +164,19 @@ class ProcessJobs(Jobs):
         return Seen(state=JobState.LOST if (place / BEGAN).exists() else JobState.UNKNOWN)
 
     def stop(self, job_id: str) -> None:
-        place = self._folder / job_id
-        if not _is_locked(place):
-            return
-        try:
-            pid = int((place / BEGAN).read_text())
-            os.kill(pid, signal.SIGTERM)
-        except (OSError, ValueError):
-            return
+        _ask_to_stop(self._folder / job_id)
 
     def output(self, job_id: str, offset: int, limit: int) -> bytes:
         return _part(self._folder / job_id / LOG, offset, limit)
+
+
+def _ask_to_stop(place: Path) -> float:
+    """Leave the file on which the supervisor of a job ends it; returns its age in seconds."""
+    if not place.is_dir():
+        return 0.0
+    path = place / STOP
+    path.touch(exist_ok=True)
+    return max(0.0, time.time() - path.stat().st_mtime)
 
 
 def _is_locked(place: Path) -> bool:
@@ -193,10 +202,12 @@ class RayJobs(Jobs):
         client: An `httpx.Client` with the cluster's token, if it has one.
         results: Folder on shared storage in which a job leaves its exit code: Ray's status says only whether
             it was 0.
+        python: Interpreter with autotune on the nodes.
     """
 
-    def __init__(self, address: str, client: Any, results: Path) -> None:
+    def __init__(self, address: str, client: Any, results: Path, python: str = sys.executable) -> None:
         self._base, self._client, self._results = address.rstrip("/"), client, results
+        self._python = python
         results.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def start(self, job: Job) -> None:
@@ -205,15 +216,18 @@ class RayJobs(Jobs):
         inner = {"command": list(job.command), "cwd": job.cwd}
         (place / PLAN).write_text(json.dumps(inner), encoding="utf-8")
         body = {
-            "entrypoint": f"{sys.executable} -m autotune.service.job {place}",
+            "entrypoint": shlex.join([self._python, "-m", "autotune.service.job", str(place)]),
             "submission_id": job.id,
             "entrypoint_num_cpus": 0,
-            "runtime_env": {"env_vars": dict(job.env)},
+            "runtime_env": {
+                "env_vars": dict(job.env),
+                **({"image_uri": job.image} if job.image else {}),
+            },
             "metadata": {"job": job.id},
         }
         # Ray answers 500 for an id that exists, so only what it knows afterwards counts.
         answer = self._asked("POST", "/api/jobs/", json=body)
-        if answer.status_code != 200 and self._status(job.id) is None:
+        if answer.status_code != 200 and not self._status(job.id)[0]:
             from autotune.errors import RayUnavailable
 
             raise RayUnavailable(f"the Ray cluster refused job {job.id}: {answer.text.splitlines()[0][:200]}")
@@ -223,24 +237,41 @@ class RayJobs(Jobs):
             return Seen(state=JobState.ENDED, exit_code=int((self._results / job_id / ENDED).read_text()))
         except (OSError, ValueError):
             pass
-        status = self._status(job_id)
-        if status is None:
+        status, message = self._status(job_id)
+        began = (self._results / job_id / BEGAN).exists()
+        if not status:
             # A head that was restarted has forgotten its jobs.
-            began = (self._results / job_id / BEGAN).exists()
             return Seen(state=JobState.LOST if began else JobState.UNKNOWN)
         if status in ("PENDING", "RUNNING"):
-            return Seen(state=JobState.RUNNING)
-        return Seen(state=JobState.LOST)
+            if began:
+                return Seen(state=JobState.RUNNING)
+            return Seen(state=JobState.PENDING, message=message if status == "PENDING" else "")
+        return Seen(state=JobState.LOST, message=message)
 
     def stop(self, job_id: str) -> None:
-        self._asked("POST", f"/api/jobs/{job_id}/stop")
+        began = (self._results / job_id / BEGAN).exists()
+        # Ray kills a job 3 s after its signal, too early for the best so far: only where the file is ignored.
+        if not began or _ask_to_stop(self._results / job_id) > 2 * GRACE_S:
+            self._asked("POST", f"/api/jobs/{job_id}/stop")
 
     def output(self, job_id: str, offset: int, limit: int) -> bytes:
         return _part(self._results / job_id / LOG, offset, limit)
 
-    def _status(self, job_id: str) -> str | None:
+    def _status(self, job_id: str) -> tuple[str, str]:
+        """Return the status of a job and Ray's words for it; empty where Ray knows none of that id.
+
+        Raises:
+            RayUnavailable: Ray answers with an error of its own.
+        """
         answer = self._asked("GET", f"/api/jobs/{job_id}")
-        return str(answer.json()["status"]) if answer.status_code == 200 else None
+        if answer.status_code == 404:
+            return "", ""
+        if answer.status_code != 200:
+            from autotune.errors import RayUnavailable
+
+            raise RayUnavailable(f"the Ray cluster at {self._base} answers {answer.status_code}")
+        found = answer.json()
+        return str(found["status"]), str(found.get("message") or "")[:500]
 
     def _asked(self, method: str, path: str, **more: Any) -> Any:
         import httpx

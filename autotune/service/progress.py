@@ -1,10 +1,9 @@
-"""What the journal of a search says so far, as a small object for the database and the page."""
+"""The answer of a search that has ended, from its journal."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -37,9 +36,8 @@ def result_of(home: Path) -> Result | None:
     """Return what the newest study below a home says; None where there is none that can be read yet."""
     from autotune.driver.exit_status import answer_or_none
     from autotune.driver.rebuild_space import space_of
+    from autotune.driver.study_facts import study_facts
     from autotune.errors import AutotuneError
-    from autotune.model.config import config_text
-    from autotune.report.view.summary import best_other, headline
     from autotune.store.fold import fold
     from autotune.store.journal import Journal
     from autotune.store.paths import JOURNAL_FILE, newest_study_dirs
@@ -53,26 +51,9 @@ def result_of(home: Path) -> Result | None:
         answer = answer_or_none(study)
     except AutotuneError:
         return None
-    summary: dict[str, Any] = {
-        "study": study.spec.study_id,
-        "trials": len(study.told()),
-        "failed": sum(trial.failure is not None for trial in study.told()),
-        "elapsed_s": round(study.elapsed_s),
-        "headline": headline(study, answer, interval=True),
-    }
-    best = best_other(study)
-    if best is not None:
-        summary["best_single_run"] = round(best[0], 3)
-    if answer is not None:
-        summary["outcome"] = answer.outcome.value
-        pick = answer.best if answer.is_better else answer.likely
-        if pick is not None:
-            ends = (pick.speedup.low, pick.speedup.high)
-            summary |= {"config": config_text(pick.config), "speedup": round(pick.speedup.value, 4)}
-            summary["interval"] = [round(end, 4) if math.isfinite(end) else None for end in ends]
     is_faster = answer is not None and answer.is_better
     return Result(
-        summary=summary,
+        summary=study_facts(study, answer),
         is_faster=is_faster,
         script_sha256=study.facts.script.sha256 if study.facts is not None else "",
         hardware=_key(study),

@@ -6,7 +6,9 @@ Every action may be repeated, so a service that is killed at any moment goes on 
 from __future__ import annotations
 
 import logging
+import sys
 import threading
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +17,7 @@ from autotune.service.command import command_of
 from autotune.service.jobs import Job, Jobs, JobState
 from autotune.service.progress import result_of
 from autotune.service.queue import Waiting, decide
+from autotune.service.reports import Reports
 from autotune.service.states import WITH_JOB, State, ending
 
 if TYPE_CHECKING:
@@ -28,6 +31,12 @@ log = logging.getLogger(__name__)
 TICK_S: Final = 2.0
 MOST_LOSSES: Final = 3
 """Jobs of one search that may be lost before it is given up."""
+SILENT_S: Final = 600.0
+"""A driver that sent heartbeats and then none for this long hangs; its thread waits for no trial."""
+MOST_READ: Final = 256 * 1024
+"""Bytes of a failed search's output in which its error is searched."""
+_STOPPED: Final = (75, 130, 137, 143)
+"""Exit codes of a search that a signal has ended (docs/exit_codes.md)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +61,10 @@ class Place:
         """Return its AUTOTUNE_HOME, with the journal."""
         return self.search(search_id) / "home"
 
+    def report(self, search_id: str) -> Path:
+        """Return the file that names the service to its driver."""
+        return self.search(search_id) / "report.json"
+
     def best(self, search_id: str) -> Path:
         """Return its best.yaml."""
         return self.search(search_id) / "best.yaml"
@@ -68,6 +81,9 @@ class Reconciler:
         prepare: Unpacks the code of a search into its folder; harmless when repeated.
         options: Options of ``autotune search`` that the service sets: tracking store, Ray address.
         environ: Variables of every job.
+        reports: Writes the files by which drivers reach the service.
+        python: Interpreter with autotune where jobs run.
+        now: Monotonic seconds of this machine.
     """
 
     def __init__(
@@ -80,10 +96,16 @@ class Reconciler:
         prepare: Callable[[Any], None],
         options: Mapping[str, str],
         environ: Mapping[str, str],
+        reports: Reports | None = None,
+        python: str = sys.executable,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._database, self._jobs, self._place = database, jobs, place
         self._capacity, self._prepare = capacity, prepare
         self._options, self._environ = options, environ
+        self.reports = reports or Reports(database)
+        self._now, self._python = now, python
+        self._beats = dict[str, tuple[int, int, float]]()
         self._stopping = threading.Event()
         self._wake = threading.Event()
         self.trouble = ""
@@ -119,8 +141,10 @@ class Reconciler:
         Raises:
             BackendError: The cluster cannot be reached; searches stay as they are.
         """
-        for row in self._database.searches(states=sorted(WITH_JOB), limit=10_000):
+        rows = self._database.searches(states=sorted(WITH_JOB), limit=10_000)
+        for row in rows:
             self._settle(row)
+        self._beats = {row.id: self._beats[row.id] for row in rows if row.id in self._beats}
         self._start()
 
     def _settle(self, row: Any) -> None:
@@ -131,6 +155,8 @@ class Reconciler:
                 self._ended(row, state, seen.exit_code or 0)
             case JobState.RUNNING:
                 self._running(row, state)
+            case JobState.PENDING:
+                self._pending(row, state, seen.message)
             case JobState.LOST:
                 self._lost(row, state)
             case JobState.UNKNOWN if state is State.STARTING:
@@ -144,28 +170,52 @@ class Reconciler:
             self._database.move(row.id, state, State.RUNNING, "running")
         elif state in (State.CANCELLING, State.PREEMPTING):
             self._jobs.stop(job_id(row))
-        elif state is State.RUNNING:
-            found = result_of(self._place.home(row.id))
-            if found is not None and found.summary != row.answer:
-                self._database.note(row.id, "progress", found.summary, answer=found.summary)
+        elif self._is_silent(row):
+            reason = f"its driver sent nothing for {SILENT_S / 60:.0f} min; its job is being stopped"
+            self._database.explain(row.id, reason, state=State.RUNNING)
+            self._jobs.stop(job_id(row))
+        else:
+            self.reports.ensure(row, self._place.report(row.id))
+
+    def _pending(self, row: Any, state: State, message: str) -> None:
+        """The cluster has a job and has not begun it."""
+        if state in (State.CANCELLING, State.PREEMPTING):
+            self._jobs.stop(job_id(row))
+        else:
+            reason = f"waits for the cluster: {message or 'the job is pending'}"
+            self._database.explain(row.id, reason, state=state)
+
+    def _is_silent(self, row: Any) -> bool:
+        """Whether heartbeats have stopped, by the clock of this process."""
+        epoch, beat, since_s = self._beats.get(row.id, (0, 0, 0.0))
+        if (row.epoch, row.heartbeat) != (epoch, beat):
+            self._beats[row.id] = (row.epoch, row.heartbeat, self._now())
+            return False
+        return beat > 0 and self._now() - since_s > SILENT_S
 
     def _ended(self, row: Any, state: State, code: int) -> None:
         found = result_of(self._place.home(row.id))
         summary = None if found is None else found.summary
-        if state is State.PREEMPTING and code in (75, 130):
+        if state is State.PREEMPTING and code in _STOPPED:
             self._database.move(
-                row.id, state, State.QUEUED, "preempted; it resumes when there is room", answer=summary
+                row.id,
+                state,
+                State.QUEUED,
+                "preempted; it resumes when there is room",
+                answer=summary or row.answer,
             )
             return
         to, reason = ending(code)
         if state is State.CANCELLING:
             to, reason = (
-                (State.CANCELLED, "cancelled, with the best so far") if code in (75, 130) else (to, reason)
+                (State.CANCELLED, "cancelled, with the best so far") if code in _STOPPED else (to, reason)
             )
-        elif to is State.CANCELLED:
+        elif code in _STOPPED:
             # Stopped by something other than the service: the cluster's end, an operator.
             self._lost(row, state)
             return
+        if to is State.FAILED and (message := _last_error(self._jobs.output(job_id(row), 0, MOST_READ))):
+            reason = f"{reason}: {message}"
         if found is not None and found.is_faster and self._place.best(row.id).is_file():
             yaml = self._place.best(row.id).read_text(encoding="utf-8")
             self._database.register(
@@ -175,7 +225,8 @@ class Reconciler:
                 speedup=found.speedup,
                 yaml=yaml,
             )
-        self._database.move(row.id, state, to, reason, exit_code=code, answer=summary)
+        self._database.move(row.id, state, to, reason, exit_code=code, answer=summary or row.answer)
+        self._database.revoke_reports(row.id)
 
     def _lost(self, row: Any, state: State) -> None:
         if state is State.CANCELLING:
@@ -220,13 +271,33 @@ class Reconciler:
             self._prepare(row)
             home = self._place.home(row.id)
             home.mkdir(parents=True, exist_ok=True, mode=0o700)
-            command = command_of(row, home, self._place.best(row.id), self._options)
+            command = command_of(row, home, self._place.best(row.id), self._options, self._python)
         except AutotuneError as error:
             self._database.move(row.id, State.STARTING, State.FAILED, error.message)
             return
+        report = self._place.report(row.id)
+        self.reports.ensure(row, report)
         env = {**self._environ, "AUTOTUNE_HOME": str(home), "AUTOTUNE_TRANSFER": "off"}
+        if report.is_file():
+            env["AUTOTUNE_SERVICE_REPORT"] = str(report)
         cwd = self._place.code(row.id)
-        self._jobs.start(Job(id=job_id(row), command=command, cwd=str(cwd), env=env, gpus=row.gpus))
+        self._jobs.start(
+            Job(
+                id=job_id(row),
+                command=command,
+                cwd=str(cwd),
+                env=env,
+                gpus=row.gpus,
+                image=row.request.get("image", ""),
+            )
+        )
+
+
+def _last_error(output: bytes) -> str:
+    """Return the last error line of a search's output; empty without one."""
+    lines = output.decode(errors="replace").splitlines()
+    found = [line for line in lines if line.startswith("error: ")]
+    return found[-1].removeprefix("error: ")[:500] if found else ""
 
 
 def job_id(row: Any) -> str:

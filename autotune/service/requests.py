@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import Depends, HTTPException, Request
 from pydantic import BaseModel, ConfigDict
 
-from autotune.service.states import MOVES, State
+from autotune.service.states import MOVES, WITH_JOB, State
 from autotune.service.store import Conflict, Identity
 
 
@@ -24,6 +24,7 @@ class Parts(BaseModel):
     capacity: int
     price_per_hour: float | None = None
     roots: tuple[str, ...] = ()
+    images: tuple[str, ...] = ()
 
 
 def identity_of(request: Request) -> Identity:
@@ -71,11 +72,21 @@ def shown(row: Any) -> dict[str, Any]:
         "gpus": row.gpus,
         "budget_s": row.budget_s,
         "used_s": row.used_s,
+        "epoch": row.epoch,
+        "heartbeat_s": row.heartbeat_s,
+        "deadline_s": _deadline_s(row),
         "exit_code": row.exit_code,
         "answer": row.answer,
         "command": row.request["command"],
         "commit": row.request.get("commit", ""),
     }
+
+
+def _deadline_s(row: Any) -> float | None:
+    """Return when the budget of a running search ends, in seconds since the epoch; None for others."""
+    if State(row.state) not in WITH_JOB:
+        return None
+    return row.since_s + max(0.0, row.budget_s - row.used_s)
 
 
 def cancelled(parts: Parts, row: Any, user: str) -> Any:

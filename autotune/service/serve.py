@@ -8,10 +8,12 @@ import os
 import secrets
 import shutil
 import socket
+import sys
 import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from autotune.errors import BackendError, StoreError, UsageError
 from autotune.service.auth import Policy
@@ -51,6 +53,9 @@ class Settings:
         proxy_header: Header in which that proxy names users.
         price_per_hour: Of a slot.
         webhook_hosts: Hosts to which webhooks may be sent; empty allows none.
+        python: Interpreter with autotune where searches run; empty for this one.
+        images: Patterns of container images that searches may name (Ray's ``image_uri``); empty allows none.
+        public_url: Address under which jobs reach the service; empty derives it from host and port.
     """
 
     root: Path
@@ -68,6 +73,9 @@ class Settings:
     proxy_header: str = ""
     price_per_hour: float | None = None
     webhook_hosts: tuple[str, ...] = ()
+    public_url: str = ""
+    python: str = ""
+    images: tuple[str, ...] = ()
 
 
 class Service:
@@ -100,6 +108,7 @@ class Service:
             place,
             capacity=settings.slots,
             prepare=self._prepare,
+            python=settings.python or sys.executable,
             options=options,
             environ={"RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE", "disabled")},
         )
@@ -112,6 +121,7 @@ class Service:
         from autotune.service.app import create_app
 
         names = {self.settings.host, *self.settings.allowed_hosts, "localhost", "127.0.0.1", "[::1]"}
+        names |= {socket.gethostname(), urlsplit(self.settings.public_url).hostname or "localhost"}
         policy = Policy(
             hosts=frozenset(names),
             proxy_header=self.settings.proxy_header,
@@ -127,6 +137,7 @@ class Service:
             capacity=self.settings.slots,
             price_per_hour=self.settings.price_per_hour,
             roots=self.settings.code_roots,
+            images=self.settings.images,
         )
 
     def token(self) -> str:
@@ -172,6 +183,7 @@ class Service:
             lifespan="off",
         )
         server = uvicorn.Server(config)
+        self.reconciler.reports.url = self._reached_at(scheme, sock.getsockname()[1])
         threads = [
             threading.Thread(target=self.reconciler.run, name="reconciler", daemon=True),
             threading.Thread(target=self._renew, name="lease", daemon=True),
@@ -188,6 +200,16 @@ class Service:
             for thread in threads:
                 thread.join(10.0)
             self.database.drop_lease(self._owner)
+
+    def _reached_at(self, scheme: str, port: int) -> str:
+        """Return the address under which jobs reach this service."""
+        host = self.settings.host
+        if host in _EVERYWHERE:
+            host = socket.gethostname() if self.settings.address else "127.0.0.1"
+        return (
+            self.settings.public_url.rstrip("/")
+            or f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        )
 
     def _bound(self) -> socket.socket:
         family = socket.AF_INET6 if ":" in self.settings.host else socket.AF_INET
@@ -267,12 +289,12 @@ def _when_started(server: Any, ready: Callable[[], None]) -> None:
 def _jobs(settings: Settings) -> Jobs:
     folder = settings.root / "jobs"
     if not settings.address:
-        return ProcessJobs(folder)
+        return ProcessJobs(folder, settings.python or sys.executable)
     import httpx
 
     token = os.environ.get("RAY_AUTH_TOKEN", "")
     headers = {"authorization": f"Bearer {token}"} if token else {}
-    return RayJobs(settings.address, httpx.Client(headers=headers), folder)
+    return RayJobs(settings.address, httpx.Client(headers=headers), folder, settings.python or sys.executable)
 
 
 def _check(settings: Settings) -> None:

@@ -20,7 +20,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from autotune.errors import StoreError, UsageError
 from autotune.service import tables as t
 from autotune.service.queue import SHARE_S, Limits
-from autotune.service.states import FINAL, MOVES, State
+from autotune.service.states import FINAL, MOVES, WITH_JOB, State
 from autotune.store.paths import new_id
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 SCOPES: Final = ("read", "run", "admin")
 """Each includes the ones before it."""
+REPORT: Final = "report"
+"""Scope of a driver's token: it sends the facts of its search and does nothing else."""
 DEFAULT_PROJECT: Final = "default"
 LEASE_S: Final = 30.0
 """A service that did not renew its lease for this long is taken for dead."""
@@ -57,7 +59,7 @@ class Identity:
 
     def allows(self, scope: str) -> bool:
         """Whether the scope includes another one."""
-        return SCOPES.index(self.scope) >= SCOPES.index(scope)
+        return self.scope in SCOPES and SCOPES.index(self.scope) >= SCOPES.index(scope)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +186,7 @@ class Database:
         Raises:
             UsageError: The scope or the project does not exist.
         """
-        if scope not in SCOPES:
+        if scope not in SCOPES and not (scope == REPORT and search_id):
             raise UsageError(f'there is no scope "{scope}"', hint=f"one of: {', '.join(SCOPES)}")
         token = f"att_{secrets.token_urlsafe(32)}"
         now = self._wall()
@@ -237,6 +239,12 @@ class Database:
         with self.engine.connect() as connection:
             rows = connection.execute(sa.select(*columns).order_by(t.tokens.c.id))
             return [dict(row) for row in rows.mappings()]
+
+    def revoke_reports(self, search_id: str) -> None:
+        """Delete the tokens of a search's drivers."""
+        chosen = sa.and_(t.tokens.c.search_id == search_id, t.tokens.c.scope == REPORT)
+        with self._write() as connection:
+            connection.execute(t.tokens.delete().where(chosen))
 
     def revoke_token(self, token_id: str) -> bool:
         """Delete a token; False where there is none of that id."""
@@ -306,7 +314,9 @@ class Database:
         try:
             with self._write() as connection:
                 connection.execute(t.searches.insert().values(values))
-                _event(connection, search_id, now, "queued", {"title": given.title})
+                _event(
+                    connection, search_id, now, "queued", {"title": given.title, "reason": values["reason"]}
+                )
                 return _row(connection, search_id), True
         except IntegrityError as error:
             found = self._same_key(given)
@@ -379,7 +389,7 @@ class Database:
                 return False
             changes: dict[str, Any] = {"state": to.value, "reason": reason, "since_s": now, **values}
             if to is State.STARTING:
-                changes |= {"epoch": row.epoch + 1, "started_s": row.started_s or now}
+                changes |= {"epoch": row.epoch + 1, "started_s": row.started_s or now, "heartbeat": 0}
                 self._open_usage(connection, row, row.epoch + 1, now)
             if to is State.QUEUED or to in FINAL:
                 changes["used_s"] = row.used_s + self._close_usage(connection, row, now)
@@ -401,14 +411,14 @@ class Database:
                 )
             return True
 
-    def explain(self, search_id: str, reason: str) -> None:
-        """Change the reason of a queued search, without an event where it stays the same."""
+    def explain(self, search_id: str, reason: str, *, state: State = State.QUEUED) -> None:
+        """Change the reason of a search that is in this state."""
         with self._write() as connection:
             connection.execute(
                 t.searches.update()
                 .where(
                     t.searches.c.id == search_id,
-                    t.searches.c.state == State.QUEUED.value,
+                    t.searches.c.state == state.value,
                     t.searches.c.reason != reason,
                 )
                 .values(reason=reason)
@@ -421,14 +431,43 @@ class Database:
                 connection.execute(t.searches.update().where(t.searches.c.id == search_id).values(values))
             _event(connection, search_id, self._wall(), kind, data)
 
-    def events(self, search_id: str, after: int = 0, limit: int = 200) -> list[Row[Any]]:
-        """Return events of a search behind a sequence number, oldest first."""
+    def report(
+        self,
+        search_id: str,
+        *,
+        epoch: int,
+        facts: Mapping[str, Any],
+        kind: str = "",
+        study_seq: int | None = None,
+        data: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Take what a driver sends: a heartbeat, and an event unless its number was seen before.
+
+        Raises:
+            Conflict: It is of an earlier life of the search.
+        """
+        now = self._wall()
+        with self._write() as connection:
+            row = _row(connection, search_id)
+            if row.epoch != epoch:
+                raise Conflict(f"the facts are of life {epoch} of the search, and this is life {row.epoch}")
+            if State(row.state) in WITH_JOB:
+                values = {"heartbeat": row.heartbeat + 1, "heartbeat_s": now, "answer": dict(facts)}
+                connection.execute(t.searches.update().where(t.searches.c.id == search_id).values(values))
+            if kind:
+                event = {"search_id": search_id, "at_s": now, "kind": kind, "data": dict(data or facts)}
+                _insert_or_ignore(connection, t.events, {**event, "study_seq": study_seq})
+
+    def events(self, search_id: str, after: int = 0, limit: int = 200, *, kind: str = "") -> list[Row[Any]]:
+        """Return events of a search behind a sequence number, oldest first; of one kind, or of all."""
         chosen = (
             sa.select(t.events)
             .where(t.events.c.search_id == search_id, t.events.c.seq > after)
             .order_by(t.events.c.seq)
             .limit(limit)
         )
+        if kind:
+            chosen = chosen.where(t.events.c.kind == kind)
         with self.engine.connect() as connection:
             return list(connection.execute(chosen))
 
@@ -488,12 +527,15 @@ class Database:
         with self.engine.connect() as connection:
             return connection.execute(chosen).first()
 
-    def note_applied(self, search_id: str, user: str, seconds: float) -> None:
-        """Record that a training ran with a configuration for this long."""
+    def note_applied(self, search_id: str, user: str, run: str, seconds: float) -> None:
+        """Record that a run of a training has used a configuration for this long by now."""
+        values = {"at_s": self._wall(), "seconds": seconds}
+        mine = sa.and_(t.applied.c.search_id == search_id, t.applied.c.run == run)
         with self._write() as connection:
-            connection.execute(
-                t.applied.insert().values(search_id=search_id, user=user, at_s=self._wall(), seconds=seconds)
-            )
+            given = {"search_id": search_id, "run": run, "user": user, **values}
+            _insert_or_ignore(connection, t.applied, given)
+            later = sa.and_(mine, t.applied.c.seconds < seconds)
+            connection.execute(t.applied.update().where(later).values(values))
 
     def fleet(self, project: str = "") -> dict[str, float]:
         """Return what tuning cost and what it saved: hours, and counts of searches.
@@ -542,6 +584,38 @@ class Database:
             "saved_slot_hours": saved / 3600,
             **{f"searches_{state.value}": counts.get(state.value, 0) for state in State},
         }
+
+    def fleet_scripts(self, project: str = "", limit: int = 20) -> list[dict[str, Any]]:
+        """Return the searches whose confirmed gains are the largest, with what holds each script back."""
+        chosen = sa.select(t.searches, t.configs.c.speedup, t.configs.c.is_stale).join(
+            t.configs, t.configs.c.search_id == t.searches.c.id
+        )
+        if project:
+            chosen = chosen.where(t.searches.c.project == project)
+        hours = dict(
+            self._rows(
+                sa.select(t.applied.c.search_id, sa.func.sum(t.applied.c.seconds) / 3600).group_by(
+                    t.applied.c.search_id
+                )
+            )
+        )
+        rows = self._rows(chosen.order_by(t.configs.c.speedup.desc()).limit(limit))
+        return [
+            {
+                "search": row.id,
+                "title": row.title,
+                "project": row.project,
+                "speedup": row.speedup,
+                "stale": bool(row.is_stale),
+                "applied_hours": float(hours.get(row.id, 0.0)),
+                "held_back": (row.answer or {}).get("held_back", []),
+            }
+            for row in rows
+        ]
+
+    def _rows(self, chosen: Any) -> list[Any]:
+        with self.engine.connect() as connection:
+            return list(connection.execute(chosen).all())
 
     # -- webhooks and audit -------------------------------------------------------------------------
 

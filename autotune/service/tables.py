@@ -70,6 +70,8 @@ searches = Table(
     Column("used_s", Float, nullable=False, default=0.0),
     Column("exit_code", Integer, nullable=True),
     Column("answer", JSON, nullable=True),
+    Column("heartbeat", Integer, nullable=False, default=0),
+    Column("heartbeat_s", Float, nullable=True),
     Column("webhook", Text, nullable=False, default=""),
     UniqueConstraint("project", "user", "idempotency_key"),
     Index("searches_by_state", "state"),
@@ -83,6 +85,8 @@ events = Table(
     Column("at_s", Float, nullable=False),
     Column("kind", String(32), nullable=False),
     Column("data", JSON, nullable=False),
+    Column("study_seq", Integer, nullable=True),
+    UniqueConstraint("search_id", "study_seq"),
     Index("events_by_search", "search_id", "seq"),
 )
 
@@ -129,9 +133,11 @@ applied = Table(
     metadata,
     Column("seq", Integer, primary_key=True, autoincrement=True),
     Column("search_id", String(26), ForeignKey("searches.id"), nullable=False),
+    Column("run", String(64), nullable=False),
     Column("user", String(128), nullable=False),
     Column("at_s", Float, nullable=False),
     Column("seconds", Float, nullable=False),
+    UniqueConstraint("search_id", "run"),
 )
 
 audit = Table(

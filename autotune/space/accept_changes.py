@@ -69,7 +69,7 @@ def _declared(knob: Knob, change: Change, facts: Facts, *, has_script: bool) -> 
         return f"{knob.name} has no value {change.value!r}."
     way = next((w for w in knob.spellings if _matches(w, change.spelling, facts, has_script)), None)
     if way is None:
-        return f"{_named(change.spelling)} is not a way that {knob.name} has to this script."
+        return f"{_named(change.spelling)} is not a delivery that {knob.name} has for this script."
     match way:
         case Flag():
             option = facts.script.flag(*way.names) if has_script else None
@@ -130,7 +130,7 @@ def _by_flag(knob: Knob, change: Change, option: ScriptFlag | None) -> Change | 
     """By the option that the script has; without the script, by the names that the file has."""
     if option is None:
         plain = change.delivered in ("", knob.deliver(change.value)) or _NUMBER.fullmatch(change.delivered)
-        return change if plain else f"{change.delivered!r} is no text for this value."
+        return change if plain else f"{change.delivered!r} is not a text for this value."
     written = knob.option(change.value, option)
     if written is None or written[1] != change.delivered:
         # One factor for all loaders that an option sizes: its number is not that of the training loader.

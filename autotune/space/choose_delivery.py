@@ -71,7 +71,7 @@ def way(knob: Knob, value: Value, facts: Facts, dead: Dead = frozenset()) -> Cha
     reasons: list[str] = []
     for spelling in ways(knob.spellings, facts):
         if (knob.name, spelling.how) in dead or (knob.name, spelling.how, value) in dead:
-            reasons.append(f"by {_kind(spelling)} it was seen not to take effect, or on more than itself")
+            reasons.append(f"by {_kind(spelling)} it had no effect, or changed more than this knob")
             continue
         refusal = knob.refuse_spelling(spelling, facts)
         found = refusal or _by(spelling, knob, value, facts)
@@ -79,7 +79,7 @@ def way(knob: Knob, value: Value, facts: Facts, dead: Dead = frozenset()) -> Cha
             return found
         reasons.append(found.rstrip(".") if refusal is None else f"by {_kind(spelling)}: {found.rstrip('.')}")
     distinct = "; ".join(dict.fromkeys(reasons))
-    return f"There is no way to set {knob.name} to {value} for this script: {distinct or 'none is known'}."
+    return f"No delivery can set {knob.name} to {value} for this script: {distinct or 'none is known'}."
 
 
 def _by(spelling: Spelling, knob: Knob, value: Value, facts: Facts) -> Change | str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.model.change import Change, Env, Flag
-from autotune.model.distributed_launch import launch_variables, ranks_of
+from autotune.model.distributed_launch import launch_variables, rank_words, ranks_of
 from autotune.model.environment_variables import with_setting
 from autotune.model.trial import Launch
 
@@ -64,7 +64,7 @@ def build_launch(
         source: The file that constants are relative to, where it is not the script.
         stdin: As in `Launch`.
     """
-    argv = with_flags(args, changes)
+    argv = (*rank_words(launcher), *with_flags(args, changes))
     env = {**env, **launch_variables(launcher, env)}
     variables: dict[str, str] = {}
     for change in changes:

@@ -23,7 +23,7 @@ _NO_LOGGERS: Final = {
     "CLEARML_OFFLINE_MODE": "1",
     "NEPTUNE_MODE": "debug",
 }
-_OURS: Final = ("AUTOTUNE_PLAN", "AUTOTUNE_HIDDEN", "AUTOTUNE_TRIAL")
+_OURS: Final = ("AUTOTUNE_PLAN", "AUTOTUNE_HIDDEN", "AUTOTUNE_TRIAL", "AUTOTUNE_SERVICE_REPORT")
 
 
 def user_environment(environ: Mapping[str, str], *, keep_loggers: bool, trial: bool) -> dict[str, str]:

@@ -53,7 +53,7 @@ def fold(entries: Iterable[Entry], *, build: Build | None = None) -> Study:
     return state.study(build)
 
 
-_HINT = "It may stem from another version of autotune; `autotune show` with that version reads it."
+_HINT = "It may be from another version of autotune; `autotune show` with that version reads it."
 
 
 _UNFIT = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)

@@ -159,7 +159,7 @@ class Journal:
             raise unwritable(what, file.parent, error, hint=hint) from error
         if file.exists():
             message = f"{file} exists already"
-            raise StoreError(message, hint="`autotune resume` goes on with a study.")
+            raise StoreError(message, hint="`autotune resume` continues a study.")
         return cls._writer(file, clock, environ, ballast_bytes)
 
     @classmethod
@@ -297,7 +297,7 @@ class Journal:
                 entry = self._checked(row, seq, sha)
                 seq, sha = entry.seq, row[6]
                 if seq == head and sha != head_sha:
-                    message = f"{self.file}: event {seq} ({entry.uid}) is not the one that was written last"
+                    message = f"{self.file}: event {seq} ({entry.uid}) is not the last one written"
                     raise JournalDamaged(message, hint=DAMAGED_HINT)
                 yield entry
             if len(rows) < _PAGE:
@@ -696,8 +696,8 @@ def _is_deep(data: object) -> bool:
 
 
 def _overtaken(directory: Path, newest: int, epoch: int) -> StudyLocked:
-    message = f"another driver has taken over {directory} (epoch {newest}, ours is {epoch})"
-    return StudyLocked(message, hint="This driver ends; the other one goes on.")
+    message = f"another process has taken over {directory} (epoch {newest}, ours is {epoch})"
+    return StudyLocked(message, hint="This process ends; the other one continues.")
 
 
 def _begin(file: Path) -> None:
@@ -722,9 +722,9 @@ def _unusable(what: str, file: Path, error: sqlite3.Error | OSError, *, probes: 
     """
     if probes and _is_io(error) and not has_room(file.parent):
         error = OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), str(file))
-    found = unwritable(what, file, error, hint="Is its disk there, and may it be written?")
+    found = unwritable(what, file, error, hint="Check that its disk is mounted and writable.")
     if isinstance(found, DiskFull):
-        found.hint = f"{found.hint}; then `autotune resume` goes on with a search"
+        found.hint = f"{found.hint}; then `autotune resume` continues a search"
     return found
 
 

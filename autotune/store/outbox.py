@@ -6,13 +6,17 @@ study as it is by then. So a row sent late, or twice, says the same.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+import os
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MLFLOW = "mlflow"
+SERVICE = "service"
+REPORT: Final = "AUTOTUNE_SERVICE_REPORT"
+"""Variable with the file that names the service which a search reports to (`driver.service_sink`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,15 +49,20 @@ def rows_for(kind: str, data: Mapping[str, Any], **extra: Any) -> tuple[OutboxRo
         extra: Goes into the payload: ``best_yaml`` (the text of the file) or ``best_yaml_path``
             with ``stopped``.
     """
+    row = _row_for(kind, data, extra)
+    if row is None:
+        return ()
+    return (row, replace(row, sink=SERVICE)) if os.environ.get(REPORT) else (row,)
+
+
+def _row_for(kind: str, data: Mapping[str, Any], extra: Mapping[str, Any]) -> OutboxRow | None:
     if kind == "opened":
-        return (
-            OutboxRow(sink=MLFLOW, op="study_began", key=f"study_began/{data['wall_s']!r}", payload=extra),
-        )
+        return OutboxRow(sink=MLFLOW, op="study_began", key=f"study_began/{data['wall_s']!r}", payload=extra)
     if kind == "told":
         place = {"number": data["number"], "attempt": data["attempt"]}
         key = f"trial_ended/{data['number']}/{data['attempt']}"
-        return (OutboxRow(sink=MLFLOW, op="trial_ended", key=key, payload={**place, **extra}),)
+        return OutboxRow(sink=MLFLOW, op="trial_ended", key=key, payload={**place, **extra})
     if kind == "stopped":
         key = f"study_ended/{data['why']}/{data['elapsed_s']!r}"
-        return (OutboxRow(sink=MLFLOW, op="study_ended", key=key, payload={"why": data["why"], **extra}),)
-    return ()
+        return OutboxRow(sink=MLFLOW, op="study_ended", key=key, payload={"why": data["why"], **extra})
+    return None

@@ -255,7 +255,7 @@ def find_study(name: str | None, *, searches: bool = False) -> Path:
     found = studies()
     if not found:
         message = f"there is no study below {home() / 'studies'}"
-        raise StudyNotFound(message, hint="`autotune search --script train.py` begins one.")
+        raise StudyNotFound(message, hint="`autotune search train.py` starts one.")
     if name is None:
         return next((f for f in found if not (searches and f.purpose)), found[0]).path
     for exact in (

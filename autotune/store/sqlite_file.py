@@ -43,7 +43,7 @@ _CHECKED_EVERY: Final = 100_000
 _BESIDE: Final = ("-wal", "-shm", "-journal")
 _MOST_OBJECTS: Final = 50
 DAMAGED_HINT: Final = (
-    "Keep a copy of the directory. The trials' own results lie in its folder `trials`; "
+    "Keep a copy of the directory. The results of trials are in its folder `trials`; "
     "a new search is not affected."
 )
 
@@ -143,7 +143,7 @@ def check_own(*paths: Path) -> None:
                 raise StoreError(message)
             if not is_own(status.st_uid, path.parent):
                 message = f"{path} belongs to {account(status.st_uid)}"
-                raise StoreError(message, hint="Only its own account goes on with a study.")
+                raise StoreError(message, hint="Only its own account can continue a study.")
 
 
 def check_schema(connection: Connection, file: Path) -> None:
@@ -159,7 +159,7 @@ def check_schema(connection: Connection, file: Path) -> None:
     expected = _objects()
     for kind, name, sql in rows:
         if (kind, name) not in expected or expected[kind, name] != _squeezed(sql):
-            message = f'{file} is no journal: its {kind} "{name}" is none that a journal has'
+            message = f'{file} is not a journal: its {kind} "{name}" is none that a journal has'
             raise JournalDamaged(message, hint=DAMAGED_HINT)
 
 

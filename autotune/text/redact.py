@@ -24,7 +24,10 @@ from typing import Any
 MARK = "<redacted>"
 _MIN_LENGTH = 6
 _SHORTEST = 3
-_NAME = re.compile(r"TOKEN|KEY|SECRET|PASS|CRED|DSN", re.IGNORECASE)
+_NAME = re.compile(
+    r"TOKEN|KEY|SECRET|PASS|CRED|DSN|JWT|COOKIE|WEBHOOK|CONN(?:ECTION)?_?STR|AUTHORIZATION|(?:^|_)AUTH$|_PWD$",
+    re.IGNORECASE,
+)
 # Variables that look secret by name but say how or where; redacting their values would eat words.
 _HOW = re.compile(r"^TOKENIZERS_|^KEYBOARD|^BYPASS", re.IGNORECASE)
 _PLACE = re.compile(r"_(DIR|FILE|HOME)$", re.IGNORECASE)
@@ -107,7 +110,9 @@ _TOKEN = "".join(f"(?<!{kind}[-_.])" for kind in _NO_SECRETS) + "token"
 _OPTION_NAMES = (
     r"(?:[a-z0-9]+[-_.])*(?:api[-_]?key|access[-_]?key|secret[-_]?key|private[-_]?key|auth[-_]?key|"
     r"password|passwd|passphrase|secret|credentials?|dsn|(?:api|auth|access|hf|hub|github|gitlab|bearer|"
-    rf"wandb|session)[-_]?token|{_TOKEN})"
+    rf"wandb|session)[-_]?token|{_TOKEN}|"
+    r"(?:account|anthropic|comet|encryption|hf|hub|license|neptune|openai|wandb)[-_]?key|"
+    r"auth|authorization|bearer|cookies?|jwt|pwd|conn(?:ection)?[-_]?str(?:ing)?|webhook(?:[-_]?url)?)"
 )
 # These are switches, and what follows them is another option.
 _SWITCH = (
@@ -154,7 +159,7 @@ _GIVEN = re.compile(rf"(?is)^((?:--?|[+~]*(?:[\w./@]+\.)?){_OPTION_NAMES}=)(.+)$
 _ASSIGNMENT = re.compile(
     r"\b([A-Z][A-Z0-9_]*(?:TOKEN|KEY|SECRET|PASSWORD|PASSWD|PASS|CREDENTIALS?|DSN))=([^\s'\"<>]{6,})"
 )
-_FIELD = re.compile(rf"(?i)([\"'](?:{_OPTION_NAMES}|authorization)[\"']\s*:\s*)([\"'])([^\"']+)\2")
+_FIELD = re.compile(rf"(?i)([\"']{_OPTION_NAMES}[\"']\s*:\s*)([\"'])([^\"']+)\2")
 _BEARER = re.compile(
     r"(?i)\b(?:(authorization:\s*\w+)\s+(?!<redacted)([^\s'\"<>]+)|(bearer)\s+([A-Za-z0-9._~+/=-]{6,}))"
 )

@@ -1,1 +1,6 @@
-"""What runs inside the user's training process; the only folder that may import torch."""
+"""The part of autotune that runs inside the user's training process; the only package that may import torch.
+
+Entry point: ``python -m autotune.trial`` (`__main__`), which installs the hooks (`entry.trial_runtime`) and
+runs the script. `hooks` observe the training, `actuators` change it, `measure` times it. A fault in here
+never reaches the script. Imports `knobs`, `protocol` and below.
+"""

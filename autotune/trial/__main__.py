@@ -30,6 +30,8 @@ from autotune.trial.runtime.channel import Channel
 from autotune.trial.runtime.exception_kind import kind_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from autotune.trial.loop.constants import Constants
 
 _TAIL_LINES = 40
@@ -43,7 +45,7 @@ def main() -> None:
     if forks:
         importlib.import_module("autotune.trial.entry.fork_server").serve(int(forks))
     if not os.environ.get(PLAN_VARIABLE):
-        sys.stderr.write(f"autotune: {PLAN_VARIABLE} names no plan; this module is started by the launcher\n")
+        sys.stderr.write(f"autotune: {PLAN_VARIABLE} is not a plan; this module is started by the launcher\n")
         raise SystemExit(2)
     plan = load_plan(os.environ)
     rank = 0
@@ -53,15 +55,37 @@ def main() -> None:
             ranks.lead(plan)
         rank = number
         # What is read back is told by one of them.
-        plan = replace(plan, status_path="" if rank else plan.status_path)
+        argv = ranks.own_argv(plan.argv, rank)
+        plan = replace(plan, argv=argv, status_path="" if rank else plan.status_path)
     # Not before the ranks are started: they read it as well. Nothing that the script starts does.
     os.environ.pop(HIDDEN_VARIABLE, None)
+    _run_rank(plan, rank, lambda session: run_script(session.plan, session.constants))
+
+
+def run_spawned(rank: int, count: int, function: Callable[[], Any]) -> Any:
+    """Run a function that the script started as one of several ranks; its value counts under `apply`."""
+    plan = replace(load_plan(os.environ), ranks=count)
+    if plan.measure:
+        _run_rank(plan, rank, lambda _session: function())
+        return None
+    session = Session(plan, None)
+    session.begin()
+    try:
+        return function()
+    finally:
+        session.ended()
+
+
+def _run_rank(plan: Plan, rank: int, body: Callable[[Session], Any]) -> None:
+    """Run the script, or its function, as this rank under observation."""
     channel = None
     if plan.measure and plan.segments and rank == 0:
         channel = Channel(Path(plan.events_path), plan.nonce)
         channel.send(Hello(pid=os.getpid(), t_ns=time.perf_counter_ns(), python=sys.version.split()[0]))
     _register_stacks(plan, rank)
     session = Session(plan, channel)
+    if plan.measure and plan.ranks > 1:
+        session.watch_rank(rank)
     if plan.measure and rank:
         session.recorder.on_untuned = lambda knob, why: ranks.tell_untuned(plan, rank, knob, why)
         session.recorder.on_applied = lambda: ranks.report_applied(plan, rank)
@@ -85,11 +109,11 @@ def main() -> None:
                 )
     session.begin()
     if rank and plan.measure:
-        _run_beside(plan, session, rank)
+        _run_beside(plan, session, rank, body)
     elif channel is None:
-        _run_freely(plan, session)
+        _run_freely(session, body)
     else:
-        _run_measured(plan, session)
+        _run_measured(session, body)
 
 
 def run_script(plan: Plan, values: Constants) -> None:
@@ -144,10 +168,10 @@ def _module(name: str) -> tuple[types.CodeType, dict[str, Any]]:
     }
 
 
-def _run_freely(plan: Plan, session: Session) -> None:
+def _run_freely(session: Session, body: Callable[[Session], Any]) -> None:
     """Under `apply`: the script's own end is the process's end, unless it trained untuned."""
     try:
-        run_script(plan, session.constants)
+        body(session)
     except SystemExit as ending:
         if ending.code not in (None, 0):
             raise
@@ -174,10 +198,10 @@ def _let_threads_end() -> None:
         time.sleep(_THREADS_S)
 
 
-def _run_beside(plan: Plan, session: Session, rank: int) -> None:
+def _run_beside(plan: Plan, session: Session, rank: int, body: Callable[[Session], Any]) -> None:
     """One of several processes that train together, and not the one that measures."""
     try:
-        run_script(plan, session.constants)
+        body(session)
     except SystemExit as ending:
         code = _exit_code(ending)
         ranks.tell_exit(plan, rank, code)
@@ -192,10 +216,10 @@ def _run_beside(plan: Plan, session: Session, rank: int) -> None:
         _let_threads_end()
 
 
-def _run_measured(plan: Plan, session: Session) -> NoReturn:
+def _run_measured(session: Session, body: Callable[[Session], Any]) -> NoReturn:
     recorder = session.recorder
     try:
-        run_script(plan, session.constants)
+        body(session)
     except SystemExit as ending:
         code = _exit_code(ending)
         recorder.script_ended(code, "script_exit" if code else "script_end")

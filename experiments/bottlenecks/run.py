@@ -39,7 +39,10 @@ PLANTED = HERE / "planted.py"
 RAW = HERE / "results" / "raw.jsonl"
 DECIDING = (
     "answer/bottleneck.py",
-    *(f"trial/{part}.py" for part in ("counting", "drain", "phases", "probe", "replay")),
+    *(
+        f"trial/probe/{part}.py"
+        for part in ("operation_counts", "loader_drain", "step_phases", "bottleneck_probe", "cached_batches")
+    ),
 )
 """What a verdict is made by."""
 KINDS = ("input", "compute", "memory", "overhead", "sync")

@@ -41,49 +41,56 @@ SETTINGS = {
 """Noise -> what is done to it: as it was; twice as large; one per cent slower with every run; as it was
 on a machine on which others worked."""
 DECIDING = (
-    "ablation",
-    "agreement",
-    "answer",
-    "bounds",
-    "break_even",
-    "broken",
-    "ceilings",
-    "chances",
-    "choice",
-    "comparison",
-    "config",
-    "control",
-    "cycles",
-    "disturbances",
-    "effect",
-    "families",
-    "finalists",
-    "front",
-    "inferiority",
-    "late_harm",
-    "loss_guard",
-    "loss_trace",
-    "machine_load",
-    "measurement",
-    "memo",
-    "more_cycles",
-    "noise_model",
-    "objections",
-    "pick",
-    "rates",
-    "run_length",
-    "space",
-    "spread",
-    "stats",
-    "study",
-    "transfer",
-    "trial",
-    "verdicts",
+    "compare/ablation",
+    "compare/agreement",
+    "answer/answer",
+    "compare/bounds",
+    "compare/break_even",
+    "compare/failed_configs",
+    "answer/ceilings",
+    "compare/alpha_spending",
+    "compare/choice",
+    "compare/comparison",
+    "model/config",
+    "compare/control",
+    "compare/rounds",
+    "compare/disturbances",
+    "model/effect",
+    "model/knob_families",
+    "compare/finalists",
+    "answer/front",
+    "loss/non_inferiority",
+    "loss/delayed_harm_rules",
+    "loss/loss_guard",
+    "loss/trace",
+    "model/machine_load",
+    "model/measurement",
+    "model/identity_cache",
+    "compare/extension",
+    "compare/noise_model",
+    "answer/eligibility",
+    "answer/pick",
+    "compare/amortised_rate",
+    "model/run_length",
+    "model/space",
+    "statistics/spread",
+    "statistics/intervals",
+    "model/study",
+    "compare/transfer",
+    "model/trial",
+    "compare/loss_verdicts",
 )
-"""Modules of `autotune.core` that have a say in a claim."""
-TELLING = ("caveats", "drift", "learning_rate", "means", "outcome", "reasons")
+"""Modules of `autotune` that have a say in a claim, beside the search."""
+TELLING = (
+    "answer/caveats",
+    "compare/drift",
+    "loss/learning_rate",
+    "statistics/window_means",
+    "answer/outcome",
+    "answer/reasons",
+)
 """Modules that an answer is made with as well, for its words alone."""
-EXPLAINING = "probing"
+EXPLAINING = "diagnosis"
 """Module of `autotune.search` that explains what was found, and proposes nothing to be compared."""
 LABELS = {
     "search": "autotune search",
@@ -281,7 +288,7 @@ def identity():
     """Of the deciding sources and the recorded noise."""
     noise = json.dumps([[s.name, s.logs] for s in claim_noise.recorded()])
     own = [HERE / f"claim_{part}.py" for part in ("noise", "rivals", "studies")]
-    core = [proofs.PACKAGE / "core" / f"{part}.py" for part in DECIDING]
+    core = [proofs.PACKAGE / f"{part}.py" for part in DECIDING]
     search = sorted(p for p in (proofs.PACKAGE / "search").rglob("*.py") if p.stem != EXPLAINING)
     return {
         "sources": proofs.sources_sha256(*core, *search, *own),

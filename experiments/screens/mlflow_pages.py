@@ -3,13 +3,11 @@
 import contextlib
 import http.client
 import http.cookies
-import json
 import os
 import queue
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import urllib.parse
@@ -34,10 +32,6 @@ SHOTS = (
     ("mlflow-searches", "searches", "desktop", ("safe_speedup",)),
 )
 """Name, page, size, what has to be there before the picture is taken."""
-HIDE = """(() => {
-  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  for (let node; (node = walk.nextNode());) node.textContent = node.textContent.replaceAll(%s, "");
-})()"""
 
 
 def sent(studies, folder):
@@ -83,7 +77,8 @@ class Pages(dict):
         ((name, morsel),) = given.items()
         self.cookie = {"name": name, "value": morsel.value, "url": f"http://{parts.netloc}{morsel['path']}"}
         for page, address in self.items():
-            self[page] = f"{self.cookie['url']}#{urllib.parse.urlsplit(address).fragment}"
+            fragment = urllib.parse.urlsplit(address).fragment
+            self[page] = self.cookie["url"] + (f"#{fragment}" if fragment else "report.html")
 
 
 @contextlib.contextmanager
@@ -121,29 +116,23 @@ def _read(stream, lines):
     lines.put("")
 
 
-def shoot(chromium, studies, out, *, hide=""):
-    """Pictures of the pages of the last of these studies.
+def shoot(chromium, pages, out):
+    """Pictures of MLflow's pages, its assistant closed.
 
     Args:
         chromium: The browser's path.
-        studies: Their directories.
+        pages: Of `served`.
         out: Where the pictures go.
-        hide: A folder that is left out of paths.
 
     Yields:
         The files.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        environment, uri = sent(studies, folder)
-        with served(studies[-1].name, uri, environment) as pages:
-            for name, page, size, texts in SHOTS:
-                if page not in pages:
-                    continue
-                with Browser(chromium, *SIZES[size], storage=PANEL_CLOSED, cookie=pages.cookie) as browser:
-                    browser.open(pages[page])
-                    browser.wait_for(*texts)
-                    browser.settle()
-                    if hide:
-                        browser.run(HIDE % json.dumps(hide))
-                    browser.shoot(out / f"{name}.png")
-                yield out / f"{name}.png"
+    for name, page, size, texts in SHOTS:
+        if page not in pages:
+            continue
+        with Browser(chromium, *SIZES[size], storage=PANEL_CLOSED, cookie=pages.cookie) as browser:
+            browser.open(pages[page])
+            browser.wait_for(*texts)
+            browser.settle()
+            browser.shoot(out / f"{name}.png")
+        yield out / f"{name}.png"

@@ -92,7 +92,7 @@ def test_waiting_and_cached_batches_both_count_for_input() -> None:
 def test_a_share_that_is_neither_of_two_figures_far_apart_is_explained() -> None:
     apart = judge(evidence(step_s=0.040, wait_frac=0.05, replay_step_s=0.0145))
     assert apart.reasons[1].endswith(
-        "waiting data takes 5 % of a step, by that batch 64 %: their mean is told."
+        "waiting data takes 5 % of a step, by that batch 64 %: their mean is used."
     )
     alike = judge(evidence(step_s=0.060, wait_frac=0.75, replay_step_s=0.0145))
     assert alike.reasons[1] == "On one cached batch a step takes 14.5 ms in place of 60 ms."
@@ -144,7 +144,7 @@ def test_the_reasons_hold_the_figures() -> None:
 
 def test_compiled_code_is_said_not_to_be_taken_apart() -> None:
     verdict = judge(evidence(work=None, ops=None, flops=None, compiled=True))
-    assert any("not taken apart" in reason for reason in verdict.reasons)
+    assert any("not counted one by one" in reason for reason in verdict.reasons)
 
 
 def test_what_a_screen_shows_first_is_what_the_verdict_rests_on() -> None:

@@ -255,4 +255,4 @@ def test_why_the_likely_candidate_is_not_confirmed_is_said_once():
     found = answer(study)
     assert found.likely is not None
     (why,) = [text for text in (*found.unsettled, *found.caveats) if BF16.text() in text]
-    assert "its loss is not shown to keep up" in why
+    assert "its loss is not shown to be as good" in why

@@ -192,7 +192,7 @@ def test_an_edit_is_told_by_2_with_the_answer_or_without_one(ended, script):
 
     code, data, _err = ended(FAST, *BF16, before=edit(LATE))
     assert (code, "error" in data) == (2, False)
-    assert "was changed while it was searched" in data["caveats"][0]
+    assert "was changed during the search" in data["caveats"][0]
     code, data, _err = ended(FAST, *BF16, before=edit(1))
     assert (code, data["error"]["kind"], "picks" in data) == (2, "UsageError", False)
     assert set(data) >= RESULT | {"error"}

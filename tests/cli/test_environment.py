@@ -55,7 +55,7 @@ def test_a_folder_that_is_gone_ends_with_6(cli, tmp_path, monkeypatch, argv):
     (tmp_path / "gone").rmdir()
     code, _out, err = cli(*argv)
     assert code == 6
-    assert err == "error: the current folder does not exist any more\nhint: go to one that does: cd ~\n"
+    assert err == "error: the current folder does not exist any more\nhint: change to another one: cd ~\n"
 
 
 def test_without_a_folder_what_needs_none_works(cli, tmp_path, monkeypatch):

@@ -166,7 +166,10 @@ def test_a_failed_trial_is_shown_with_its_reason_in_words(cli, script):
 @pytest.fixture
 def logged(script):
     folder = journaled(script)
-    for name, text in (("t0003-a1-abc", "first try\n"), ("t0003-a2-def", "epoch 1 token=hunter2secret\n")):
+    for name, text in (
+        ("t0003-a1-abc", "try 10m first\n"),
+        ("t0003-a2-def", "epoch 1 token=hunter2secret\n"),
+    ):
         place = folder / "trials" / name
         place.mkdir(parents=True)
         (place / "stdout.log").write_text(text)
@@ -180,7 +183,7 @@ def test_logs_lists_the_trials_that_have_them_and_prints_every_attempt_of_one(cl
     assert "autotune logs train-1 N" in out
     code, out, _err = cli("logs", "train-1", "3")
     assert code == 0
-    assert out.index("first try") < out.index("epoch 1")
+    assert out.index("try 10m first") < out.index("epoch 1")
     assert cli("logs", "3")[1] == out, "a number alone is a trial of the latest search"
     assert "hunter2secret" not in out
     assert cli("logs", "train-1", "3", "--path")[1].strip().endswith("t0003-a2-def")

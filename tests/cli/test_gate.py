@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from autotune.cli.gate import COOKIE, Gate, Keys, peer_account
 
-KEYS = Keys(place="place", cookie="cookie-1", codes=("code-1", "code-2"))
+KEYS = Keys(place="place", cookie="cookie-1", codes=("code-1", "code-2"), report_codes=("code-2",))
 WITH_COOKIE = {"cookie": f"{COOKIE}=cookie-1"}
 
 
@@ -33,10 +34,10 @@ class Behind:
 class Visit:
     """A gate and the requests to it."""
 
-    def __init__(self, *, account: int | None = None) -> None:
+    def __init__(self, *, account: int | None = None, report: Path | None = None) -> None:
         self.behind = Behind()
         holder = os.geteuid() if account is None else account
-        self.gate = Gate(self.behind, KEYS, peer=lambda _: holder)
+        self.gate = Gate(self.behind, KEYS, report=report, peer=lambda _: holder)
 
     def ask(
         self,
@@ -162,7 +163,7 @@ def test_the_start_of_the_application_is_passed_on_and_a_websocket_is_not() -> N
 
 
 def test_secrets_are_new_with_every_start_and_survive_the_way_to_the_server() -> None:
-    one, two = Keys.new(3), Keys.new(3)
+    one, two = Keys.new(1, 2), Keys.new(1, 2)
     assert Keys.from_text(one.text()) == one
     secrets = [one.place, two.place, one.cookie, two.cookie, *one.codes, *two.codes]
     assert len(set(secrets)) == 10
@@ -178,3 +179,20 @@ def test_the_account_of_a_connection_is_found_while_it_lasts() -> None:
         client.close()
         assert peer_account(scope) is None, "one that was closed is listed as root's"
     assert peer_account({"client": None, "server": ("::1", 5000)}) is None
+
+
+def test_a_link_to_the_report_leads_there_and_only_the_cookie_opens_it(tmp_path: Path) -> None:
+    (tmp_path / "page").write_text("<h1>2.15x</h1>", encoding="utf-8")
+    visit = Visit(report=tmp_path / "page")
+    assert visit.ask("/place/report.html")[0] == 403
+    assert visit.ask("/place/code-2")[1]["location"] == "/place/report.html"
+    assert visit.ask("/place/code-1")[1]["location"] == "/place/"
+    status, headers = visit.ask("/place/report.html", **WITH_COOKIE)
+    assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert visit.behind.reached == []
+
+
+def test_without_a_report_its_address_is_one_of_mlflow(tmp_path: Path) -> None:
+    visit = Visit()
+    visit.ask("/place/report.html", **WITH_COOKIE)
+    assert visit.behind.reached == [("GET", "/report.html", b"/report.html")]

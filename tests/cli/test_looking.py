@@ -147,7 +147,7 @@ def test_who_else_is_on_a_gpu_is_named_without_ourselves(monkeypatch):
         ((-1, -1), ["ok", "ok"], ""),
         ((256, 4096), ["warn", "warn"], "ulimit -n 1024"),
         ((256, -1), ["warn", "warn"], "ulimit -n 1024"),
-        ((256, 512), ["warn", "warn"], "who runs this machine"),
+        ((256, 512), ["warn", "warn"], "ask the administrator"),
     ],
 )
 def test_limits_that_break_loaders_are_warned_of(monkeypatch, limits, states, hint):
@@ -303,7 +303,7 @@ def test_inspect_says_for_every_knob_how_or_why_not(cli, script):
     rows = {row["knob"]: row for row in json.loads(out)["knobs"]}
     assert code == 0
     assert rows["batch_size"]["how"].startswith("flag --batch-size")
-    assert rows["tf32"]["status"] == "left alone"
+    assert rows["tf32"]["status"] == "not varied"
     assert "NVIDIA" in rows["tf32"]["why"]
     assert rows["effective_batch"]["how"].startswith("through batch_size")
     assert all(row["why"] for row in rows.values())

@@ -206,7 +206,7 @@ def noisy(argv):
     try:
         raise OSError("the disk, canary-secret-1")
     except OSError:
-        logging.getLogger("autotune.driver.tune").exception("a listener failed; the search goes on")
+        logging.getLogger("autotune.driver.tune").exception("a listener failed; the search continues")
     logging.getLogger("autotune.driver.sync").warning("MLflow is away")
     return 0
 main.run = noisy
@@ -218,7 +218,7 @@ def test_what_is_logged_on_the_way_is_a_line_without_traceback_or_secret():
     given = {**os.environ, "MY_TOKEN": "canary-secret-1"}
     done = subprocess.run([sys.executable, "-c", LOGS], capture_output=True, text=True, env=given)
     assert done.stderr.splitlines() == [
-        "error: a listener failed; the search goes on: OSError: the disk, <redacted:MY_TOKEN>",
+        "error: a listener failed; the search continues: OSError: the disk, <redacted:MY_TOKEN>",
         "warning: MLflow is away",
     ]
     given["AUTOTUNE_DEBUG"] = "1"

@@ -116,7 +116,7 @@ def test_a_study_with_a_knob_of_another_version_is_shown(cli, script):
         code, out, err = cli("show", *words)
         assert (code, err) == (0, "")
     data = json.loads(out)
-    assert data["refusals"]["warp_drive"] == "This version of autotune has no such knob."
+    assert data["refusals"]["warp_drive"] == "This version of autotune does not have this knob."
     assert data["baseline"]["knobs"]["num_workers"] == 0
     assert len(data["trials"]) == 2
 

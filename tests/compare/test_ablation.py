@@ -122,7 +122,7 @@ def test_what_is_left_takes_the_place_of_a_winner_that_is_no_faster() -> None:
     assert late_members(study) == {LEFT}
     found = answer(study)
     assert found.best.config == LEFT
-    assert any(reason.startswith("Taken out because") for reason in found.best.reasons)
+    assert any(reason.startswith("Removed, because") for reason in found.best.reasons)
 
 
 def test_what_is_left_and_slower_does_not() -> None:

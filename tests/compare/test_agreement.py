@@ -87,7 +87,7 @@ def test_three_configs_beyond_the_bound_end_the_trust_in_a_knob_alone() -> None:
     three = study(*live, fresh=dict.fromkeys(configs, 100.0))
     assert distrusted(three) == {"threads"}
     assert set(trusted(three)) == {Config({"gc_control": "freeze"})}
-    assert "not switched in a running process any more" in agreements(three)[1].text
+    assert "no longer switched in a running process" in agreements(three)[1].text
 
 
 def test_a_bias_beyond_doubt_needs_no_three() -> None:

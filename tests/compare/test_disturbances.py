@@ -68,7 +68,7 @@ def test_marks_of_the_runs_behind_a_claim_are_counted_in_the_answer() -> None:
     study = study_of(*pairs)
     (said,) = marked_runs(study, [OTHER])
     assert said.startswith("5 of 10 confirmation runs of your script and threads=4 were flagged: ")
-    assert "others took CPU from it (5), it drifted (3)." in said
+    assert "other processes took its CPU time (5), it drifted (3)." in said
     found = answer(study)
     assert found.best.config == OTHER
     assert said in found.caveats
@@ -82,7 +82,9 @@ def test_a_claim_from_runs_beside_others_says_so_in_its_sentence(crowded: int, i
     assert is_crowded(study, OTHER) == is_said
     found = answer(study)
     assert found.best.config == OTHER
-    assert found.sentence.endswith("4 pairs, beside others who used the machine." if is_said else "4 pairs.")
+    assert found.sentence.endswith(
+        "4 pairs, while other processes used the machine." if is_said else "4 pairs."
+    )
     first = answer_screen(study, found).splitlines()[0]
     assert ("training unchanged; measured beside other processes" in first) == is_said
 
@@ -125,7 +127,7 @@ def test_a_run_in_another_unit_is_left_out_everywhere_and_said_so() -> None:
     assert left_out(study) == [told]
     caveats = answer(study).caveats
     assert told in caveats
-    assert not any("set aside" in caveat for caveat in caveats)
+    assert not any("left out" in caveat for caveat in caveats)
     assert all(member.config != single for member in answer(study).front)
 
 

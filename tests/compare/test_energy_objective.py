@@ -99,7 +99,7 @@ def test_two_pairs_show_no_saving() -> None:
 def test_without_a_counter_nothing_is_picked_and_that_is_said() -> None:
     found = answer(study({BASE: (100.0, None), FAST: (160.0, None)}))
     assert not found.is_better
-    assert any("No energy was counted" in caveat for caveat in found.caveats)
+    assert any("No energy was measured" in caveat for caveat in found.caveats)
 
 
 def test_runs_with_other_counters_than_the_scripts_are_not_compared() -> None:

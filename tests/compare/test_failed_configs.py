@@ -102,7 +102,7 @@ def test_a_loss_that_became_no_number_counts_in_any_run() -> None:
     study = add(confirmed(), Stage.REFINE, BF16, diverged)
     found = answer(study)
     assert found.best.config == WORKERS
-    assert any("its loss became no number in trial 13" in text for text in found.caveats)
+    assert any("its loss became nan in trial 13" in text for text in found.caveats)
     # A single run that ran out of memory says how it is tuned, and pairs may still show that it runs.
     single = add(confirmed(), Stage.REFINE, BF16, replace(diverged, kind=FailureKind.OOM_CUDA))
     assert answer(single).best.config == BF16

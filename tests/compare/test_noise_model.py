@@ -7,7 +7,6 @@ import random
 from dataclasses import replace
 
 import pytest
-from tests.core.test_pick import BASE, BOTH, EXACT, Builder
 
 from autotune.compare.noise_model import (
     LEAST_PRIOR,
@@ -22,6 +21,7 @@ from autotune.model.config import Config
 from autotune.model.measurement import Estimate
 from autotune.model.trial import Stage, Trial
 from autotune.statistics.intervals import ratio_from, sd
+from tests.answer.test_pick import BASE, BOTH, EXACT, Builder
 
 PRIOR = Scatter(0.05, PRIOR_DF)
 

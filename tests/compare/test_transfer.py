@@ -223,7 +223,7 @@ def test_a_reading_that_was_foretold_otherwise_drops_the_study_for_good() -> Non
     assert last == replace(NOTHING, told=last.told)
     assert last.told[0].startswith("start points from 1 earlier study")
     assert last.told[1] == (
-        "first no longer counts: precision=bf16 threads=4 reads 0.90 times your script, 1.80 were foretold"
+        "first no longer counts: precision=bf16 threads=4 reads 0.90 times your script, 1.80 were predicted"
     )
 
 

@@ -56,7 +56,7 @@ def test_a_preset_as_it_comes_is_found_whatever_the_user_has_of_its_name(here) -
     assert str(locate("cpu", cwd=str(here))) == mine
     assert built_in("cpu") != Path(mine)
     assert "precision" in load_space(str(built_in("cpu")), cwd=str(here)).knobs
-    with pytest.raises(InvalidSpace, match="comes with no search space"):
+    with pytest.raises(InvalidSpace, match="has no preset"):
         built_in("../cpu")
 
 
@@ -182,8 +182,8 @@ start:
         (HEAD + "start: {a: 1}", "mine.yaml:2: start", ""),
         (HEAD + "extends: defualt", 'extends "defualt", which does not exist', 'Did you mean "default"?'),
         (HEAD + "extends: ./mine.yaml", "extends itself", ""),
-        ("- a", "holds no mapping", "schema"),
-        ("", "holds no mapping", "schema"),
+        ("- a", "is not a mapping", "schema"),
+        ("", "is not a mapping", "schema"),
     ],
 )
 def test_a_malformed_file_is_refused_with_line_and_remedy(here, text, message, hint) -> None:
@@ -280,7 +280,7 @@ def test_allowed_only_gives_the_values_of_what_is_allowed(here) -> None:
     ("name", "message", "hint"),
     [
         ("tf32", "changes the rounding alone and needs no permission", "Leave it out"),
-        ("threads", "leaves the training as it is and needs no permission", "Leave it out"),
+        ("threads", "leaves the training unchanged and needs no permission", "Leave it out"),
         ("effective_batch", "has an option of its own", "--effective-batch"),
         ("precison", '--allow: there is no knob "precison"', "precision"),
     ],

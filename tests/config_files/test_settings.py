@@ -102,14 +102,14 @@ def test_what_is_wrong_is_told_with_its_line(tmp_path: Path, text: str, message:
 
 def test_a_table_that_is_none_is_told(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool]\nautotune = 3\n")
-    with pytest.raises(UsageError, match=r"\[tool.autotune\] is no table, it is 3"):
+    with pytest.raises(UsageError, match=r"\[tool.autotune\] is not a table but 3"):
         project_settings(tmp_path)
 
 
 def test_a_variable_that_was_meant_for_a_setting_is_refused_and_any_other_is_not() -> None:
     check_variables({variable(key): "x" for key in KEYS} | {"AUTOTUNE_HOME": "/x", "AUTOTUNE_TRIAL": "t"})
     check_variables({"AUTOTUNE_SOMETHING_ELSE_ENTIRELY": "1", "PATH": "/bin"})
-    with pytest.raises(UsageError, match="AUTOTUNE_BUGDET is no setting") as told:
+    with pytest.raises(UsageError, match="AUTOTUNE_BUGDET is not a setting") as told:
         check_variables({"AUTOTUNE_BUGDET": "1h"})
     assert told.value.hint == 'Did you mean "AUTOTUNE_BUDGET"?'
 

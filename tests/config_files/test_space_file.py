@@ -48,7 +48,7 @@ start:
         "mine.yaml:7: declare.0: effect is missing",
         'mine.yaml:7: declare.0.flags: unknown key "flags"',
         'mine.yaml:4: there is no knob "precison"',
-        "mine.yaml:7: declare.0: it says no way into the script",
+        "mine.yaml:7: declare.0: it has no delivery",
         "mine.yaml:8: precision needs no permission",
         'mine.yaml:10: there is no knob "num_worker"',
     ]
@@ -64,17 +64,17 @@ start:
         ("[1, 2]", "[]", "1 to 1000 values", ""),
         ("[1, 2]", "3", "values are a list", ""),
         ("[1, 2]", "[1, {a: 1}]", "values are a list", ""),
-        ("[1, 2]", "[1, '1']", "the value 1 stands there twice", ""),
+        ("[1, 2]", "[1, '1']", "the value 1 is listed twice", ""),
         ("[1, 2]", '[1, ""]', "one line of printable text", ""),
         ("[1, 2]", '[1, "a\\nb"]', "one line of printable text", ""),
         ("[1, 2]", "{low: 2, high: 1}", "1 to 1000 values from low to high", ""),
-        (", flag: --mine", "", "says no way into the script", "flag, env, keyword"),
+        (", flag: --mine", "", "has no delivery", "flag, env, keyword"),
         ("--mine", "--mine, env: MINE", "says 2 ways: flag, env", "one way"),
         ("--mine", "mine", 'flag "mine" is not an option of the script', "--fused-loss"),
         ("--mine", '"--mine=3"', "is not an option of the script", ""),
         ("--mine", '"--mine; rm -rf x"', "is not an option of the script", ""),
         ("flag: --mine", "env: a-b", "is not a variable of the environment", "NCCL_ALGO"),
-        ("flag: --mine", "env: AUTOTUNE_PLAN", "one of our own variables", ""),
+        ("flag: --mine", "env: AUTOTUNE_PLAN", "a variable of autotune", ""),
         ("flag: --mine", "keyword: foreach", "path and its keyword", "torch.optim.AdamW:foreach"),
         ("flag: --mine", 'keyword: "a.b(c):d"', "path and its keyword", ""),
         (
@@ -123,7 +123,7 @@ def test_values_outside_of_a_declaration_are_refused(found) -> None:
         ),
         ("{peak_memory: {at_most: true}}", "a number is a share"),
         ("{peak_memory: {at_most: 6}}", "a number is a share"),
-        ("{peak_memory: {at_most: 6 parsecs}}", '"parsecs" is no unit of memory'),
+        ("{peak_memory: {at_most: 6 parsecs}}", '"parsecs" is not a unit of memory'),
         ("{peak_memory: {}}", "at_most is missing"),
         ("{loss: {at_most: 1}}", 'unknown key "loss"'),
     ],
@@ -227,7 +227,7 @@ def test_values_of_starts_have_to_mean_something_too(found) -> None:
 
 def test_a_file_that_names_no_knob_is_none(found) -> None:
     (problem,) = found(HEAD + "description: Later.")
-    assert problem.message == "mine.yaml: it names no knob, so there is nothing to search"
+    assert problem.message == "mine.yaml: it has no knobs, so there is nothing to search"
     assert found(HEAD + "allowed_only: {in_order: [true, false]}") == []
 
 

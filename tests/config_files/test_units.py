@@ -71,11 +71,11 @@ def test_amounts_of_memory(text, size) -> None:
         ("6", "has no unit"),
         ("120%", "not between"),
         ("0%", "not between"),
-        ("6 apples", "no unit of memory"),
-        ("-1GB", "no amount"),
+        ("6 apples", "not a unit of memory"),
+        ("-1GB", "not an amount"),
         ("0GB", "not positive"),
-        ("", "no amount"),
-        ("6G", "no unit of memory"),
+        ("", "not an amount"),
+        ("6G", "not a unit of memory"),
     ],
 )
 def test_what_is_no_amount_of_memory(text, message) -> None:

@@ -35,10 +35,10 @@ class Sample(BaseModel):
         ({"share": "x"}, "a number is wanted"),
         ({"share": 0}, "more than 0.0 is wanted"),
         ({"share": 1}, "less than 1.0 is wanted"),
-        ({"switch": "maybe"}, "true or false is wanted"),
+        ({"switch": "maybe"}, "expected true or false"),
         ({"items": 3}, "a list is wanted"),
-        ({"table": 3}, "a mapping is wanted: key: value"),
-        ({"inner": 3}, "a mapping is wanted: key: value"),
+        ({"table": 3}, "expected a mapping: key: value"),
+        ({"inner": 3}, "expected a mapping: key: value"),
         ({"word": "tow"}, "one of one, two is wanted"),
     ],
 )

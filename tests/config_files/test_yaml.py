@@ -29,7 +29,7 @@ LAUGHS = 'a: &a ["x","x","x","x","x","x","x","x","x"]\n' + "".join(
         ("a: &x 1\nb: [" + ", ".join(["*x"] * 101) + "]", "more than 100 aliases"),
         ("a: [1", "this is no YAML"),
         ("a: 1\n---\nb: 2", "a second document"),
-        ("[a, b]: 1", "a key has to be text"),
+        ("[a, b]: 1", "a key must be text"),
         ("a: *nowhere", "this is no YAML"),
         ("a: \x00", "this is no YAML"),
     ],

@@ -138,7 +138,7 @@ def test_a_listener_of_ones_own_is_told(fake: FakeTune) -> None:
         ({"script": "train.py", "budget": "10m", "args": "--name 'x"}, UsageError, "cannot be read"),
         ({"script": "train.py", "budget": "10m", "set": ["precision"]}, UsageError, "set names no values"),
         ({"script": "train.py", "budget": "10m", "set": {"threads": None}}, UsageError, "cannot be None"),
-        ({"script": "train.py", "budget": "10m", "fix": {"x": "a,b"}}, UsageError, "holds a comma"),
+        ({"script": "train.py", "budget": "10m", "fix": {"x": "a,b"}}, UsageError, "contains a comma"),
         ({"script": "train.py", "budget": None}, UsageError, "budget cannot be None"),
         ({"script": "train.py", "budget": "10m", "trials": "x"}, UsageError, "trials cannot be 'x'"),
         ({"script": "train.py", "budget": "10m", "seed": True}, UsageError, "seed cannot be True"),
@@ -208,7 +208,7 @@ def test_a_ray_of_the_program_is_neither_taken_nor_ended(
 ) -> None:
     ray = SimpleNamespace(is_initialized=lambda: True)
     monkeypatch.setitem(sys.modules, "ray", ray)
-    with pytest.raises(UsageError, match="connected to a Ray already"):
+    with pytest.raises(UsageError, match="already connected to Ray"):
         autotune.tune("train.py", budget="10m", driver="ray")
     assert autotune.tune("train.py", budget="10m").reason == "faster"
     ray.is_initialized = lambda: False
@@ -229,7 +229,7 @@ def test_ray_drives_from_the_main_thread_alone(fake: FakeTune) -> None:
     thread = threading.Thread(target=search)
     thread.start()
     thread.join()
-    assert [error.message for error in told] == ['driver="ray" works in the main thread alone']
+    assert [error.message for error in told] == ['driver="ray" works in the main thread only']
     assert fake.specs == []
 
 

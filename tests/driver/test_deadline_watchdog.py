@@ -87,7 +87,7 @@ def test_a_search_that_never_measured_anything_ends_by_force_with_an_error(
         cwd=tmp_path,
     )
     assert done.returncode == 6, done.stderr
-    assert "error: the search did not come back within the budget of 2 s; there is no answer" in done.stderr
+    assert "error: the search did not finish within the budget of 2 s; there is no answer" in done.stderr
     assert bool(done.stdout) == bool(more)
     if more:
         told = json.loads(done.stdout.splitlines()[-1] if more == ["--jsonl"] else done.stdout)
@@ -104,7 +104,7 @@ searches = []
 begin = tune._Search.begin
 tune._Search.begin = lambda self, facts: (searches.append(self), begin(self, facts))[1]
 def stuck(self):
-    error = RayUnavailable("the head of the cluster does not answer any more", hint="autotune resume goes on")
+    error = RayUnavailable("the head of the cluster no longer answers", hint="autotune resume continues")
     threading.Timer(0.1, searches[0]._lose, [error]).start()
     time.sleep(60)
 inline.InlineDriver.connect = stuck
@@ -125,8 +125,8 @@ def test_a_search_held_by_a_dead_ray_ends_long_before_its_budget_and_says_why(tm
         [sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=50, check=False, cwd=tmp_path
     )
     assert done.returncode == RayUnavailable.exit_code, done.stderr
-    assert "error: the head of the cluster does not answer any more" in done.stderr
-    assert "autotune resume goes on" in done.stderr
+    assert "error: the head of the cluster no longer answers" in done.stderr
+    assert "autotune resume continues" in done.stderr
 
 
 def test_a_search_that_ends_by_itself_is_left_alone() -> None:

@@ -50,10 +50,10 @@ def test_it_ends_with_2_and_the_answer_for_what_it_was(
 
     ran = inline(monkeypatch, FAST, before=edit, change=with_modules(files(module)))
     code, data, _err = searched(capsys, *WORDS, *KNOB)
-    changed = "models/net.py was changed while the script was searched"
+    changed = "models/net.py was changed during the search"
     assert (code, len(ran)) == (2, LATE)
     assert isinstance(data["caveats"], list)
-    assert data["caveats"][0] == f"{changed}: this holds for the script as it was before."
+    assert data["caveats"][0] == f"{changed}: this holds for the script before the change."
     code, shown, _err = searched(capsys, "show", "--json")
     assert (code, shown["stopped"]) == (0, "script")
     assert shown["caveats"] == data["caveats"]

@@ -121,7 +121,7 @@ def test_a_failure_that_only_forks_have_ends_them(make: Make) -> None:
     tell(session, measurement())
     assert [tell(session, measurement())[2] for _ in range(2)] == [Start.COLD, Start.COLD]
     assert said(session) == [
-        "trials are started anew: trial 1 failed when it was forked, and not when it was not"
+        "trials are started anew: trial 1 failed when forked and ran in a new interpreter"
     ]
 
 
@@ -172,7 +172,7 @@ def test_forks_that_went_wrong_are_told_of_whoever_asked(make: Make) -> None:
     tell(session, measurement())
     tell(session, measurement())
     (text,) = said(session)
-    assert "failed when it was forked" in text
+    assert "failed when forked" in text
 
 
 def test_the_plain_loop_lets_its_runner_go(make: Make) -> None:

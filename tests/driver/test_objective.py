@@ -18,7 +18,7 @@ def test_speed_needs_nothing_and_cost_a_price() -> None:
     assert asked("cost", price_per_hour=2.0) == "cost"
     with pytest.raises(UsageError, match="needs a price") as caught:
         asked("cost")
-    assert "the cheapest is the fastest" in (caught.value.hint or "")
+    assert "the cheapest configuration is the fastest" in (caught.value.hint or "")
 
 
 def test_energy_needs_a_counter_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:

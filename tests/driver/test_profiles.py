@@ -49,12 +49,12 @@ def test_a_trace_that_was_asked_for_and_is_not_there_is_told_with_the_reason(
     asked = replace(made, spec=replace(made.spec, profile=True, why=True), stopped="finished")
     lines = profile_lines(asked, tmp_path)
     assert [line.partition(":")[0] for line in lines] == ["baseline", "winner"]
-    assert all("The budget had no time left for the run that it takes" in line for line in lines)
+    assert all("The budget had no time left for its run" in line for line in lines)
     lost = told(6, BASE, Failure(kind=FailureKind.NO_METRIC, message="no step was seen"), Stage.WHY)
     ended = replace(asked, trials=(*asked.trials, lost, measured(7, BEST, 200.0, Stage.WHY)))
     lines = profile_lines(ended, tmp_path)
-    assert lines[0] == "baseline: none. The probe that tells more ended early: no step was seen."
-    assert lines[1] == "winner: none. The process that was to keep it ended without one."
+    assert lines[0] == "baseline: none. The detailed probe ended early: no step was seen."
+    assert lines[1] == "winner: none. The process that records it ended without one."
     stopped = replace(asked, stopped="interrupted")
     assert "stopped before" in profile_lines(stopped, tmp_path)[0]
     # Where nothing won there is no winner to be missed.

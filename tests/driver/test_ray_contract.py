@@ -12,6 +12,7 @@ from driver_worlds import WORLDS, open_session, stub_python
 from autotune.clock import SystemClock
 from autotune.driver.backends import ray_auth
 from autotune.driver.backends.head_start import HeadStart
+from autotune.driver.backends.inline import InlineDriver
 from autotune.driver.backends.local_ray import MARK
 from autotune.launch.guard import process_tree
 from autotune.launch.process import LocalRunner
@@ -46,7 +47,7 @@ class TestRay(DriverContract):
 
     def search(self, folder: Path, script: str) -> tuple[Study, list[Entry]]:
         ray_auth.prepare("")
-        from autotune.driver.backends.ray_tune import RayDriver
+        from autotune.driver.backends.ray_tune import NO_TRIALS, RayDriver
 
         python = stub_python(folder, WORLDS[script])
         session, journal = open_session(
@@ -64,7 +65,7 @@ class TestRay(DriverContract):
             driver.run()
             self.staged[script] = list(Path(driver._temp).rglob("*experiment_state*"))
             states = [p.read_text() for p in (folder / "study").rglob("*experiment_state*")]
-            assert set(states) == {"{}"}, "Tune's snapshots hold what trials were given and have printed"
+            assert set(states) == {NO_TRIALS}, "Tune's snapshots hold what trials were given and have printed"
             self.told[script] = [p for root in (Path(driver._temp), folder / "study") for p in holding(root)]
         finally:
             driver.close()
@@ -121,3 +122,25 @@ def test_a_ray_that_starts_in_a_thread_runs_the_trials_after_the_first_one(tmp_p
     assert all(trial.measurement is not None for trial in study.trials)
     assert process_tree.marked(rays[0]._temp, MARK) == []
     assert not Path(rays[0]._temp).exists()
+
+
+def test_a_search_that_is_over_before_ray_has_a_trial_ends_like_any_other(tmp_path: Path) -> None:
+    ray_auth.prepare("")
+    from autotune.driver.backends.ray_tune import RayDriver
+
+    python = stub_python(tmp_path, WORLDS["good"])
+    session, journal = open_session(tmp_path, clock=SystemClock(), budget_s=200, python=python, trials=1)
+    study_dir = tmp_path / "study"
+    driver = RayDriver(session, study_dir=study_dir, isolation="redirect")
+    try:
+        driver.connect()
+        first = InlineDriver(session, LocalRunner(study_dir=study_dir, isolation="redirect"))
+        first.run_next()
+        first.close()
+        driver.run()
+    finally:
+        driver.close()
+    study = session.close()
+    journal.close()
+    assert [trial.number for trial in study.trials] == [0]
+    assert study.trials[0].measurement is not None

@@ -246,7 +246,7 @@ def test_a_cluster_whose_head_has_gone_ends_the_search_with_a_message(
     server.close()
     one._watch(begun)
     assert (interrupted, session.stopped) == ([True], "backend")
-    assert one._broken == f"the head of the cluster ({address}) does not answer any more"
+    assert one._broken == f"the head of the cluster ({address}) no longer answers"
     assert lost == [one._broken]
     one.close()
 
@@ -272,7 +272,7 @@ def test_the_interrupt_by_which_it_breaks_its_loop_is_known_once(
     one = driver(tmp_path)
     one._session = Session()
     assert not one.breaks_off()
-    one._break("the head of the local Ray has died", "")
+    one._break("the head of the local Ray has ended", "")
     assert [one.breaks_off(), one.breaks_off()] == [True, False]
 
 

@@ -30,14 +30,14 @@ def test_an_edit_of_the_same_length_is_noticed(script: Path, watch: ScriptWatch)
     assert watch() == ""
     script.write_text("two")
     os.utime(script, ns=(1, 1))
-    assert watch() == "train.py was changed while it was searched"
+    assert watch() == "train.py was changed during the search"
     script.write_text("one")
     assert watch() == ""
 
 
 def test_a_script_that_is_gone_is_said(script: Path, watch: ScriptWatch) -> None:
     script.unlink()
-    assert watch() == "train.py cannot be read any more: No such file or directory"
+    assert watch() == "train.py can no longer be read: No such file or directory"
 
 
 def test_it_is_read_only_where_something_about_it_has_changed(
@@ -82,16 +82,16 @@ def project(script: Path, watch: ScriptWatch) -> Project:
 def test_an_edited_module_is_noticed_and_named(project: Project) -> None:
     assert project.watch() == ""
     project.edit("models/net.py", "another")
-    assert project.watch() == "models/net.py was changed while the script was searched"
+    assert project.watch() == "models/net.py was changed during the search"
     project.edit("models/net.py", "models/net.py")
     assert project.watch() == ""
     project.file("data.py").unlink()
-    assert project.watch() == "data.py cannot be read any more: No such file or directory"
+    assert project.watch() == "data.py can no longer be read: No such file or directory"
 
 
 def test_an_edit_while_the_first_run_went_on_is_noticed_as_well(project: Project) -> None:
     project.edit("data.py", "another")
-    assert project.watch() == "data.py was changed while the script was searched"
+    assert project.watch() == "data.py was changed during the search"
     assert project.watch() != "", "and it stays so"
 
 
@@ -111,7 +111,7 @@ def test_nothing_is_followed_before_it_is_known(script: Path, watch: ScriptWatch
     known.append(Imported(files={str(module): hashlib.sha256(b"one").hexdigest()}, since_s=0.0))
     assert watch() == ""
     module.write_text("two")
-    assert watch() == "net.py was changed while the script was searched"
+    assert watch() == "net.py was changed during the search"
 
 
 def test_a_module_that_was_merely_touched_is_the_same(project: Project) -> None:

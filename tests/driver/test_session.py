@@ -736,7 +736,7 @@ def test_a_machine_that_stays_busy_is_waited_for_no_longer_than_asked(make_sessi
     heard = beside(session, BUSY, wait_s=9.0)
     assert session.ask() is not None
     assert session._clock.now_s() == pytest.approx(9.0)
-    assert heard.notes[-1] == "still busy, the search goes on after 9 s"
+    assert heard.notes[-1] == "still busy, the search continues after 9 s"
 
 
 class Machine:

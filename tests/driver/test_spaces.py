@@ -247,7 +247,7 @@ def test_values_that_cannot_be_had_here_are_told_once_the_script_has_run(
     search = Searched(tmp_path, asked, WORLD)
     assert plan_search(search.spec).not_here == ("precision=fp16",)
     search.run(trials=3)
-    assert search.heard.notes == ["not for this script on this machine: precision=fp16"]
+    assert search.heard.notes == ["not applicable here: precision=fp16"]
 
 
 def test_advice_is_kept_with_what_was_inspected_and_a_study_without_it_has_none(tmp_path: Path) -> None:

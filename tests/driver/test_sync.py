@@ -138,7 +138,7 @@ def test_a_store_that_is_away_costs_no_time_is_told_once_and_keeps_everything(
         assert sending.flush(30) == ALL
     assert time.monotonic() - begun < 5
     assert [r.getMessage() for r in caplog.records] == [
-        "MLflow at nowhere cannot be reached. The search goes on; `autotune sync` sends the records later."
+        "MLflow at nowhere cannot be reached. The search continues; `autotune sync` sends the records later."
     ]
     assert sink.opened == 2, "once at first, once more at the end, and not in between"
     assert sending.links() == {}

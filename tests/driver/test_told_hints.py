@@ -22,7 +22,7 @@ def hint(kind, steps, *imports, **evidence):
 @pytest.mark.parametrize("kind", [FailureKind.NO_METRIC, FailureKind.TIMEOUT_PROGRESS])
 def test_a_script_of_another_library_without_a_step_is_told_the_call(kind):
     assert hint(kind, 0, "argparse", "jax", "tensorflow") == (
-        "with jax and tensorflow the script has to say itself that a step has ended: "
+        "with jax and tensorflow the script must report each step itself: "
         "autotune.step(samples=..., loss=...)"
     )
     assert "autotune.step" not in hint(kind, 0, "torch")
@@ -31,7 +31,7 @@ def test_a_script_of_another_library_without_a_step_is_told_the_call(kind):
 
 def test_a_process_that_knows_why_it_made_no_step_needs_no_other_hint():
     assert hint(FailureKind.NO_METRIC, 0, "torch", error="", phase="setup") == ""
-    assert "more to do" in hint(FailureKind.NO_METRIC, 0, "torch")
+    assert "more epochs or steps" in hint(FailureKind.NO_METRIC, 0, "torch")
 
 
 def test_a_crash_before_the_first_step_is_none_of_that():

@@ -390,9 +390,9 @@ def test_a_script_edited_meanwhile_ends_the_search_with_the_answer_for_what_it_w
     end = made.search(edit)
     assert (end.exit_code, end.study.stopped) == (UsageError.exit_code, "script")
     assert end.answer is not None
-    was = "train.py was changed while it was searched: this holds for the script as it was before."
+    was = "train.py was changed during the search: this holds for the script before the change."
     assert end.answer.caveats[0] == was
-    changed = "train.py was changed while it was searched"
+    changed = "train.py was changed during the search"
     assert made.heard.notes[-2:] == [changed, f"trial {LATE - 1} does not count: {changed}"]
     # The run during which it was edited may have read either version: it is not told.
     assert [t.state.value for t in end.study.trials][LATE - 1 :] == ["asked"]

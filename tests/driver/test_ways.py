@@ -313,7 +313,7 @@ def test_an_option_for_workers_that_deals_the_samples_anew_gives_way_to_the_load
     if len(hows) == 2:
         failure = made.session.study.trials[1].failure
         assert failure is not None
-        assert "dealt anew" in failure.message
+        assert "draw other random numbers" in failure.message
         again = made.ask()
         assert again.segments[0].config == TWO
         asked += way(again.launch.changes)

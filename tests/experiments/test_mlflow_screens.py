@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 import report_study
+from journaled import journaled
 
 from autotune.answer.pick import answer
+from autotune.cli.open_study import open_study
 from autotune.model.wire import to_wire
 from autotune.report.mlflow import saved_views
 from autotune.report.view.summary import ratio_text
@@ -96,12 +98,39 @@ def test_the_answer_page_says_which_how_much_how_to_apply_and_why(pages, desktop
     desktop.open(pages["answer"])
     _, seen = desktop.wait_for(how_much, "autotune apply best.yaml", "speedup_ci_low", "Parameters")
     said = "\n".join(row[0] for row in seen)
-    assert f"{ratio_text(best.speedup)} · bf16, batch 64, 4 workers, channels last on · " in said
+    assert f"{ratio_text(best.speedup)} · {best.config.text()} · " in said
     top = place(seen, "Description")[3]
     heading, command = place(seen, how_much), place(seen, "autotune apply best.yaml")
     assert heading[1] < command[1] < top + 70, "the answer first, the command second, neither faded"
     assert "num_workers +" in said
     assert "Model training" in said
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    """The pages of a study whose journal is whole."""
+    folder = tmp_path_factory.mktemp("stored")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("AUTOTUNE_HOME", str(folder))
+        (folder / "train.py").write_text("")
+        there = journaled(folder / "train.py")
+        environment, uri = mlflow_pages.sent([there], folder / "copy")
+    study = open_study(there).study
+    with mlflow_pages.served(study.spec.study_id, uri, environment) as found:
+        yield study, found
+
+
+@pytest.mark.parametrize("size", [(1600, 1000), (1280, 800)], ids=str)
+def test_the_first_visit_shows_the_answer_and_links_to_mlflow_without_scrolling(stored, size):
+    study, pages = stored
+    gain = answer(study).best.speedup
+    # Nothing in the browser's storage: MLflow opens its assistant's panel.
+    with Browser(CHROMIUM, *size, cookie=pages.cookie) as fresh:
+        fresh.open(pages["report"])
+        interval = f"{gain.low:.2f}x to {gain.high:.2f}x"
+        fresh.wait_for(f"{gain.value:.2f}", interval, "num_workers", "autotune apply", "MLflow:", "answer")
+        fresh.run("[...document.querySelectorAll('header a')].find(a => a.text === 'answer').click()")
+        fresh.wait_for("About this run", "MLflow Assistant", f"{gain.value:.2f}x")
 
 
 @drawn
@@ -150,7 +179,7 @@ def test_two_searches_stand_side_by_side(pages, desktop):
     desktop.open(pages["searches"])
     _, seen = desktop.wait_for("Sort: speedup", "safe_speedup", "speedup_ci_low")
     said = [row[0] for row in seen]
-    assert sum("] · bf16" in text or "no gain · train" in text for text in said) == 2
+    assert sum("] · precision=bf16" in text or "no gain · train" in text for text in said) == 2
     assert "2" in said, "matching runs: the searches, not their trials"
 
 
@@ -166,7 +195,7 @@ def test_on_a_phone_the_title_says_which_and_how_much_with_its_interval(pages, s
         CHROMIUM, *mlflow_pages.SIZES["phone"], storage=mlflow_pages.PANEL_CLOSED, cookie=pages.cookie
     ) as phone:
         phone.open(pages["answer"])
-        config = "bf16, batch 64, 4 workers, channels last on"
+        config = answer(second).best.config.text()
         _, seen = phone.wait_for(f"{how_much} · {config}", "About this run")
         assert place(seen, f"{how_much} ·")[1] < 200
         for words in (how_much, config):

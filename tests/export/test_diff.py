@@ -153,7 +153,7 @@ def test_a_name_that_is_given_once_and_read_once_is_followed_to_its_literal():
 )
 def test_a_value_that_is_no_literal_is_left_alone_and_shown(text):
     found = reason(text, loader("batch_size", 64, site="train.py:2"))
-    assert found.startswith("batch_size is no literal on line 2 of train.py, but ")
+    assert found.startswith("batch_size is not a literal on line 2 of train.py, but ")
 
 
 @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ def test_a_default_that_may_not_count_is_left_alone(more, said):
 
 def test_a_default_that_is_no_literal_or_not_to_be_seen_is_left_alone():
     one = flag("batch_size", 64, "--batch-size")
-    assert "no literal" in reason('p.add_argument("--batch-size", default=SIZE * 2)\n', one)
+    assert "not a literal" in reason('p.add_argument("--batch-size", default=SIZE * 2)\n', one)
     assert "* or **" in reason('p.add_argument("--batch-size", **more)\n', one)
     assert "was not found" in reason("import config\n", one)
 

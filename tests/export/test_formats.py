@@ -109,7 +109,7 @@ def test_what_a_variable_holds_already_is_kept_and_said():
     pick = tuned(env("malloc", "jemalloc", "LD_PRELOAD", "/lib/libjemalloc.so"))
     said = environment_file(pick, {"LD_PRELOAD": "/lib/mine.so"}, export=False)
     assert said.data["env"] == {"LD_PRELOAD": "/lib/libjemalloc.so:/lib/mine.so"}
-    assert said.notes == ("LD_PRELOAD is joined with what it holds in this shell",)
+    assert said.notes == ("LD_PRELOAD is joined with its value in this shell",)
 
 
 def read_by_shell(text, tmp_path):
@@ -217,7 +217,7 @@ def test_a_trainer_that_has_to_divide_the_loss_is_named():
     )
     assert said.data["training_arguments"] == {"gradient_accumulation_steps": 4}
     assert any("loss_is_scaled_for_ga = False" in note for note in said.notes)
-    assert not any("measured another way" in note for note in said.notes)
+    assert not any("measured by another delivery" in note for note in said.notes)
 
 
 @pytest.mark.parametrize(
@@ -343,13 +343,13 @@ def test_deepspeeds_file_says_what_was_measured_under_deepspeed_as_it_was():
 
 
 def test_deepspeeds_file_without_a_known_batch_says_so():
-    assert any("wants one" in note for note in deepspeed_config(tuned()).notes)
+    assert any("needs one" in note for note in deepspeed_config(tuned()).notes)
 
 
 def test_whose_accumulation_divides_the_loss_is_said_where_it_was_another_one():
     ours = patch("accumulation", 4)
-    assert "right for a mean" in str(training_arguments(tuned(ours), keywords=True).notes)
-    assert "right for a mean" in str(lightning_keywords(tuned(ours), keywords=True).notes)
+    assert "correct for a mean" in str(training_arguments(tuned(ours), keywords=True).notes)
+    assert "correct for a mean" in str(lightning_keywords(tuned(ours), keywords=True).notes)
     theirs = argument("accumulation", 4, LIGHTNING, "accumulate_grad_batches")
     assert lightning_keywords(tuned(theirs), keywords=True).notes == ()
 

@@ -15,6 +15,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "experiments" / "faults"))
 from crippled import crippling
 from faultbed.common import Count, tree_hash, users_tree
 
+from autotune.launch.guard import owned_resources, process_tree
+
 
 @pytest.fixture(scope="session")
 def common_ground(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -44,6 +46,13 @@ def injected(common_ground: Path, tmp_path: Path, request: pytest.FixtureRequest
 def crippled_guard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Lets trials run under a guard of which parts are missing."""
     return crippling(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def unfindable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of a trial is found by its mount namespace or by its guard's record."""
+    monkeypatch.setattr(process_tree, "enclosed", lambda _: [])
+    monkeypatch.setattr(owned_resources, "RECORD", "no-record.json")
 
 
 def clean(count: Count) -> None:

@@ -10,7 +10,7 @@ from faultbed import cuts
 from autotune.protocol.lines import Reader, decode
 from autotune.store.journal import Entry, Journal
 
-pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1800)]
 
 LOG, PAGES, EVENTS = cuts.sample()
 

@@ -7,7 +7,7 @@ from faultbed import devices
 
 from autotune.launch.devices import device_care
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 SHARED, QUARANTINE = devices.sample()
 

@@ -10,7 +10,7 @@ from faultbed.common import added
 from autotune.config_files import space_file
 from autotune.config_files import yaml as ours
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(1800)
 
 CASES = {case["key"]: case for case in documents.cases()}
 

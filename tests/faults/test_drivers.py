@@ -9,7 +9,7 @@ from autotune.driver import tune
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 @pytest.mark.parametrize("case", drivers.sample(), ids=lambda case: case["key"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from faultbed import floods
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 @pytest.mark.parametrize("case", floods.sample(), ids=lambda case: case["key"])

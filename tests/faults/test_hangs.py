@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from faultbed import hangs
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 @pytest.mark.parametrize("case", hangs.sample(), ids=lambda case: case["key"])
 def test_a_hang_is_ended_in_time(injected, is_clean, case) -> None:
-    is_clean(injected(hangs, case, promise_s=20.0))
+    is_clean(injected(hangs, case, promise_s=120.0))
 
 
 def test_without_the_progress_limit_a_hang_lasts_until_the_deadline(

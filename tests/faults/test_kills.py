@@ -16,22 +16,15 @@ def can_group() -> bool:
     return bool(folder)
 
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-BUSY_S = 10.0
-"""Two seconds are promised; here other tests may run beside."""
+BUSY_S = 30.0
+"""Two seconds are promised, and the fault suite holds it to them; here other tests may run beside."""
 
-NO_GROUP = ("folder = sweep.make_group(self.uid)", 'folder = ""')
+NO_GROUP = ("folder = process_tree.make_group(self.uid)", 'folder = ""')
 """Where a control group can be made, it ends what the layers before it have left."""
 
-NO_KEEPER = ("sweep.send(sweep.descendants(os.getpid()), signal.SIGKILL)", "return 1")
-
-
-@pytest.fixture
-def unfindable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of a trial is found by its mount namespace or by its guard's record."""
-    monkeypatch.setattr("autotune.launch.guard.process_tree.enclosed", lambda _: [])
-    monkeypatch.setattr("autotune.launch.workspace.orphans.owned.RECORD", "no-record.json")
+NO_KEEPER = ("process_tree.send(process_tree.descendants(os.getpid()), signal.SIGKILL)", "return 1")
 
 
 @pytest.mark.parametrize("case", kills.sample(), ids=lambda case: case["key"])
@@ -74,7 +67,7 @@ def test_without_a_look_at_the_pipe_a_deaf_trial_outlives_its_runner_by_its_grac
 def test_without_the_kill_after_the_request_a_deaf_trial_survives(injected, crippled_guard) -> None:
     crippled_guard(
         ("self._signal_until_gone(signal.SIGKILL, reap_s, repeat=True)", "pass"),
-        ("sweep.end_marked(self.uid, bound_s=max(least_s, until_s - time.monotonic()))", "[]"),
+        ("process_tree.end_marked(self.uid, bound_s=max(least_s, until_s - time.monotonic()))", "[]"),
         NO_GROUP,
     )
     assert injected(kills, case("deaf", "runner"), promise_s=3.0).survivors
@@ -113,11 +106,14 @@ def test_by_its_namespace_or_record_alone_an_unmarked_daemon_is_ended(injected, 
 
 
 @pytest.mark.usefixtures("unfindable")
-def test_without_any_kill_it_would_live_on(injected, crippled_guard) -> None:
+def test_without_any_kill_it_would_live_on(injected, crippled_guard, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The keeper and the launcher kill as well, and sometimes catch the one that is alive.
+    monkeypatch.setattr("autotune.launch.guard.process_tree.end_marked", lambda *_, **__: [])
     crippled_guard(
         ("self._signal_until_gone(signal.SIGTERM, grace_s, repeat=False)", "pass"),
         ("self._signal_until_gone(signal.SIGKILL, reap_s, repeat=True)", "pass"),
-        ("sweep.end_marked(self.uid, bound_s=max(least_s, until_s - time.monotonic()))", "[]"),
+        ("process_tree.end_marked(self.uid, bound_s=max(least_s, until_s - time.monotonic()))", "[]"),
         NO_GROUP,
+        NO_KEEPER,
     )
     assert injected(kills, case("rabbits", "script"), promise_s=1.5).survivors

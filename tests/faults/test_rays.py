@@ -11,7 +11,7 @@ from autotune.driver.backends.local_ray import OwnRay, claim
 from autotune.driver.backends.ray_keeper import Keeper
 from autotune.driver.session import Session
 
-pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(1800)]
 
 (WORKER,) = rays.sample()
 

@@ -7,7 +7,7 @@ from unittest import mock
 import pytest
 from faultbed import secrets
 
-pytestmark = [pytest.mark.slow, pytest.mark.mlflow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.mlflow, pytest.mark.timeout(1800)]
 
 
 @pytest.mark.parametrize("case", secrets.sample(), ids=lambda case: case["key"])

@@ -10,12 +10,16 @@ from faultbed import signals
 
 from autotune.driver import tune
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+
+BUSY_S = 120.0
+"""The fault suite holds it to its 15 seconds; here other tests may run beside."""
 
 
 @pytest.mark.parametrize("case", signals.sample(), ids=lambda case: case["key"])
 def test_a_signal_ends_it_with_what_it_has(injected, is_clean, case) -> None:
-    is_clean(injected(signals, case))
+    is_clean(injected(signals, case, promise_s=BUSY_S))
 
 
 def test_without_our_handlers_a_signal_leaves_no_answer(injected) -> None:

@@ -7,7 +7,7 @@ import os
 import pytest
 from faultbed import soak
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 SEARCHES, PROCESSES = soak.sample()
 

@@ -10,7 +10,7 @@ from faultbed import writes
 from autotune.driver import tune
 from autotune.store.journal import Journal
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 @pytest.mark.parametrize("case", writes.sample(), ids=lambda case: case["key"])

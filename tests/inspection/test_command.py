@@ -13,7 +13,7 @@ from environments import environment, pretend_torch, program
 from autotune.errors import BackendError, UsageError
 from autotune.inspection.command import read_command, verify
 from autotune.inspection.interpreter import interpreter
-from autotune.model.distributed_launch import ranks_of
+from autotune.model.distributed_launch import launch_variables, launch_words, rank_words, ranks_of, with_ranks
 
 
 @pytest.fixture(autouse=True)
@@ -375,10 +375,112 @@ def test_the_older_launcher_tells_its_processes_their_numbers_by_an_option(proje
     one = read_command([*words, "train.py", "--lr", "1"])
     assert (one.args, one.launcher) == (("--local-rank=0", "--lr", "1"), "torchrun")
     two = read_command([*words, "--nproc_per_node=2", "--use_env", "train.py", "--lr", "1"])
+    assert (two.args, ranks_of(two.launcher), rank_words(two.launcher)) == (("--lr", "1"), 2, ())
+    two = read_command([*words, "--nproc_per_node=2", "train.py", "--lr", "1"])
     assert (two.args, ranks_of(two.launcher)) == (("--lr", "1"), 2)
-    with pytest.raises(UsageError, match="by an option --local-rank") as told:
-        read_command([*words, "--nproc_per_node=2", "train.py"])
-    assert "LOCAL_RANK" in told.value.hint
+    assert rank_words(two.launcher) == ("--local-rank=0",)
+
+
+def test_deepspeed_on_one_machine_starts_so_many_processes(project: Path) -> None:
+    words = ["deepspeed", "--num_gpus", "2", "--master_port=1", "train.py", "--lr", "1"]
+    command = read_command(words)
+    assert (command.script, command.args) == (str(project / "train.py"), ("--lr", "1"))
+    assert (ranks_of(command.launcher), rank_words(command.launcher)) == (2, ("--local_rank=0",))
+    assert launch_words(command.launcher) == ("deepspeed", "--num_gpus", "2")
+    command = read_command(["deepspeed", "--num_gpus=2", "--no_local_rank", "--module", "package.train"])
+    assert (command.module, rank_words(command.launcher)) == ("package.train", ())
+
+
+FAKE_ACCELERATE = """
+import argparse, os, subprocess
+def launch_command_parser():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--num_processes", type=int, default=1)
+    parser.add_argument("--config_file")
+    parser.add_argument("-m", "--module", action="store_true")
+    parser.add_argument("--no_python", action="store_true")
+    parser.add_argument("training_script")
+    parser.add_argument("training_script_args", nargs=argparse.REMAINDER)
+    return parser
+def launch_command(args):
+    text = open(args.config_file).read() if args.config_file else ""
+    os.environ["ACCELERATE_MIXED_PRECISION"] = "bf16" if "bf16" in text else "no"
+    os.environ["LD_PRELOAD_NOT_OURS"] = "1"
+    if "simple" in text:
+        subprocess.Popen(["python", args.training_script], env=dict(os.environ))
+    import torch.distributed.run as run
+    args.nproc_per_node = args.num_processes
+    run.run(args)
+"""
+
+
+@pytest.fixture
+def with_accelerate(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in with accelerate's two functions, which are called by the real code."""
+    for name, text in (
+        ("accelerate/commands/launch", FAKE_ACCELERATE),
+        ("accelerate/commands/__init__", ""),
+        ("accelerate/__init__", ""),
+        ("torch/distributed/run", "def run(args): raise SystemExit(9)"),
+        ("torch/distributed/__init__", ""),
+        ("torch/__init__", ""),
+    ):
+        path = project / "packages" / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(project / "packages"))
+
+
+@pytest.mark.usefixtures("with_accelerate")
+def test_accelerate_says_itself_what_it_would_start_by_its_options_and_its_file(project: Path) -> None:
+    (project / "accelerate.yaml").write_text("mixed_precision: bf16")
+    words = ["accelerate", "launch", "--num_processes", "2", "--config_file", "accelerate.yaml"]
+    command = read_command([*words, "train.py", "--lr", "1"], python=sys.executable)
+    assert (command.script, command.args) == (str(project / "train.py"), ("--lr", "1"))
+    assert ranks_of(command.launcher) == 2
+    variables = launch_variables(command.launcher, {})
+    assert variables["ACCELERATE_MIXED_PRECISION"] == "bf16"
+    assert (variables["WORLD_SIZE"], variables["OMP_NUM_THREADS"]) == ("2", "1")
+    assert "LD_PRELOAD_NOT_OURS" not in variables
+    shown = ("accelerate", "launch", "--num_processes", "2", "--config_file", "accelerate.yaml")
+    assert launch_words(command.launcher) == shown
+
+
+@pytest.mark.usefixtures("with_accelerate")
+def test_accelerate_with_a_file_for_one_process_keeps_what_the_file_sets(project: Path) -> None:
+    (project / "one.yaml").write_text("simple bf16")
+    words = ["accelerate", "launch", "--config_file=one.yaml", "-m", "package.train", "x"]
+    command = read_command(words, python=sys.executable)
+    assert (command.module, command.args, ranks_of(command.launcher)) == ("package.train", ("x",), 1)
+    assert launch_variables(command.launcher, {})["ACCELERATE_MIXED_PRECISION"] == "bf16"
+    assert "RANK" not in launch_variables(command.launcher, {})
+
+
+def test_a_file_of_others_sets_no_other_variable_by_a_launcher() -> None:
+    launcher = (
+        "accelerate --num_processes 2 -- LD_PRELOAD=/tmp/x.so PATH=/tmp ACCELERATE_MIXED_PRECISION=fp16"
+    )
+    variables = launch_variables(launcher, {})
+    assert variables["ACCELERATE_MIXED_PRECISION"] == "fp16"
+    assert not {"LD_PRELOAD", "PATH"} & variables.keys()
+
+
+@pytest.mark.parametrize(
+    ("launcher", "text"),
+    [
+        ("", "torchrun --nproc-per-node 4"),
+        ("torchrun", "torchrun --nproc-per-node 4"),
+        ("torchrun --nproc-per-node 8", "torchrun --nproc-per-node 4"),
+        ("deepspeed --num_gpus 8 --no_local_rank", "deepspeed --num_gpus 4 --no_local_rank"),
+        (
+            "accelerate --num_processes 8 --x 1 -- ACCELERATE_USE_FSDP=true",
+            "accelerate --num_processes 4 --x 1 -- ACCELERATE_USE_FSDP=true",
+        ),
+    ],
+)
+def test_a_launcher_for_another_number_of_processes_keeps_the_rest(launcher: str, text: str) -> None:
+    assert with_ranks(launcher, 4) == text
+    assert ranks_of(text) == 4
 
 
 def test_a_module_behind_a_launcher_stays_one(project: Path) -> None:
@@ -400,22 +502,21 @@ def test_a_launcher_in_an_environment_is_one(project: Path) -> None:
     [
         (["torchrun", "--nnodes", "2", "train.py"], "on several machines", "--nproc-per-node 2"),
         (["torchrun", "--nproc-per-node", "gpu", "train.py"], "finds no device", "say a number"),
-        (["torchrun", "--nproc-per-node", "0", "train.py"], "no number of processes", ""),
-        (["torchrun", "--nproc-per-node", "two", "train.py"], "'two' is no number", ""),
+        (["torchrun", "--nproc-per-node", "0", "train.py"], "not a number of processes", ""),
+        (["torchrun", "--nproc-per-node", "two", "train.py"], "'two' is not a number", ""),
         (["torchrun", "--what", "train.py"], "--what cannot be carried over", "leave torchrun out"),
         (["torchrun"], "no script follows torchrun", ""),
-        (["accelerate", "launch", "train.py"], "a process per device", "--num_processes 1"),
-        (["accelerate", "launch", "--num_processes=2", "train.py"], "several processes", ""),
-        (["accelerate", "launch", "--num_processes=1", "--mixed_precision", "bf16", "t.py"], "sets some", ""),
-        (["accelerate", "test"], "no training script", "accelerate launch"),
-        (["deepspeed", "train.py"], "in a way of its own", "name the script"),
-        (["mpirun", "-n", "2", "python", "train.py"], "in a way of its own", "torchrun"),
-        (["uv", "sync"], "no training script", "uv run"),
+        (["accelerate", "launch"], "no script follows", "accelerate launch train.py"),
+        (["accelerate", "test"], "not a training script", "accelerate launch"),
+        (["deepspeed", "train.py"], "finds no device", "--num_gpus 2"),
+        (["deepspeed", "--hostfile", "x", "train.py"], "--hostfile cannot be carried over", "--num_gpus 2"),
+        (["mpirun", "-n", "2", "python", "train.py"], "starts processes itself", "torchrun"),
+        (["uv", "sync"], "not a training script", "uv run"),
         (["uv", "run", "--with", "x", "train.py"], "not known here", "--python"),
         (["uv", "run", "train.py"], "no interpreter", "uv sync"),
         (["conda", "run", "-n", "x", "python", "train.py"], "chooses an environment", "--python"),
         (["nohup", "python", "train.py"], "nohup is no script", "before autotune: nohup"),
-        (["bash", "run.sh"], "no training script", "-- python train.py"),
+        (["bash", "run.sh"], "not a training script", "-- python train.py"),
     ],
 )
 def test_a_launcher_that_one_process_cannot_stand_for_is_refused(
@@ -427,10 +528,24 @@ def test_a_launcher_that_one_process_cannot_stand_for_is_refused(
     assert hint in told.value.hint
 
 
-def test_what_accelerate_reads_from_its_own_file_is_not_left_out_unsaid(project: Path) -> None:
+def test_where_accelerate_is_missing_it_is_named_with_another_launcher(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One process as well: a file of accelerate's own may set something."""
     program(project / "huggingface" / "accelerate" / "default_config.yaml", "mixed_precision: bf16\n")
-    with pytest.raises(UsageError, match="is set up by"):
-        read_command(["accelerate", "launch", "--num_processes", "1", "train.py"])
+    monkeypatch.setenv("PYTHONNOUSERSITE", "1")
+    for words in (["--num_processes", "1"], ["--num_processes", "2"]):
+        with pytest.raises(UsageError, match=r"cannot be carried over: .*accelerate") as found:
+            read_command(["accelerate", "launch", *words, "train.py"], python=bare_python(project))
+        assert "torchrun" in found.value.hint
+
+
+def bare_python(project: Path) -> str:
+    """An interpreter without any package."""
+    path = project / "bare-python"
+    path.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    path.chmod(0o755)
+    return str(path)
 
 
 def test_a_script_with_requirements_of_its_own_has_no_environment_that_stays(project: Path) -> None:

@@ -133,7 +133,7 @@ def test_a_variable_is_what_it_is_set_to() -> None:
 def test_an_option_the_script_does_not_show_is_refused_with_a_sentence() -> None:
     knob = declared_knob(spec(Flag(("--buckets",))))
     assert knob.refuse(facts(script=script(BUCKET))) == (
-        'The script shows no option --buckets. Did you mean "--bucket"?'
+        'The script has no option --buckets. Did you mean "--bucket"?'
     )
     assert "No options of the script could be read" in (knob.refuse(facts()) or "")
     assert declared_knob(spec(Env("X"))).refuse(facts()) is None

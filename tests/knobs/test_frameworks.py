@@ -158,19 +158,19 @@ def test_a_value_is_said_in_the_words_of_the_framework(name, value, target, want
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (trained_by("lightning", reduction="unknown"), "right for a mean alone"),
-        (trained_by("lightning", reduction="sum"), "right for a mean alone"),
+        (trained_by("lightning", reduction="unknown"), "correct for a mean only"),
+        (trained_by("lightning", reduction="sum"), "correct for a mean only"),
         (trained_by("lightning", settings={"lightning.automatic_optimization": False}), "by hand"),
         (trained_by("lightning", settings={"lightning.counts_batches": True}), "limit_train_batches"),
         (trained_by("lightning", optimizer=OptimizerFacts(name="LBFGS", closure=True)), "closure"),
         (trained_by("lightning", scheduler_per_step=True), "per step"),
-        (trained_by("lightning", averages_apart=True), "its pace would change"),
+        (trained_by("lightning", averages_apart=True), "would change its rate"),
         (trained_by("lightning", loader=None), "micro-batch"),
         (trained_by("accelerate", settings={"accelerate.accumulates": False}), "Accelerator.accumulate"),
         (trained_by("accelerate", settings={"accelerate.plugin": True}), "a plugin"),
         (trained_by("accelerate", loop_hazards=("step_counted_loop",)), "counts steps"),
         (trained_by("accelerate", loop_hazards=("own_clipping",)), "sync_gradients"),
-        (trained_by("accelerate", settings={"accelerate.zeroes_first": True}), "throws away"),
+        (trained_by("accelerate", settings={"accelerate.zeroes_first": True}), "discards"),
         (trained_by("accelerate", settings={"accelerate.zeroes_module": True}), "by the module"),
         (trained_by("lightning", settings={"lightning.after_backward": True}), "on_after_backward"),
         (
@@ -178,7 +178,7 @@ def test_a_value_is_said_in_the_words_of_the_framework(name, value, target, want
                 "transformers",
                 settings={"transformers.loss_per_item": True, "transformers.own_loss": True},
             ),
-            "adds to the loss",
+            "adds to the model's loss",
         ),
         (
             trained_by(
@@ -187,14 +187,14 @@ def test_a_value_is_said_in_the_words_of_the_framework(name, value, target, want
             ),
             "router",
         ),
-        (trained_by("transformers", reduction="unknown"), "right for a mean alone"),
+        (trained_by("transformers", reduction="unknown"), "correct for a mean only"),
         (trained_by("transformers", settings={"transformers.deepspeed": True}), "DeepSpeed"),
         (trained_by("transformers", settings={"transformers.own_loss": True}), "computes the loss itself"),
         (
             trained_by(
                 "transformers", scheduler_per_step=True, settings={"transformers.own_scheduler": True}
             ),
-            "schedule by the script",
+            "learning-rate schedule to the Trainer",
         ),
     ],
 )
@@ -359,9 +359,9 @@ def test_workers_under_keras_deal_a_drawn_order_otherwise(shuffles: bool, redeal
 @pytest.mark.parametrize(
     ("settings", "name", "reason"),
     [
-        ({"deepspeed.torch_autocast": None}, "precision", "knows no torch_autocast"),
+        ({"deepspeed.torch_autocast": None}, "precision", "has no torch_autocast"),
         ({"deepspeed.pipeline": True}, "accumulation", "pipeline"),
-        ({"deepspeed.managed": False}, "accumulation", "decides itself"),
+        ({"deepspeed.managed": False}, "accumulation", "loop decides when"),
         ({"deepspeed.divides": False}, "accumulation", "backward"),
         ({"deepspeed.zero": 2}, "channels_last", "ZeRO"),
     ],
@@ -385,7 +385,7 @@ def test_a_loop_that_counts_by_deepspeeds_loader_keeps_the_batches_of_its_config
         trained_by("deepspeed", settings={"deepspeed.counts_batches": True}),
         Keyword("torch.utils.data.DataLoader", "batch_size"),
     )
-    assert "follows the configuration" in str(KNOBS["batch_size"].refuse_spelling(way, given))
+    assert "depends on its configuration" in str(KNOBS["batch_size"].refuse_spelling(way, given))
     assert KNOBS["batch_size"].refuse_spelling(way, trained_by("deepspeed")) is None
 
 
@@ -394,11 +394,11 @@ def test_the_loop_of_the_script_may_not_count_the_parts_that_deepspeed_makes_of_
     assert "scheduled per step" in str(KNOBS["accumulation"].refuse(given))
     owned = trained_by("deepspeed", scheduler_per_step=True, settings={"deepspeed.own_schedule": True})
     assert KNOBS["accumulation"].refuse(owned) is None
-    assert "for one process alone" in str(KNOBS["accumulation"].refuse(trained_by("deepspeed", ranks=2)))
+    assert "for one process only" in str(KNOBS["accumulation"].refuse(trained_by("deepspeed", ranks=2)))
 
 
 @pytest.mark.parametrize("owner", ["accelerate", "lightning"])
 def test_frameworks_that_hand_over_to_deepspeed_are_not_the_last_word(owner: str) -> None:
     given = trained_by(owner, "deepspeed")
     for name in ("precision", "accumulation"):
-        assert f"{owner} hands the training to DeepSpeed" in str(KNOBS[name].refuse(given))
+        assert f"{owner} delegates the training to DeepSpeed" in str(KNOBS[name].refuse(given))

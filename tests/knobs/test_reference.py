@@ -34,7 +34,7 @@ def test_a_section_lists_values_delivery_requirements_and_refusals() -> None:
     workers = section("num_workers")
     assert "- **Values:** `0`, `1`, `2`" in workers
     assert "an option of the script, such as `--num-workers`" in workers
-    assert "- No training DataLoader was seen: the script gets its batches another way." in workers
+    assert "- No training DataLoader was seen: batches come from elsewhere." in workers
     for knob in builtin().values():
         assert ("- **Requires:**" in section(knob.name)) is bool(knob.brings)
         for text in reference.refusals(knob):
@@ -43,7 +43,7 @@ def test_a_section_lists_values_delivery_requirements_and_refusals() -> None:
 
 def test_sentences_are_found_wherever_a_knob_takes_them_from() -> None:
     found = reference.refusals(NumWorkers())
-    assert "No training DataLoader was seen: the script gets its batches another way." in found
+    assert "No training DataLoader was seen: batches come from elsewhere." in found
     assert any(text.startswith("The dataset holds an open ...: workers") for text in found)
     assert all(text.endswith(".") for text in found)
 
@@ -69,5 +69,5 @@ def test_a_refusal_may_begin_with_a_name_and_constants_of_its_module_are_spelled
     found = reference.refusals(CompileMode())
     assert "torch.compile needs a C++ compiler (g++ or clang++), and none was found." in found
     zeros = next(text for text in found if "set_to_none=True" in text)
-    assert zeros.startswith("... records CUDA graphs, whose next replay overwrites the gradients of the last")
+    assert zeros.startswith("... records CUDA graphs, and each replay overwrites the previous gradients")
     assert zeros.count("...") == 1

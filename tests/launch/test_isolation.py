@@ -358,7 +358,7 @@ def test_what_a_script_writes_into_its_project_is_told(
     (said,) = ended.notes
     if isolation == "overlay":
         assert said.startswith("the script writes into its project (")
-        assert "kept off your files" in said
+        assert "such writes are redirected" in said
         assert {p: s for p, s in tree(files).items() if "train.py" not in p} == {
             p: s for p, s in before.items() if "train.py" not in p
         }

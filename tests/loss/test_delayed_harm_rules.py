@@ -73,7 +73,7 @@ RAGGED = RunFacts(model=ModelFacts(name="Net"), input_shapes_vary=True, reductio
         (study(), Config({"effective_batch": 16}), "gains early"),
         (study(), Config({"pure_bf16": True}), "1/256"),
         (study(), Config({"fp8": "rowwise"}), "8-bit"),
-        (study(), Config({"in_order": False}), "come late"),
+        (study(), Config({"in_order": False}), "arrive late"),
         (study(declared=True), Config({"optim": "adamw_bnb_8bit"}), "optimizer state"),
     ],
     ids=lambda given: given.text() if isinstance(given, Config) else "",
@@ -83,7 +83,7 @@ def test_a_harm_that_comes_late_is_refused_and_said(made: Study, config: Config,
     assert found is not None
     assert found.sentence.startswith(f"What {config.text()} may cost is not shown by a trace of 240 steps: ")
     assert words in found.sentence
-    assert "takes it all the same" in found.sentence
+    assert "includes it nevertheless" in found.sentence
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_the_user_takes_it_by_name() -> None:
     allowed = allowing(study(), "precision")
     assert barred(allowed, FP16, 240) is None
     (said,) = unshown(allowed, FP16, 240)
-    assert said.sentence.endswith("overflows late; you took it by name.")
+    assert said.sentence.endswith("overflows late; you requested it by name.")
     pinned = study(space=SpaceRequest(name="test", fixed={"precision": "fp16"}))
     assert barred(pinned, FP16, 240) is None
 
@@ -150,7 +150,7 @@ def test_what_follows_from_a_pinned_micro_batch_is_taken_with_it() -> None:
     held = replace(pinned, space=replace(SPACE, fixed=smaller))
     assert barred(held, smaller, 240) is None
     (said,) = unshown(replace(pinned, space=replace(SPACE, fixed=Config({"batch_size": 8}))), PARTS, 240)
-    assert said.sentence.endswith("; you took it by name.")
+    assert said.sentence.endswith("; you requested it by name.")
     # Where the effective batch is varied beside the pin, it is nobody's wish.
     varied = replace(pinned, space=replace(SPACE, fixed=Config({"batch_size": 16})))
     assert barred(varied, smaller, 240) is not None
@@ -259,7 +259,7 @@ def test_what_was_confirmed_all_the_same_is_not_recommended() -> None:
     assert "but what precision=fp16 may cost is not shown by a trace of 60 steps" in found.sentence
     taken = answer(allowing(made, "precision"))
     assert taken.best.config == FP16
-    assert any("you took it by name" in reason for reason in taken.best.reasons)
+    assert any("you requested it by name" in reason for reason in taken.best.reasons)
 
 
 def test_a_trace_as_long_as_the_scalers_turn_lets_it_win() -> None:

@@ -225,7 +225,7 @@ def test_every_end_of_it_has_a_sentence_that_says_so() -> None:
     assert verdict.reason == (
         "It reaches the baseline's loss 1.50 times as fast, 5 pairs, but late in a run of the same time its "
         "loss may be above the baseline's by up to 0.034; the script's own noise allows 0.02, itself an "
-        "estimate. More runs would hardly tell."
+        "estimate. More runs are unlikely to change this."
     )
     first = level_two(replace(passed, logs={1: 0.1}, keeps_up=False, most=math.inf))
     assert (first.verdict, first.can_clear) == ("unclear", True)

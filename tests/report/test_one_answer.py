@@ -72,7 +72,7 @@ STUDIES = {
     "estimated": lambda: report_study.made(40, ablations=0),
     "hardly screened": lambda: report_study.made(0, ablations=0),
     "one ablation": lambda: report_study.made(ablations=1),
-    "beside others": lambda: busy(report_study.made(40, ablations=0)),
+    "while other processes used the machine": lambda: busy(report_study.made(40, ablations=0)),
     "one change": lambda: report_study.made(speed=SLOWER, ablations=0),
     "nothing faster": lambda: report_study.made(speed={**SLOWER, ("num_workers", 4): 0.5}, ablations=0),
     "scattered pairs": lambda: scattered(report_study.made(cycles=2, ablations=0)),

@@ -49,9 +49,9 @@ DEVICE = DeviceFacts(name="a", uuid="GPU-1", memory_bytes=2**34)
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        (study(run=None), "nothing has been seen"),
+        (study(run=None), "has not run yet"),
         (study(ray_address="ray://head:1"), "on a cluster"),
-        (study(run=replace(RUN, devices=(DEVICE,))), "beside an accelerator"),
+        (study(run=replace(RUN, devices=(DEVICE,))), "with an accelerator"),
         (study(run=replace(RUN, versions={"python": "3.11"})), "does not use PyTorch"),
         (study(run=replace(RUN, environ_set=None)), "is not known"),
         (study(run=replace(RUN, environ_set=("A", "B", "C", "D"))), "the script sets A, B, C before"),

@@ -496,15 +496,17 @@ def test_a_search_says_why_it_tries_nothing_new() -> None:
         study = simulate(Staged(), family("compute-bound", 0), spec(**budget))  # type: ignore[arg-type]
         return Staged().ending(*_screened_only(study))
 
-    assert why(seconds=180) == "Nothing new was tried any more, as the time left is what confirming takes."
-    assert "the number of trials left is what confirming takes" in why(seconds=3600, trials=14)
+    assert (
+        why(seconds=180) == "Nothing new was tried any more, as the time left is needed for the confirmation."
+    )
+    assert "the trials left are needed for the confirmation" in why(seconds=3600, trials=14)
     assert "found nothing faster" in why(seconds=36000) or "was expected to be faster" in why(seconds=36000)
     nothing = Study(spec=spec(), space=SearchSpace(dimensions={}))
     assert Staged().ending(nothing, 60.0) == ""
     asked = Staged().ask(Study(spec=spec()), 180.0)
     assert asked is not None
     measured = replace(tell(nothing, asked, measurement(100.0), 7.0), space=SearchSpace(dimensions={}))
-    assert Staged().ending(measured, 60.0) == "Nothing new was tried, as no knob is left to vary."
+    assert Staged().ending(measured, 60.0) == "Nothing new was tried, as no knob can be varied."
 
 
 def test_an_empty_space_ends_after_the_baseline() -> None:

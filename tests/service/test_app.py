@@ -170,13 +170,62 @@ def test_a_token_of_one_search_sees_that_one_alone(call, tokens, database, bundl
     other, _ = database.submit(submission(key="key-00002"))
     token = database.create_token(user="ann", scope="run", search_id=mine.id)
     assert call("GET", f"/api/v1/searches/{mine.id}", token=token).status_code == 200
-    assert call("GET", f"/api/v1/searches/{other.id}", token=token).status_code == 404
+    assert call("GET", f"/api/v1/searches/{other.id}", token=token).status_code == 403
     assert [one["id"] for one in call("GET", "/api/v1/searches", token=token).json()["searches"]] == [mine.id]
     answer = call(
         "POST", "/api/v1/searches", token=token, json={**SUBMIT, "bundle": bundle},
         headers={"idempotency-key": "key-00003"},
     )  # fmt: skip
     assert answer.status_code == 403
+
+
+@pytest.fixture
+def running(database):
+    """A search that runs, and the token of its driver."""
+    row, _ = database.submit(submission())
+    database.move(row.id, State.QUEUED, State.STARTING, "x")
+    database.move(row.id, State.STARTING, State.RUNNING, "x")
+    return row.id, database.create_token(user="ann", scope="report", search_id=row.id)
+
+
+def fact(op="trial_ended", **more):
+    body = {"protocol": 1, "epoch": 1, "op": op, "facts": {"trials": 1, "headline": "so far 1.2x"}}
+    return {**body, **({"seq": 3, "trial": {"number": 0}} if op == "trial_ended" else {}), **more}
+
+
+def test_what_a_driver_sends_twice_is_recorded_once(call, tokens, database, running):
+    one, token = running
+    path = f"/api/v1/searches/{one}"
+    for body in (fact("heartbeat"), fact(), fact(), fact(seq=4, trial={"number": 1})):
+        assert call("POST", f"{path}/facts", token=token, json=body).status_code == 202
+    found = call("GET", f"{path}/trials", token=tokens.read).json()
+    assert [trial["number"] for trial in found["trials"]] == [0, 1]
+    row = call("GET", path, token=tokens.read).json()
+    assert row["answer"]["headline"] == "so far 1.2x"
+    assert row["heartbeat_s"]
+    assert row["deadline_s"] > row["since_s"]
+    assert database.search(one).heartbeat == 4
+
+
+def test_facts_of_an_earlier_life_and_of_a_newer_autotune_are_refused_with_the_reason(call, running):
+    one, token = running
+    old = call("POST", f"/api/v1/searches/{one}/facts", token=token, json=fact(epoch=0))
+    assert (old.status_code, "life 0" in old.json()["title"]) == (409, True)
+    newer = call("POST", f"/api/v1/searches/{one}/facts", token=token, json=fact(protocol=99))
+    assert (newer.status_code, "update the service" in newer.text) == (422, True)
+
+
+def test_a_drivers_token_opens_nothing_but_its_facts(app, call, tokens, database, running):
+    one, token = running
+    other, _ = database.submit(submission(key="key-00002"))
+    assert call("POST", f"/api/v1/searches/{other.id}/facts", token=token, json=fact()).status_code == 403
+    for mine in (tokens.run, tokens.admin):
+        assert call("POST", f"/api/v1/searches/{one}/facts", token=mine, json=fact()).status_code == 403
+    for method, path in routes(app):
+        if path not in ("/healthz", "/login"):
+            assert call(
+                method, path.replace("/X", f"/{one}"), token=token
+            ).status_code == 403 or path.endswith("/facts"), (method, path)
 
 
 def test_cancelling_is_repeatable_and_a_search_that_ended_says_so(call, tokens, database):
@@ -262,7 +311,7 @@ def test_an_administrator_makes_tokens_and_projects_and_each_call_is_audited(cal
 def test_metrics_and_estimate_and_fleet_answer(call, tokens, database):
     database.submit(submission())
     assert 'autotune_searches{state="queued"} 1.0' in call("GET", "/metrics", token=tokens.read).text
-    body = {**SUBMIT, "bundle": "0" * 64, "gpus": 4}
+    body = {"budget_s": 600, "gpus": 4}
     found = call("POST", "/api/v1/estimate", token=tokens.run, json=body).json()
     assert (found["cost"], found["speedup"]) == (pytest.approx(600 / 3600 * 4 * 2.0), None)
     assert call("GET", "/api/v1/fleet", token=tokens.read).json()["searches_queued"] == 1

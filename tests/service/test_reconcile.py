@@ -1,10 +1,14 @@
 """Every state, every thing that can be seen of a job, and a service that is killed between any two steps."""
 
+import json
+
 import pytest
 from service_fakes import submission
 
 from autotune.errors import RayUnavailable
-from autotune.service.reconcile import MOST_LOSSES
+from autotune.service.jobs import JobState, Seen
+from autotune.service.progress import result_of
+from autotune.service.reconcile import MOST_LOSSES, SILENT_S, Reconciler
 from autotune.service.states import State
 
 
@@ -174,7 +178,7 @@ def test_a_journal_that_exists_is_resumed(database, jobs, reconciler, place, sub
     assert "--" not in command
 
 
-def test_progress_of_a_journal_becomes_events_and_the_answer(
+def test_the_answer_of_an_ended_search_comes_from_its_journal_and_is_registered(
     database, jobs, reconciler, place, submit, monkeypatch
 ):
     from journaled import journaled
@@ -184,23 +188,85 @@ def test_progress_of_a_journal_becomes_events_and_the_answer(
     monkeypatch.setenv("AUTOTUNE_HOME", str(place.home(one)))
     journaled(place.search(one) / "code" / "train.py", label="x")
     place.best(one).write_text("schema: x\n")
-    reconciler.tick()
-    reconciler.tick()
-    row = database.search(one)
-    assert row.answer["outcome"] == "faster"
-    assert row.answer["config"] == "num_workers=4"
-    assert [event.kind for event in database.events(one)].count("progress") == 1, "the same is told once"
     jobs.end(one, 0)
     reconciler.tick()
-    found = database.best_config("default", "ab" * 32, row.answer and _hardware(place, one))
-    assert found is None or found.yaml == "schema: x\n"
+    row = database.search(one)
+    assert (row.answer["outcome"], row.answer["config"]) == ("faster", "num_workers=4")
+    assert row.answer["speedup"] > 1.0
+    assert row.answer["interval"][0] > 1.0
+    found = result_of(place.home(one))
+    registered = database.best_config("default", found.script_sha256, found.hardware)
+    assert registered.yaml == "schema: x\n"
     assert database.fleet()["searches_succeeded"] == 1
 
 
-def _hardware(place, one):
-    from autotune.service.progress import result_of
+def test_a_driver_that_falls_silent_is_stopped_and_its_search_resumes(database, jobs, place, submit):
+    seconds = [0.0]
+    reconciler = Reconciler(
+        database, jobs, place, capacity=2, prepare=lambda row: None, options={}, environ={},
+        now=lambda: seconds[0],
+    )  # fmt: skip
+    one = submit()
+    reconciler.tick()
+    reconciler.tick()
+    database.report(one, epoch=1, facts={"trials": 1})
+    reconciler.tick()
+    seconds[0] += SILENT_S - 1
+    reconciler.tick()
+    assert jobs.stops == []
+    seconds[0] += 2
+    reconciler.tick()
+    assert jobs.stops == [f"autotune-{one}-1"]
+    assert "sent nothing for 10 min" in database.search(one).reason
+    jobs.end(one, 137)
+    reconciler.tick()
+    assert (database.search(one).epoch, states(database)[one]) == (2, "starting")
 
-    return result_of(place.home(one)).hardware
+
+def test_a_driver_that_never_reports_is_left_alone(database, jobs, place, submit):
+    seconds = [0.0]
+    reconciler = Reconciler(
+        database, jobs, place, capacity=2, prepare=lambda row: None, options={}, environ={},
+        now=lambda: seconds[0],
+    )  # fmt: skip
+    one = submit()
+    for _ in range(3):
+        reconciler.tick()
+        seconds[0] += 2 * SILENT_S
+    assert (jobs.stops, states(database)[one]) == ([], "running")
+
+
+def test_a_job_that_the_cluster_holds_back_says_why(database, jobs, reconciler, submit):
+    one = submit()
+    reconciler.tick()
+    jobs.states[f"autotune-{one}-1"] = Seen(state=JobState.PENDING, message="no node has 8 GPUs")
+    reconciler.tick()
+    row = database.search(one)
+    assert (row.state, row.reason) == ("starting", "waits for the cluster: no node has 8 GPUs")
+
+
+def test_the_report_file_follows_the_service_and_its_token_ends_with_the_search(
+    database, jobs, reconciler, place, submit
+):
+    reconciler.reports.url = "http://127.0.0.1:1"
+    one = submit()
+    reconciler.tick()
+    path = place.report(one)
+    assert jobs.started[0].env["AUTOTUNE_SERVICE_REPORT"] == str(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    first = json.loads(path.read_text())
+    assert first["url"] == f"http://127.0.0.1:1/api/v1/searches/{one}"
+    assert database.identity(first["token"]).scope == "report"
+    reconciler.tick()
+    assert json.loads(path.read_text()) == first, "nothing is written twice"
+    reconciler.reports.url = "http://127.0.0.1:2"
+    reconciler.tick()
+    second = json.loads(path.read_text())
+    assert "127.0.0.1:2" in second["url"]
+    jobs.end(one, 1)
+    reconciler.tick()
+    assert database.identity(first["token"]) is None
+    assert database.identity(second["token"]) is None
 
 
 def test_a_webhook_waits_for_running_and_the_end(database, jobs, reconciler, submit):

@@ -84,7 +84,7 @@ def test_a_variable_is_set_by_its_own_knob_alone(knob, name):
     if Env(name) in builtin()[knob].spellings:
         return
     reason = refused(env(knob, _some_value(knob), name, delivered="/evil"))
-    assert f"the variable {name} is not a way" in reason
+    assert f"the variable {name} is not a delivery" in reason
 
 
 def _some_value(knob):
@@ -95,14 +95,14 @@ def _some_value(knob):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (flag("batch_size", 64, "--lr"), "the option --lr is not a way"),
-        (flag("batch_size", 64, "--resume"), "the option --resume is not a way"),
+        (flag("batch_size", 64, "--lr"), "the option --lr is not a delivery"),
+        (flag("batch_size", 64, "--resume"), "the option --resume is not a delivery"),
         (flag("num_workers", 4, "--num-workers"), "The script has no option --num-workers"),
         (flag("batch_size", 64, "--batch-size", delivered="8; reboot"), "has no text '8; reboot'"),
         (flag("batch_size", "x.pt", "--batch-size"), "has no value 'x.pt'"),
         (argument("num_workers", 4, "subprocess.Popen", "bufsize"), "the argument subprocess.Popen:bufsize"),
-        (loader("worker_init_fn", 4, knob="num_workers"), "DataLoader:worker_init_fn is not a way"),
-        (patch("malloc", "jemalloc"), "a patch in the process is not a way"),
+        (loader("worker_init_fn", 4, knob="num_workers"), "DataLoader:worker_init_fn is not a delivery"),
+        (patch("malloc", "jemalloc"), "a patch in the process is not a delivery"),
         (patch("precision", "bf17"), "precision has no value 'bf17'"),
         (env("malloc", "tcmalloc", "LD_PRELOAD", "/evil.so"), "LD_PRELOAD cannot set this value"),
         (env("malloc", "/evil.so", "LD_PRELOAD", "/evil.so"), "malloc has no value '/evil.so'"),
@@ -215,14 +215,14 @@ def test_a_knob_that_ones_own_search_declared_is_known():
     knobs = knobs_for(SpaceRequest(name="x", declared=(spec,)))
     assert taken(env("mine", "Tree", "NCCL_ALGO"), knobs=knobs).delivered == "Tree"
     assert "has no value '/x'" in refused(env("mine", "/x", "NCCL_ALGO"), knobs=knobs)
-    assert "is not a way" in refused(env("mine", "Tree", "LD_PRELOAD"), knobs=knobs)
+    assert "is not a delivery" in refused(env("mine", "Tree", "LD_PRELOAD"), knobs=knobs)
 
 
 def test_without_the_script_names_of_the_knobs_own_options_are_enough():
     there = flag("batch_size", 64, "--batch_size")
     assert taken(there, facts=replace(HERE, script=ScriptFacts(path="")), has_script=False) == there
     other = flag("batch_size", 64, "--resume")
-    assert "is not a way" in refused(other, has_script=False)
+    assert "is not a delivery" in refused(other, has_script=False)
     assert "would set the option" in refused(flag("mine", 1, "--lr"), has_script=False)
 
 

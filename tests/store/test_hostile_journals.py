@@ -187,7 +187,9 @@ def test_what_is_left_out_has_its_reason(bad: Path) -> None:
 
 def test_the_message_names_what_is_not_a_journals(bad: Path) -> None:
     HOSTILE["events are an endless view"](bad)
-    with pytest.raises(JournalDamaged, match='is no journal: its view "events" is none that a journal has'):
+    with pytest.raises(
+        JournalDamaged, match='is not a journal: its view "events" is none that a journal has'
+    ):
         Journal.read(bad)
 
 

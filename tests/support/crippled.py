@@ -18,7 +18,14 @@ def crippling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
         folder = tmp_path / "crippled"
         folder.mkdir()
         source = Path(guard.__file__)
-        for name in ("guard.py", "sweep.py", "enter.py", "quota.py", "owned.py", "sysv.py"):
+        for name in (
+            "guard.py",
+            "process_tree.py",
+            "namespace.py",
+            "cpu_quota.py",
+            "owned_resources.py",
+            "sysv_ipc.py",
+        ):
             shutil.copy(source.with_name(name), folder / name)
         text = (folder / "guard.py").read_text()
         for part, instead in changes:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from parallel_script import PARSER, tell_all, train
 
-from autotune.trial.distributed import Distributed
+from autotune.trial.hooks.distributed.settings import Distributed
 from autotune.trial.runtime.faults import Faults
 from autotune.trial.runtime.imports import AfterImport
 from autotune.trial.runtime.state import State

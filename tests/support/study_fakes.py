@@ -127,7 +127,7 @@ def no_answer(**fields) -> Answer:
     given = {
         "is_better": False, "outcome": SearchOutcome.NOTHING_FASTER, "safe": pick("safe", BASE, one, trial=0),
         "best": pick("best", BASE, one, trial=0),
-        "front": (), "sentence": "Nothing is faster than your script beyond doubt.", **fields,
+        "front": (), "sentence": "Nothing is confirmed to be faster than your script.", **fields,
     }  # fmt: skip
     return good_answer(**given)
 

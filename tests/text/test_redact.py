@@ -207,6 +207,43 @@ def test_a_value_that_looks_like_an_option_is_a_value(value: str) -> None:
     assert value not in redact(str(args), {})
 
 
+@pytest.mark.parametrize(
+    "option",
+    [
+        *(
+            "--auth",
+            "--authorization",
+            "--bearer",
+            "--jwt",
+            "--cookie",
+            "--db-pwd",
+            "--wandb_key",
+            "--openai-key",
+        ),
+        *("--connection-string", "--conn_str", "--slack-webhook", "--webhook-url", "--storage.account_key"),
+    ],
+)
+def test_services_have_further_names_for_secrets(option: str) -> None:
+    args = ["train.py", option, "canary", f"{option}=canary", "--lr", "0.1"]
+    assert "canary" not in " ".join(redact_args(args, {}))
+    assert "canary" not in redact(" ".join(args), {})
+    assert "canary" not in redact(str(args), {})
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["JWT", "SESSION_COOKIE", "SLACK_WEBHOOK_URL", "AZURE_CONNECTION_STRING", "HTTP_AUTH", "MYSQL_PWD"],
+)
+def test_services_have_further_variables_for_secrets(name: str) -> None:
+    assert redact("it printed canary-4711", {name: "canary-4711"}) == f"it printed <redacted:{name}>"
+
+
+def test_folders_and_sockets_of_sessions_are_no_secrets() -> None:
+    environ = {"PWD": "/home/me/project", "OLDPWD": "/home/me/data", "SSH_AUTH_SOCK": "/tmp/ssh-x/agent.1"}
+    text = "in /home/me/project, from /home/me/data by /tmp/ssh-x/agent.1: --author me --sort-key loss"
+    assert redact(text, environ) == text
+
+
 def test_behind_a_switch_every_option_is_one() -> None:
     for switch in ("--use-auth-token", "--no-password", "--ask-password"):
         args = ["train.py", switch, "--fp16", "-O2", "x"]

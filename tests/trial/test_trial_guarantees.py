@@ -285,7 +285,7 @@ def test_under_apply_a_knob_that_is_lost_in_the_middle_of_the_run_is_withdrawn_w
     changes = [patch("accumulation", 2)]
     fine = run(LATE, changes=changes, measure=False)
     assert (fine.code, fine.err) == (0, "")
-    for how, reason in (("turns", "in turns"), ("fault", "Watching the script failed")):
+    for how, reason in (("turns", "in turns"), ("fault", "Observing the script failed")):
         lost = run(LATE, changes=changes, measure=False, argv=[how])
         assert (lost.code, lost.told) == (0, {"end": True})
         assert len(lost.err.strip().splitlines()) == 1

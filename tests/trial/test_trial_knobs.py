@@ -228,7 +228,7 @@ told(weights=weights(model))
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (keyword("num_workers", 2), "never came"),
+        (keyword("num_workers", 2), "did not reach"),
         (patch("channels_last", True), "found"),
         (patch("fused_optimizer", True), "itself"),
     ],

@@ -15,12 +15,13 @@ from autotune.cli.options import Allow, Pick, Python
 from autotune.errors import NotApplied, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from autotune.cli.best_file import BestFile
     from autotune.export.best_config import BestConfig, PickPart
     from autotune.inspection.command import Command
     from autotune.model.change import Change
+    from autotune.model.config import Value
     from autotune.model.facts import HostFacts
     from autotune.model.trial import Launch
 
@@ -28,7 +29,12 @@ IN_PROCESS = ("keyword", "patch", "constant")
 
 
 def apply(
-    file: Annotated[str, typer.Argument(metavar="best.yaml", help="The file that a search wrote.")],
+    file: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="best.yaml", help="The file that a search wrote, or the id of a search on the service."
+        ),
+    ] = None,
     command: Annotated[
         list[str] | None,
         typer.Argument(
@@ -44,6 +50,15 @@ def apply(
     ] = False,
     diff: Annotated[bool, typer.Option("--diff", help="Print the changes and run nothing.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Run even if the script has changed.")] = False,
+    from_server: Annotated[
+        bool,
+        typer.Option(
+            "--from-server", help="Take the newest configuration of the service for this script and machine."
+        ),
+    ] = False,
+    report: Annotated[
+        bool, typer.Option("--report", help="Report to the service how long the training runs, and no more.")
+    ] = False,
     strict: Annotated[
         bool,
         typer.Option(
@@ -56,10 +71,20 @@ def apply(
     Ends with the script's own exit code, or with 6 if the configuration does not take effect at once.
     A change that later contradicts the search is undone, with a warning, and the training continues.
     """
-    from autotune.cli.best_file import BestFile
+    from contextlib import nullcontext
 
+    from autotune.cli.best_file import BestFile
+    from autotune.cli.heartbeat import Heartbeat
+    from autotune.cli.remote import best_file, client
+
+    if from_server:
+        # No file is given: the first word that was parsed belongs to the command.
+        command = [word for word in (file, *(command or ())) if word]
+        file = _registered(command, python)
+    if not file:
+        raise UsageError("no file is given", hint="autotune apply best.yaml; or: --from-server -- python ...")
     _check_is_result(file)
-    given = BestFile(file)
+    given = BestFile(best_file(file))
     best = given.best
     name, chosen = best.chosen(pick)
     if diff:
@@ -71,12 +96,34 @@ def apply(
     for note in run.notes:
         print(f"autotune: {note}", file=sys.stderr)
     verify(run)
-    _check(best, chosen, run, force=force or print_env)
+    is_other = _check(best, chosen, run, force=force or print_env)
     changes = given.changes(chosen, run, allow=allow or ())
     if print_env:
         sys.stdout.write(plain_command(changes, run))
         return 0
-    return _run(given, name, chosen, _launch(changes, run), run, strict=strict)
+    own = best.baseline.knobs
+    if changes and (given.is_edited or is_other):
+        changes, own = _fitting(given, chosen, changes, run, strict=strict)
+    with Heartbeat(client(), best.study.label) if report else nullcontext():
+        return _run(given, name, chosen, _launch(changes, run), run, own=own, strict=strict)
+
+
+def _registered(command: Sequence[str], python: str) -> str:
+    """Return the file of the service's configuration for the script of a command on this machine."""
+    import hashlib
+
+    from autotune.cli.remote import registered_file
+    from autotune.inspection.command import read_command, verify
+    from autotune.service.progress import hardware_key
+
+    if not command:
+        raise UsageError(
+            "--from-server needs the command", hint="autotune apply --from-server -- python train.py"
+        )
+    run = read_command(command, python=python)
+    verify(run)
+    sha256 = hashlib.sha256(Path(run.inspected).read_bytes()).hexdigest()
+    return registered_file(sha256, hardware_key(_host(run)))
 
 
 def _check_is_result(file: str) -> None:
@@ -151,7 +198,7 @@ def plain_command(changes: Sequence[Change], run: Command) -> str:
     inside = [change for change in changes if change.knob not in said.said]
     lines = [f"# {c.knob}={c.value}: {way_of(c)}, needs `autotune apply`" for c in inside]
     if run.launcher:
-        lines.append(f"# without {run.launcher}, whose variables the script has to get: start it by that")
+        lines.append(f"# without {run.launcher}, whose variables the script needs: start it with that")
     return "\n".join([*lines, said.text])
 
 
@@ -163,7 +210,7 @@ def _under_torchrun(run: Command, *, typed: bool) -> Command:
     """
     from dataclasses import replace
 
-    if not run.launcher or not {"TORCHELASTIC_RUN_ID", "RANK"} <= os.environ.keys():
+    if not run.launcher or not _is_rank():
         return run
     if typed:
         raise UsageError(
@@ -173,8 +220,40 @@ def _under_torchrun(run: Command, *, typed: bool) -> Command:
     return replace(run, launcher="")
 
 
-def _check(best: BestConfig, pick: PickPart, run: Command, *, force: bool) -> None:
-    """Say what differs from the search's machine; a changed script under a patch ends it."""
+def _is_rank() -> bool:
+    """Whether torchrun has started this process as one of several."""
+    return {"TORCHELASTIC_RUN_ID", "RANK"} <= os.environ.keys()
+
+
+def _fitting(
+    given: BestFile, pick: PickPart, changes: Sequence[Change], run: Command, *, strict: bool
+) -> tuple[Sequence[Change], Mapping[str, Value]]:
+    """The changes of a file that no search has written for this script, without those that do not fit it.
+
+    Returns:
+        The changes, and values of the script's own.
+
+    Raises:
+        NotApplied: One does not fit, and `strict` asks for all of them.
+    """
+    if _is_rank():
+        # Each process would run the script, and they have to agree.
+        print("autotune: warning: changes are not checked under a launcher of your own", file=sys.stderr)
+        return changes, given.best.baseline.knobs
+    found = given.fitting(pick, changes, run)
+    if found.notes and strict:
+        raise NotApplied("; ".join(found.notes), hint="without --strict the training starts all the same")
+    for note in found.notes:
+        print(f"autotune: warning: {note}", file=sys.stderr)
+    return found.changes, {**given.best.baseline.knobs, **found.own}
+
+
+def _check(best: BestConfig, pick: PickPart, run: Command, *, force: bool) -> bool:
+    """Report what differs from the search's machine; a changed script under a patch ends it.
+
+    Returns:
+        Whether the script is another one than the search has run.
+    """
     import hashlib
 
     from autotune.export.best_config import differences
@@ -187,10 +266,11 @@ def _check(best: BestConfig, pick: PickPart, run: Command, *, force: bool) -> No
         raise NotApplied(
             f"{run.title} is not the script that was searched, and these knobs rely on its code: "
             + ", ".join(relying),
-            hint="search again, or run it all the same with --force",
+            hint="search again, or apply it nevertheless: --force",
         )
     for sentence in found.values() if pick.changes else ():
         print(f"warning: {sentence}; the gain may not hold", file=sys.stderr)
+    return "script" in found
 
 
 def _torch_version(run: Command) -> str:
@@ -227,17 +307,26 @@ def _launch(changes: Sequence[Change], run: Command) -> Launch:
     )
 
 
-def _run(given: BestFile, name: str, pick: PickPart, launch: Launch, run: Command, *, strict: bool) -> int:
+def _run(
+    given: BestFile,
+    name: str,
+    pick: PickPart,
+    launch: Launch,
+    run: Command,
+    *,
+    own: Mapping[str, Value],
+    strict: bool,
+) -> int:
     from dataclasses import replace
 
     from autotune.launch.direct_run import run_plain
     from autotune.model.config import config_text
 
     best = given.best
-    if not pick.changes:
+    if not launch.changes:
         print(f"autotune: {name} is your unchanged script", file=sys.stderr)
     else:
-        said = config_text({change.knob: change.value for change in pick.changes})
+        said = config_text({change.knob: change.value for change in launch.changes})
         print(f"autotune: {name}: {said}", file=sys.stderr)
     if pick.runs:
         go_on = f"; confirm it: {given.resume()}" if given.resume() else ""
@@ -248,7 +337,7 @@ def _run(given: BestFile, name: str, pick: PickPart, launch: Launch, run: Comman
     if variables := _set_text(launch):
         print(f"autotune: sets {variables}", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="autotune-apply-", ignore_cleanup_errors=True) as folder:
-        return run_plain(launch, Path(folder), own=best.baseline.knobs, strict=strict)
+        return run_plain(launch, Path(folder), own=own, strict=strict)
 
 
 def _set_text(launch: Launch) -> str:

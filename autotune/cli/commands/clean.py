@@ -51,7 +51,7 @@ def clean(
     with guarded(as_json=json):
         age_s = _seconds(older_than)
         if json and not (yes or dry_run):
-            raise UsageError("--json cannot ask", hint="say --yes, or --dry-run to look only")
+            raise UsageError("--json cannot ask", hint="add --yes, or list the files with --dry-run")
         found = find(names or (), older_than_s=age_s)
         if not json:
             sys.stdout.write(table(found))
@@ -63,7 +63,7 @@ def clean(
             print(f"removed {_bytes(found.size_bytes)}" if not left else "removed what could be")
         if left:
             path, reason = next(iter(left.items()))
-            raise StoreError(f"{path} is still there: {reason}", hint="look at its permissions, then again")
+            raise StoreError(f"{path} is still there: {reason}", hint="check its permissions, then try again")
     return 0
 
 
@@ -90,7 +90,9 @@ def _seconds(older_than: str) -> float | None:
 
 def _agreed(found: Found) -> bool:
     if not sys.stdin.isatty():
-        raise UsageError("nobody is there to be asked", hint="say --yes, or --dry-run to look only")
+        raise UsageError(
+            "there is no terminal for the question", hint="add --yes, or list the files with --dry-run"
+        )
     what = "this folder" if len(found.leftovers) == 1 else f"these {len(found.leftovers)} folders"
     return typer.confirm(f"Remove {what}?", err=True)
 

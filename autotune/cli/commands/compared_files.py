@@ -118,7 +118,7 @@ def compare_files(a: Side, b: Side) -> ComparedFiles:
                 ("speedup", _apart(a, b)),
                 ("script", "" if same_script else "They are of different scripts or arguments."),
                 ("machine", "" if same_machine else "They were measured on different machines or versions."),
-                ("verify", f"What each is worth here and now: {', '.join(verify)}" if verify else ""),
+                ("verify", f"To measure both here and now: {', '.join(verify)}" if verify else ""),
             )
             if sentence
         ),
@@ -191,11 +191,11 @@ def _can_be_verified(side: Side) -> bool:
 def _apart(a: Side, b: Side) -> str:
     if a.best.study.id == b.best.study.id:
         return (
-            "Both are of one search: each claim is against your script, and no pair has set the two "
-            "against each other."
+            "Both are of one search: each claim is against your script, and no pair compares the two "
+            "directly."
         )
     return (
-        "These are claims of separate searches: each was measured against the script as it was there, and "
+        "These are claims of separate searches: each was measured against the script in its own search, "
         "not against the other."
     )
 

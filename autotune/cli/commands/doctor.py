@@ -150,7 +150,7 @@ def _machine(host: HostFacts) -> Iterator[Finding]:
     if compiler:
         yield Finding(name="compiler", state="ok", text=compiler)
     else:
-        hint = "install g++ or clang; until then compile_mode is left alone"
+        hint = "install g++ or clang; until then compile_mode is not varied"
         yield Finding(name="compiler", state="warn", text="no C++ compiler for torch.compile", hint=hint)
 
 
@@ -159,7 +159,7 @@ def _no_device() -> Finding:
     from autotune.devices.find import why_unread
 
     if why := why_unread():
-        hint = "until it can, a search sees no GPU: try nvidia-smi; a container needs --gpus all"
+        hint = "until then, a search sees no GPU: try nvidia-smi; a container needs --gpus all"
         return Finding(name="device", state="warn", text=f"NVML could not be read: {why}", hint=hint)
     shown = " that CUDA_VISIBLE_DEVICES shows" if "CUDA_VISIBLE_DEVICES" in os.environ else ""
     return Finding(name="device", state="ok", text=f"no NVIDIA GPU{shown}: training runs on the CPU")
@@ -171,7 +171,7 @@ def _triton(host: HostFacts) -> Finding:
         return Finding(name="triton", state="ok", text=host.versions.get("triton") or "installed")
     if not host.devices:
         return Finding(name="triton", state="ok", text="not installed; only NVIDIA GPUs need it")
-    hint = "install it where the script runs; until then compile_mode is left alone"
+    hint = "install it where the script runs; until then compile_mode is not varied"
     return Finding(name="triton", state="warn", text="not installed", hint=hint)
 
 
@@ -219,7 +219,7 @@ def _limits() -> Iterator[Finding]:
             yield Finding(name=name, state="ok", text=f"at most {soft}")
         else:
             may = hard == resource.RLIM_INFINITY or hard >= fewest
-            remedy = f"ulimit {option} {fewest}" if may else "ask who runs this machine for more"
+            remedy = f"ulimit {option} {fewest}" if may else "ask the administrator for more"
             hint = f"loader workers may fail; before a search: {remedy}"
             yield Finding(name=name, state="warn", text=f"at most {soft}", hint=hint)
 
@@ -238,11 +238,15 @@ def _disk() -> Iterator[Finding]:
         free = shutil.disk_usage(place).free
     except OSError as error:
         text = f"{place} cannot be made: {error.strerror}"
-        yield Finding(name="store", state="block", text=text, hint="set AUTOTUNE_HOME to a folder of yours")
+        yield Finding(
+            name="store", state="block", text=text, hint="set AUTOTUNE_HOME to a folder of your own"
+        )
         return
     if not os.access(place, os.W_OK):
         text = f"{place} cannot be written to"
-        yield Finding(name="store", state="block", text=text, hint="set AUTOTUNE_HOME to a folder of yours")
+        yield Finding(
+            name="store", state="block", text=text, hint="set AUTOTUNE_HOME to a folder of your own"
+        )
     elif free < MIN_FREE_BYTES:
         text = f"{bytes_text(free)} free at {place}"
         yield Finding(name="store", state="block", text=text, hint="free some space, or set AUTOTUNE_HOME")
@@ -257,11 +261,11 @@ def _isolation() -> Finding:
     here = _here()
     found = found_for(str(Path(here or "/", "train.py")), here or "/", os.environ)
     if found.mode == "overlay":
-        text = "overlay: the kernel keeps trials off your files"
+        text = "overlay: the kernel redirects the trials' writes"
         if not found.moves_folders:
             text += "; a script that renames an old folder is run again in redirect mode"
         return Finding(name="isolation", state="ok", text=text)
-    text = "redirect: writes of Python are kept off your files, inside the process"
+    text = "redirect: Python's writes are redirected inside the process"
     if not found.why:
         return Finding(name="isolation", state="ok", text=text)
     return Finding(name="isolation", state="warn", text=text, hint=found.why)

@@ -195,8 +195,8 @@ def _exported(to: Format, form: str, chosen: PickPart, asked: _Asked) -> Exporte
     run = asked.file.command(asked.words, asked.python) if to is Format.diff else None
     if run is not None and chosen.changes and not asked.force and not _is_same(run, asked):
         raise NotApplied(
-            f"{run.title} is not the script that was searched, and lines noted then may be others by now",
-            hint="search again, or go by what it calls now: --force",
+            f"{run.title} is not the script that was searched, so recorded lines may have moved",
+            hint="search again, or use its current code: --force",
         )
     changes = asked.file.changes(chosen, run, allow=asked.allow)
     tuned = Tuned(changes=changes, knobs=chosen.knobs, on_device=bool(asked.file.best.environment.gpu))
@@ -284,7 +284,7 @@ def _diff(tuned: Tuned, run: Command, asked: _Asked) -> Exported:
     except OSError as error:
         raise UsageError(f"cannot read the script {path}: {error.strerror}") from error
     except (SyntaxError, ValueError) as error:
-        raise UsageError(f"{path.name} is no Python in UTF-8: {error}") from error
+        raise UsageError(f"{path.name} is not Python in UTF-8: {error}") from error
     is_same = _is_same(run, asked)
     return script_diff(tuned, script, _reader(path, script), run.args, trust_lines=is_same)
 
@@ -302,7 +302,7 @@ def _reader(script_path: Path, script: Source) -> Callable[[str], Source | str]:
         except OSError:
             return f"{name}, where it stands, cannot be read"
         except (SyntaxError, ValueError):
-            return f"{name}, where it stands, is no Python in UTF-8"
+            return f"{name}, where it stands, is not Python in UTF-8"
 
     return read
 

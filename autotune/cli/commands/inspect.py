@@ -128,9 +128,7 @@ def screen(run: Command, found: Looked, *, static: bool) -> str:
         return "".join(parts)
     parts += ["\n", table(knob_rows(found.facts))]
     if static:
-        parts.append(
-            "Nothing was run: a run may refuse more, and shows the values that the script has itself.\n"
-        )
+        parts.append("Nothing was run: a run may exclude more knobs, and shows the script's own values.\n")
     if found.space is not None:
         verb = "takes" if found.measured is not None else "probably takes"
         parts.append(f"A search {verb} the space {found.space.name}: {found.space.reason}.\n")

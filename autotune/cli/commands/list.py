@@ -21,15 +21,22 @@ _SHORTEST_ANSWER = 16
 
 def list_studies(
     script: Annotated[
-        str | None, typer.Argument(metavar="[SCRIPT]", help="Only studies whose script's path holds this.")
+        str | None,
+        typer.Argument(metavar="[SCRIPT]", help="Only studies whose script's path contains this text."),
     ] = None,
     *,
     count: Annotated[int, typer.Option("-n", metavar="N", help="At most this many, newest first.")] = 20,
     json: Json = False,
 ) -> int:
-    """List the studies on this machine, newest first."""
+    """List the studies on this machine, newest first; of the id of a search on the service, that search."""
     from autotune.cli.outcome import print_json, terminal_columns
+    from autotune.cli.remote import on_server
     from autotune.store.paths import home, studies
+
+    if (handle := on_server(script)) is not None:
+        from autotune.cli.commands.submit import print_searches
+
+        return print_searches([handle.status()], json=json)
 
     found = studies()
     read = (_row(study.path, study.label, study.created) for study in found)
@@ -38,7 +45,7 @@ def list_studies(
         print_json({"schema": "autotune.list/v1", "studies": rows, "count": len(found), "exit": 0})
     elif not rows:
         of = f" of {script}" if script else ""
-        print(f"no studies{of} below {home() / 'studies'}; begin one: autotune search train.py")
+        print(f"no studies{of} below {home() / 'studies'}; start one: autotune search train.py")
     else:
         print(_table(rows, terminal_columns()))
     return 0

@@ -27,13 +27,30 @@ def logs(
     trial: Annotated[int | None, typer.Argument(metavar="N", help="Number of a trial.")] = None,
     *,
     path: Annotated[bool, typer.Option("--path", help="Print the folder of the logs.")] = False,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Of a search on the service: its events until it ends.")
+    ] = False,
 ) -> int:
     """Print what the script wrote during a trial, or list the trials that have logs.
 
+    Of a search on the service: the output of the search, or with -f its events as they happen.
+
     Secrets are removed. Of a measured trial the last 64 KiB are kept.
     """
-    from autotune.errors import StudyNotFound
+    from autotune.cli.remote import followed, on_server
+    from autotune.errors import StudyNotFound, UsageError
     from autotune.store.paths import find_study
+
+    if (handle := on_server(study)) is not None:
+        for text in (f"{line}\n" for line in followed(handle)) if follow else handle.logs():
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        return 0
+    if follow:
+        raise UsageError(
+            "-f follows a search on the service",
+            hint="a local search shows its progress itself; `autotune status` lists those of the service",
+        )
 
     if trial is None and study is not None and study.isdigit() and len(study) <= _LONGEST_NUMBER:
         study, trial = None, int(study)

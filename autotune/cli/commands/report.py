@@ -49,6 +49,8 @@ def report(
 ) -> int:
     """Write the report of a study as one file, or select again under other limits.
 
+    STUDY may be a search on the service, or the word fleet: what tuning cost the team and what it saved.
+
     Reads the journal only: nothing is measured, and results of single runs are marked as estimates. The
     HTML file fetches nothing: send it, print it, read it on a phone.
     """
@@ -62,6 +64,10 @@ def report(
             raise UsageError("--open shows an HTML file", hint="leave out --md, --json and --out -")
         from pathlib import Path
 
+        if study == "fleet":
+            from autotune.cli.fleet import print_fleet
+
+            return print_fleet(json=json)
         from autotune.cli.open_study import elsewhere, open_search
         from autotune.text.printable import visible
 
@@ -93,7 +99,7 @@ def _wishes(opened: Opened, objective: str, max_memory: str) -> Wishes:
         objective, objective
     )
     if asked == "loss":
-        message = "loss is no objective: whatever is recommended has to keep it"
+        message = "loss is not an objective: every recommendation has to keep it"
         raise UsageError(message, hint=_CHOICES)
     if asked and asked not in OBJECTIVES:
         hint = did_you_mean(objective, list(OBJECTIVES)) or _CHOICES
@@ -111,7 +117,7 @@ def _repicked(opened: Opened, wishes: Wishes) -> Repicked | None:
     if not wishes:
         return None
     if opened.answer is None:
-        message = f"study {opened.study.spec.label} has no measured baseline to pick against"
+        message = f"study {opened.study.spec.label} has no measured baseline to compare with"
         raise UsageError(message, hint=f"go on: autotune resume {opened.study.spec.label}")
     return repick(opened.study, wishes)
 
@@ -126,7 +132,7 @@ def _write_yaml(opened: Opened, repicked: Repicked | None, path: str) -> None:
     study = repicked.study if repicked is not None else opened.study
     answer = repicked.answer if repicked is not None else opened.answer
     if answer is None:
-        raise UsageError(f"study {study.spec.label} has no picks to be written")
+        raise UsageError(f"study {study.spec.label} has no picks to write")
     target = Path(path).absolute()
     write_best(target, study, answer, changes_of(study))
 
@@ -175,7 +181,7 @@ def _wishes_markdown(repicked: Repicked | None) -> str:
 
     if repicked is None:
         return ""
-    lines = ["", "### Other wishes", "", *(f"- {n}" for n in repicked.notes)]
+    lines = ["", "### Other criteria", "", *(f"- {n}" for n in repicked.notes)]
     lines += [
         f"- estimated, not confirmed: {e.ratio:.2f}x in {e.runs} single run{'s' * (e.runs > 1)}, "
         f"{bytes_text(e.peak_bytes)}: {config_text(e.config)}"

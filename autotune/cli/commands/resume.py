@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -41,6 +41,10 @@ def resume(
     from autotune.driver.spec import budget_s, wait_s
 
     with guarded(as_json=json, as_lines=jsonl):
+        from autotune.cli.remote import on_server
+
+        if (handle := on_server(study)) is not None:
+            return _resume_there(handle, budget)
         seconds = budget_s(budget) if budget else None
         quiet_s, turn_s = wait_s(wait_for_quiet), wait_s(wait, "--wait")
         from autotune.store.paths import find_study, is_in_home
@@ -75,3 +79,12 @@ def resume(
         finally:
             progress.close()
         return searched(end, as_json=json, exit_zero=exit_zero, as_lines=jsonl)
+
+
+def _resume_there(handle: Any, budget: str) -> int:
+    """Resume a search on the service with a further budget; by default as long as the first one."""
+    from autotune.driver.spec import budget_s
+
+    row = handle.resume(budget_s(budget) if budget else handle.status()["budget_s"])
+    print(f"{row['state']}: {row['reason']}; follow it: autotune logs -f {handle.id}")
+    return 0

@@ -38,6 +38,18 @@ def serve(
             metavar="N", min=1, help="GPUs of the cluster, or searches at a time.", rich_help_panel="Cluster"
         ),
     ] = 1,
+    python: Annotated[
+        str,
+        typer.Option(
+            metavar="PATH", help="Interpreter with autotune on the nodes.", rich_help_panel="Cluster"
+        ),
+    ] = "",
+    allow_image: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN", help="Container images that searches may name.", rich_help_panel="Cluster"
+        ),
+    ] = None,
     database: Annotated[
         str,
         typer.Option(
@@ -76,6 +88,10 @@ def serve(
         list[str] | None,
         typer.Option(metavar="NAME", help="Host name under which it answers.", rich_help_panel="Network"),
     ] = None,
+    public_url: Annotated[
+        str,
+        typer.Option(metavar="URL", help="Address under which searches reach it.", rich_help_panel="Network"),
+    ] = "",
     tls_cert: Annotated[
         str, typer.Option(metavar="FILE", help="Certificate.", rich_help_panel="Network")
     ] = "",
@@ -132,6 +148,9 @@ def serve(
         proxy_header=proxy_header,
         price_per_hour=price_per_hour,
         webhook_hosts=tuple(webhook_host or ()),
+        public_url=public_url,
+        python=python,
+        images=tuple(allow_image or ()),
     )
     service = Service(settings)
     service.token()

@@ -33,10 +33,10 @@ def show(
     """Show a study: its answer with every detail, the front, and what failed."""
     from autotune.cli.open_study import filed, named_file, open_study
     from autotune.cli.outcome import guarded, print_json
+    from autotune.cli.remote import find_study
     from autotune.model.study import VERIFY
     from autotune.report.text.study_notes import note
     from autotune.report.view.bottleneck_text import why_lines
-    from autotune.store.paths import find_study
 
     with guarded(as_json=json):
         opened = open_study(find_study(study))
@@ -87,13 +87,13 @@ def show_text(opened: Opened, *, all_trials: bool) -> str:
         if not all_trials:
             parts.append(
                 "front: nothing beats these on speed, memory and loss together\n"
-                + trials_table(study, chosen)
+                + wrapped(trials_table(study, chosen), terminal_columns())
             )
     if all_trials or answer is None:
-        parts.append("trials\n" + trials_table(study))
+        parts.append("trials\n" + wrapped(trials_table(study), terminal_columns()))
     failed = [t for t in study.told() if t.failure is not None]
     if failed and not all_trials and answer is not None:
-        parts.append("failed\n" + trials_table(study, failed))
+        parts.append("failed\n" + wrapped(trials_table(study, failed), terminal_columns()))
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
 
 
@@ -126,10 +126,10 @@ def _show_trial(opened: Opened, number: int, *, json: bool) -> None:
 def _show_verified(opened: Opened, *, json: bool) -> None:
     """What `autotune verify` has measured, in its own words."""
     from autotune.cli.commands.verify import as_dict, screen
-    from autotune.cli.outcome import print_json
+    from autotune.cli.outcome import print_json, terminal_columns
     from autotune.driver.verification import read_verified
     from autotune.model.wire import to_wire
-    from autotune.report.text.terminal_text import trials_table
+    from autotune.report.text.terminal_text import trials_table, wrapped
     from autotune.report.view.summary import user_command
 
     found, study = read_verified(opened.path), opened.study
@@ -143,7 +143,8 @@ def _show_verified(opened: Opened, *, json: bool) -> None:
     answer = (
         screen(found) if opened.answer is not None else "No answer: the unchanged script was not measured.\n"
     )
-    sys.stdout.write("\n".join([head, answer, "trials\n" + trials_table(study) + "\n"]))
+    table = wrapped(trials_table(study), terminal_columns()).rstrip()
+    sys.stdout.write("\n".join([head, answer, f"trials\n{table}\n"]))
 
 
 def show_json(opened: Opened) -> dict[str, Any]:

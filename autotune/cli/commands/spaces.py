@@ -45,7 +45,7 @@ def list_spaces(*, json: Json = False) -> int:
         print_json({"schema": SCHEMA, "spaces": rows, "auto": list(CANDIDATES), "exit": 0})
         return 0
     shown = [
-        ("auto", f"What the first run of the script shows decides: one of {', '.join(CANDIDATES)}."),
+        ("auto", f"Chosen after the first run of the script: one of {', '.join(CANDIDATES)}."),
         *((row["name"] + (f", {row['alias']}" if row["alias"] else ""), row["use"]) for row in rows),
     ]
     width = max(len(name) for name, _ in shown)
@@ -74,7 +74,7 @@ def show_space(name: Annotated[str, typer.Argument(metavar="NAME|FILE")], *, jso
 @spaces.command("init")
 def init_space(
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="Where it goes; an existing file is kept.")
+        str, typer.Argument(metavar="FILE", help="Output file; an existing file is kept.")
     ] = TEMPLATE_FILE,
 ) -> int:
     """Write a commented template of a search space."""

@@ -54,6 +54,7 @@ def submit(
     path: Annotated[
         str, typer.Option(metavar="DIR", help="Run code on the service's storage; send nothing.")
     ] = "",
+    image: Annotated[str, typer.Option(metavar="IMAGE", help="Container image to run in.")] = "",
     webhook: Annotated[str, typer.Option(metavar="URL", help="Called on start and end.")] = "",
     key: Annotated[str, typer.Option(metavar="KEY", help="Sending a key twice queues one search.")] = "",
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the end and write best.yaml.")] = False,
@@ -72,8 +73,9 @@ def submit(
     Sends the files of this folder that git would keep; files that look like secrets are not sent.
     """
     from autotune.cli.outcome import print_json
+    from autotune.cli.remote import client as client_of
+    from autotune.cli.remote import followed
     from autotune.report.view.summary import bytes_text
-    from autotune.service.client import Client
     from autotune.service.packing import packing_list
 
     if not command:
@@ -98,8 +100,11 @@ def submit(
     more: dict[str, Any] = {"gpus": gpus, "priority": priority, "preemptible": preemptible, "title": title}
     more |= {"path": path} if path else {}
     more |= {"webhook": webhook} if webhook else {}
+    more |= {"image": image} if image else {}
     more |= {"max_cost": max_cost} if max_cost is not None else {}
-    client = Client(server)
+    client = client_of(server)
+    if not json:
+        print(estimate_text(client.estimate(budget=budget, gpus=gpus)), file=sys.stderr)
     handle = client.submit(command, budget=budget, options=given, packed=packed, idempotency_key=key, **more)
     if not wait:
         found = handle.status()
@@ -108,13 +113,13 @@ def submit(
         else:
             print(handle.id)
             print(
-                f"{found['state']}: {found['reason']}; follow it: autotune status {handle.id}",
+                f"{found['state']}: {found['reason']}; follow it: autotune logs -f {handle.id}",
                 file=sys.stderr,
             )
         return EXIT_YES
     print(handle.id, file=sys.stderr)
-    for event in handle.events():
-        print(f"{event['kind']}: {event.get('reason') or event.get('headline') or ''}", file=sys.stderr)
+    for line in followed(handle):
+        print(line, file=sys.stderr)
     return _ended(handle, json=json)
 
 
@@ -157,17 +162,11 @@ def status(
 ) -> int:
     """Show searches on a service, or one of them."""
     from autotune.cli.outcome import print_json
-    from autotune.service.client import Client
+    from autotune.cli.remote import client as client_of
 
-    client = Client(server)
+    client = client_of(server)
     if search is None:
-        rows = client.searches(limit=count)
-        if json:
-            print_json({"searches": rows, "exit": EXIT_YES})
-        for row in () if json else rows:
-            answer = (row["answer"] or {}).get("headline", "")
-            print(f"{row['id']}  {row['state']:<10}  {row['title'][:40]:<40}  {answer or row['reason']}")
-        return EXIT_YES
+        return print_searches(client.searches(limit=count), json=json)
     row = client.search(search).status()
     if json:
         print_json({**row, "exit": EXIT_YES})
@@ -180,11 +179,54 @@ def status(
     return EXIT_YES
 
 
+def print_searches(rows: list[dict[str, Any]], *, json: bool) -> int:
+    """Print a line per search."""
+    from autotune.cli.outcome import print_json
+
+    if json:
+        print_json({"searches": rows, "exit": EXIT_YES})
+    for row in () if json else rows:
+        answer = (row["answer"] or {}).get("headline", "") if row["state"] != "queued" else ""
+        print(f"{row['id']}  {row['state']:<10}  {row['title'][:40]:<40}  {answer or row['reason']}")
+    return EXIT_YES
+
+
+def estimate(
+    *,
+    budget: Annotated[str, typer.Option(metavar="2h", help="Wall time of the search.")] = "1h",
+    gpus: Annotated[int, typer.Option(metavar="N", min=0, help="Whole GPUs.")] = 0,
+    server: Server = "",
+    json: Json = False,
+) -> int:
+    """Estimate the gain, the wait and the price of a search on a service; nothing is run."""
+    from autotune.cli.outcome import print_json
+    from autotune.cli.remote import client
+
+    found = client(server).estimate(budget=budget, gpus=gpus)
+    if json:
+        print_json({**found, "exit": EXIT_YES})
+    else:
+        print(estimate_text(found))
+    return EXIT_YES
+
+
+def estimate_text(found: dict[str, Any]) -> str:
+    """Return an estimate in words."""
+    count = found["searches"]
+    if found["speedup"] is None:
+        gain = f"gain: unknown; searches of the project that have ended: {count}"
+    else:
+        low, middle, high = found["speedup"]
+        gain = f"gain: {middle:.2f}x, half of {count} searches between {low:.2f}x and {high:.2f}x"
+    cost = "" if found["cost"] is None else f"; price: at most {found['cost']:.2f}"
+    return f"estimate: {gain}{cost}; {found['ahead']} searches ahead in the queue"
+
+
 def cancel(search: SearchId, *, server: Server = "") -> int:
     """Cancel a search on a service; the best so far is kept."""
-    from autotune.service.client import Client
+    from autotune.cli.remote import client
 
-    row = Client(server).search(search).cancel()
+    row = client(server).search(search).cancel()
     print(f"{row['state']}: {row['reason']}")
     return EXIT_YES
 
@@ -196,10 +238,10 @@ def fetch(
     server: Server = "",
 ) -> int:
     """Write the best.yaml of a search on a service."""
-    from autotune.service.client import Client
+    from autotune.cli.remote import client
 
     path = Path(out)
-    _write(Client(server).search(search), path)
+    _write(client(server).search(search), path)
     print(f"{path}; apply it: autotune apply {path}")
     return EXIT_YES
 

@@ -53,5 +53,5 @@ def sync(
         print(f"MLflow has everything of {path.name}")
     else:
         # What a store has lost since, nobody has asked it.
-        print(f"MLflow was sent everything of {path.name}; once more: autotune sync {path.name} --again")
+        print(f"everything was sent to MLflow:  {path.name}; once more: autotune sync {path.name} --again")
     return 0

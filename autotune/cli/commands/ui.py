@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -10,7 +10,10 @@ from autotune.cli.complete import study_labels
 from autotune.cli.open_study import check_address
 from autotune.errors import BackendError, UsageError
 
-Page = Literal["answer", "table", "charts", "searches"]
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Page = Literal["report", "answer", "table", "charts", "searches"]
 
 
 def ui(
@@ -24,15 +27,29 @@ def ui(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the server; 0 for a free one.")] = 0,
     open_it: Annotated[bool, typer.Option("--open/--no-open", help="Open it in a browser.")] = True,
     page: Annotated[
-        Page,
-        typer.Option(help="Page to open: the answer, a table of trials, charts, or all searches."),
-    ] = "answer",
+        Page | None,
+        typer.Option(
+            help="Page to open: the report, or MLflow's answer, table of trials, charts, all searches. "
+            "Default: the report; with a server of your own MLflow's answer."
+        ),
+    ] = None,
     tracking_uri: Annotated[
         str, typer.Option(metavar="URI", help="Another MLflow store than the search's own.")
     ] = "",
 ) -> int:
-    """Open a study in the MLflow UI on this machine, until Ctrl-C."""
+    """Open the report of a study and its MLflow pages, until Ctrl-C; of a search on the service its page."""
     import sys
+    import tempfile
+    from pathlib import Path
+
+    from autotune.cli.remote import on_server
+
+    if (handle := on_server(study)) is not None:
+        handle.status()
+        _show(
+            handle.client.url, {"page": f"/searches/{handle.id}"}, f"/searches/{handle.id}" if open_it else ""
+        )
+        return 0
 
     from autotune.driver.mlflow_refill import is_due, refill
     from autotune.driver.sync import study_paths
@@ -46,13 +63,17 @@ def ui(
     check_address(study, found, tracking_uri)
     uri, paths = study_paths(found, tracking_uri=tracking_uri)
     if not paths:
-        message = "MLflow holds nothing of this study"
+        message = "MLflow has no records of this study"
         raise BackendError(message, hint=f"send it: {_sending(study, tracking_uri)}")
-    opened = _opened(paths, page)
     if uri.startswith(("http://", "https://")):
+        opened = _opened(paths, page or "answer")
         _show(uri.rstrip("/"), paths, opened if open_it else "")
         return 0
-    return _serve(uri, port, paths, opened if open_it else "")
+    with tempfile.TemporaryDirectory(prefix="autotune-ui-") as folder:
+        report = _report(found, paths, Path(folder))
+        paths = {"report": "", **paths} if report is not None else paths
+        opened = _opened(paths, page or next(iter(paths)))
+        return _serve(uri, port, paths, opened if open_it else None, report)
 
 
 def _sending(study: str | None, tracking_uri: str) -> str:
@@ -72,20 +93,34 @@ def _opened(paths: dict[str, str], page: str) -> str:
     raise UsageError(message, hint=f"{why}; there is: {', '.join(paths)}")
 
 
-def _serve(uri: str, port: int, paths: dict[str, str], opened: str) -> int:
+def _report(found: Path, paths: dict[str, str], folder: Path) -> Path | None:
+    """Write the study's report with links to its MLflow pages; None if it cannot be made."""
+    from autotune.cli.open_study import open_study
+    from autotune.driver.report_writer import write_report
+
+    opened = open_study(found)
+    # Relative to the report's own address; the path of a page is a fragment of MLflow's start page.
+    links = {name: "." + path for name, path in paths.items()}
+    return write_report(folder, opened.study, opened.answer, links=links)
+
+
+def _serve(uri: str, port: int, paths: dict[str, str], opened: str | None, report: Path | None) -> int:
     import sys
 
     from autotune.cli.gate import Keys
     from autotune.cli.mlflow_server import serving
 
-    keys = Keys.new(len(paths) + 1)
+    # The page that opens has a link of its own: each one works once.
+    first = [] if opened is None else [("", opened)]
+    pages = sorted([*first, *paths.items()], key=lambda page: bool(page[1]))
+    keys = Keys.new(sum(not path for _, path in pages), sum(bool(path) for _, path in pages))
     # A path is all behind the mark, which browsers keep when the link leads on.
-    links = {name: keys.link(number) + path[1:] for number, (name, path) in enumerate(paths.items())}
+    links = {name: keys.link(number) + path[1:] for number, (name, path) in enumerate(pages)}
     try:
-        with serving(uri, port, keys) as server:
-            print("starting MLflow's server; that takes some ten seconds ...", file=sys.stderr)
+        with serving(uri, port, keys, report) as server:
+            print("starting MLflow's server; this takes about ten seconds ...", file=sys.stderr)
             server.wait_until_it_answers()
-            _show(server.address, links, keys.link(len(paths)) + opened[1:] if opened else "")
+            _show(server.address, {name: links[name] for name in paths}, links.get("", ""))
             print("each link lets in one browser; Ctrl-C ends the server", file=sys.stderr, flush=True)
             server.wait_until_it_ends()
     except KeyboardInterrupt:

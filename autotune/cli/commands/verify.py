@@ -33,7 +33,12 @@ _STOPPED = {"interrupted": EXIT_INTERRUPTED, "signal": EXIT_STOPPED, "script": U
 
 
 def verify(
-    file: Annotated[str, typer.Argument(metavar="best.yaml", help="The file that a search wrote.")],
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="best.yaml", help="The file that a search wrote, or the id of a search on the service."
+        ),
+    ],
     command: Annotated[
         list[str] | None,
         typer.Argument(
@@ -80,13 +85,14 @@ def verify(
 
     with guarded(as_json=json, as_lines=jsonl):
         from autotune.cli.best_file import BestFile
+        from autotune.cli.remote import best_file
 
-        given = BestFile(file)
+        given = BestFile(best_file(file))
         best = given.best
         name, chosen = best.chosen(pick)
         if pairs < FEWEST:
             raise UsageError(
-                f"--pairs {pairs}: three are the least that allow a claim", hint=f"--pairs {FEWEST} or more"
+                f"--pairs {pairs}: a claim needs at least three", hint=f"--pairs {FEWEST} or more"
             )
         if not at_least > 0:
             raise UsageError(f"--at-least {at_least:g} is no ratio", hint="for example --at-least 1.2")
@@ -197,7 +203,7 @@ def sentence(found: Verified) -> str:
         "faster": "faster" + (f", by {at_least:.2f} times at least" if at_least > 1.0 else ""),
         "no_difference": f"not shown to be faster{wanted}",
         "slower": "slower than your script",
-        "worse": "its loss is worse, however fast it is",
+        "worse": "its loss is worse",
         "failed": "it does not run here every time" if ran else "it does not run here",
     }[found.verdict]
 
@@ -208,16 +214,16 @@ def why(found: Verified) -> str:
 
     compared = found.comparison
     if found.because == "too_few_pairs":
-        return "three pairs are the least that allow a claim: give more time, --budget 30m"
+        return "a claim needs at least three pairs: give more time, --budget 30m"
     if found.because == "lost_runs":
-        return "runs gave no figure, which left fewer than the three pairs that allow a claim: verify again"
+        return "runs failed, so fewer than the three pairs of a claim are left: verify again"
     if found.because == "script_failed":
-        return "nothing is claimed: your unchanged script failed in one of its own runs"
+        return "nothing is claimed: your unchanged script failed in one of its runs"
     if found.because == "unsteady":
         bar = claim_bar(found.identical)
         return f"nothing is claimed: your script differs from itself by up to {bar:.2f} times here"
     if found.because == "loss_unclear":
-        return "it is faster, but its loss is not shown to keep up"
+        return "it is faster, but its loss is not shown to be as good"
     if found.because == "not_cleared" and compared is not None:
         wanted = max(1.0, found.asked.at_least)
         return f"the lower end of its ratio, {compared.speedup.low:.2f}, is not above {wanted:.2f}"
@@ -254,9 +260,9 @@ def screen(found: Verified, other: Mapping[str, str] | None = None) -> str:
         rows.append(("control", f"your script against itself: {control_text(found.identical)}"))
     if study.stopped == "script":
         changed = study.changed or f"{study.spec.title} was changed meanwhile"
-        rows.append(("note", f"{changed}: this holds for the script as it was before"))
+        rows.append(("note", f"{changed}: this holds for the script before the change"))
     elif study.stopped in _STOPPED:
-        rows.append(("note", "it was stopped: this is what was measured until then"))
+        rows.append(("note", "it was stopped: these are the measurements until then"))
     rows += [("differs" if i == 0 else "", text) for i, text in enumerate((other or {}).values())]
     rows.append(("look", f"autotune show {study.spec.label}"))
     return "".join(f"{key:<8}{text}\n" for key, text in rows)

@@ -72,6 +72,9 @@ OBJECT_STORE_BYTES = 100 * 1024 * 1024
 """Only assignments and outcomes travel, some kilobytes each; Ray's floor is 75 MB."""
 
 
+NO_TRIALS = '{"trial_data": []}'
+"""An experiment's state without trials, as Tune reads it."""
+
 STAGED = "staged"
 """Folder in that of the snapshots in which Tune prepares them."""
 
@@ -138,10 +141,10 @@ def _same_host(host: str) -> str:
 
 
 def _save_nothing(controller: Any) -> None:
-    """In place of what writes the state of Tune's loop, results of trials in it. Tune needs the file."""
+    """Write an experiment without trials: if Tune has run none, it reads the file back."""
     place = Path(controller.experiment_state_path)
     place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text("{}", encoding="utf-8")
+    place.write_text(NO_TRIALS, encoding="utf-8")
 
 
 def hand_over(assignment: Assignment) -> str:
@@ -168,7 +171,7 @@ def collect(key: str) -> Assignment:
     """
     text = _memory().internal_kv_get(key.encode(), ASSIGNMENTS)
     if text is None:
-        message = "the assignment of this trial is no longer in Ray's head"
+        message = "Ray no longer has the assignment of this trial"
         raise LookupError(message)
     withdraw(key)
     return wire.loads(Assignment, text.decode(errors="surrogatepass"))
@@ -402,8 +405,7 @@ def said_of_niceness(niceness: int) -> str:
         return ""
     return (
         f"this Ray runs trials at a niceness of {niceness}, so everything else on its nodes comes before "
-        "them and slows down threads that wait for each other; RAY_worker_niceness=0 where nodes are started "
-        "ends that"
+        "them and its threads are slower; start the nodes with RAY_worker_niceness=0"
     )
 
 
@@ -664,17 +666,20 @@ class RayDriver:
         try:
             return self._own.look() if self._own is not None else ""
         except Exception:
-            log.exception("could not look at the local Ray")
+            log.exception("could not inspect the local Ray")
             return ""
 
     def _death(self) -> tuple[str, str]:
         """What of Ray has died, in words, and what to do; empty where it lives."""
         if part := self._dead_part():
-            return f"the {part} of the local Ray has died", "autotune resume goes on; or use --driver inline"
+            return (
+                f"the {part} of the local Ray has ended",
+                "autotune resume continues; or use --driver inline",
+            )
         if self._head is not None and self._head.look():
             return (
-                f"the head of the cluster ({self._head.address}) does not answer any more",
-                "autotune resume goes on once the cluster is back; or use --driver inline",
+                f"the head of the cluster ({self._head.address}) no longer answers",
+                "autotune resume continues when the cluster is back; or use --driver inline",
             )
         return "", ""
 
@@ -768,7 +773,7 @@ def _head() -> Head | None:
         # Not connected, Ray would begin one of its own to answer.
         return Head(str(ray.get_runtime_context().gcs_address)) if ray.is_initialized() else None
     except Exception:
-        log.exception("the head of the cluster cannot be looked at")
+        log.exception("the head of the cluster cannot be inspected")
         return None
 
 
@@ -776,7 +781,7 @@ def _free() -> str:
     try:
         have = {k: v for k, v in ray.available_resources().items() if k in ("CPU", "GPU")}
     except Exception:
-        log.exception("Ray did not tell what is free")
+        log.exception("Ray did not report free resources")
         return "unknown"
     return " and ".join(f"{count:g} {name}" for name, count in sorted(have.items())) or "none"
 

@@ -107,7 +107,7 @@ def find(names: Sequence[str] = (), *, older_than_s: float | None = None) -> Fou
             parts = list(_parts(path, label))
             leftovers += parts
             if any(part.spared for part in parts):
-                kept[label] = "its profiles stay until the study goes"
+                kept[label] = "its profiles are kept with the study"
     if not wanted and older_than_s is None:
         leftovers += _temporary(running)
     return Found(leftovers=tuple(leftovers), kept=kept)
@@ -133,7 +133,7 @@ def remove(found: Found) -> dict[str, str]:
                 with locked(study):
                     _remove(leftover.path, leftover.spared)
         except StudyLocked:
-            left[str(leftover.path)] = "a search has begun to write to it"
+            left[str(leftover.path)] = "a search is writing to it"
         except (AutotuneError, OSError) as error:
             left[str(leftover.path)] = str(error)
         else:
@@ -145,7 +145,7 @@ def remove(found: Found) -> dict[str, str]:
 
 def _remove(path: Path, spared: Sequence[str] = ()) -> None:
     if path.is_symlink() or not path.is_dir():
-        message = "it is a link, or no folder any more"
+        message = "it is a link or no longer a folder"
         raise OSError(message)
     parts = [path / name for name in _names(path) if name not in spared] if spared else [path]
     for part in parts:

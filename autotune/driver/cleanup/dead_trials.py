@@ -38,7 +38,7 @@ def end_dead_trials() -> list[str]:
             continue
         if swept:
             what = f"processes: {swept.processes}, System V objects: {swept.objects}"
-            found.append(f"an earlier search was killed; what it had left was removed ({what})")
+            found.append(f"an earlier search was killed; its files were removed ({what})")
     return found
 
 

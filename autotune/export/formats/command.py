@@ -67,7 +67,7 @@ def environment_file(tuned: Tuned, environ: Mapping[str, str], *, export: bool) 
         elif export or _is_quotable(with_setting(environ, change.spelling.name, change.delivered)):
             said.append(change)
         else:
-            reason = "no quoting of this value is read alike by shells and dotenv readers (--form export)"
+            reason = "shells and dotenv readers do not agree on a quoting of this value (--form export)"
             left.append(Left(knob=change.knob, value=change.value, reason=reason))
     variables, notes = _variables(said, environ)
     word = "export " if export else ""
@@ -91,7 +91,7 @@ def _variables(said: Sequence[Change], environ: Mapping[str, str]) -> tuple[dict
         if isinstance(change.spelling, Env):
             found = with_setting({**environ, **variables}, change.spelling.name, change.delivered)
             joined = [name for name, value in found.items() if value != change.delivered]
-            notes += [f"{name} is joined with what it holds in this shell" for name in joined]
+            notes += [f"{name} is joined with its value in this shell" for name in joined]
             variables |= found
     return variables, tuple(dict.fromkeys(notes))
 

@@ -90,7 +90,7 @@ def whole(export: Callable[[Tuned], Exported], tuned: Tuned) -> Exported:
     if not lost or not apart:
         return found
     rest = tuple(change for change in tuned.changes if change not in apart)
-    reason = f"without {lost[0].knob}={lost[0].value}, which is left out, it would be another training"
+    reason = f"without {lost[0].knob}={lost[0].value}, which is left out, the training would change"
     kept = (Left(knob=change.knob, value=change.value, reason=reason) for change in apart)
     found = export(replace(tuned, changes=rest))
     return replace(found, left=(*kept, *found.left))
@@ -165,10 +165,10 @@ def why_left(change: Change, what: str) -> str:
 def translated(said: Iterable[Change], *targets: str) -> list[str]:
     """A note on values that were measured another way than the one in which they are said here."""
     other = [f"{change.knob} ({way_of(change)})" for change in said if not is_by(change, *targets)]
-    return [f"measured another way than it is said here: {', '.join(other)}"] if other else []
+    return [f"measured by another delivery: {', '.join(other)}"] if other else []
 
 
 def about_accumulation(said: Iterable[Change], *targets: str) -> list[str]:
     """A note on who divides the loss, where the accumulation was not measured through this framework."""
     parts = [c for c in said if c.knob == "accumulation" and not is_by(c, *targets) and c.value != 1]
-    return ["accumulation here divides the loss by the parts, right for a mean alone"] if parts else []
+    return ["accumulation here divides the loss by the parts, correct for a mean only"] if parts else []

@@ -23,8 +23,8 @@ _DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16"}
 _REASONS: Final = {
     "activation_checkpointing": "its section of that name acts only where the model calls "
     "deepspeed.checkpointing itself",
-    "compile_mode": "compiling is asked for in code, engine.compile()",
-    "pure_bf16": "`bf16` keeps a float32 copy of the weights, which this value has not",
+    "compile_mode": "compiling is requested in code, engine.compile()",
+    "pure_bf16": "`bf16` keeps a float32 copy of the weights, unlike this value",
 }
 
 
@@ -84,12 +84,12 @@ def _notes(said: list[Change], config: Mapping[str, Any]) -> list[str]:
     if "train_micro_batch_size_per_gpu" in config:
         notes.append("`train_batch_size` follows from these and the number of processes; leave it out")
     else:
-        notes.append("the script's micro-batch is not known; DeepSpeed wants one")
+        notes.append("the script's micro-batch is not known; DeepSpeed needs one")
     if any(change.knob == "precision" and change.value != "fp32" for change in others):
         notes.append(
-            "DeepSpeed turns the weights to half precision beside a float32 copy; autocast was measured, "
-            "which its section `torch_autocast` comes nearer to"
+            "DeepSpeed converts the weights and keeps a float32 copy; autocast was measured, which its "
+            "section `torch_autocast` resembles"
         )
     if any(change.knob == "accumulation" and change.value != 1 for change in said):
-        notes.append("DeepSpeed divides the loss by the parts, right for a mean alone")
+        notes.append("DeepSpeed divides the loss by the parts, correct for a mean only")
     return notes

@@ -151,7 +151,7 @@ def script_diff(
         said=tuple(said),
         left=tuple(left),
         notes=tuple(
-            f"{name} was found by the line that was noted; whether it has changed since is not known"
+            f"{name} was located by its recorded line; it may have changed since"
             for name in drafts
             if name != script.name
         ),
@@ -206,14 +206,14 @@ class _Finder:
 
     def _default(self, change: Change, flag: Flag) -> list[_Action] | str:
         if any(_gives(word, flag.names) for word in self.args):
-            return f"the command line gives {flag.text}, which beats a default in the script (--as argv)"
+            return f"the command line sets {flag.text}, which overrides a default in the script (--as argv)"
         declared = [c for c in self.script.calls("add_argument", "option") if _spelled(c) & set(flag.names)]
         if not declared:
             return self._constant(change, flag)
         if len(declared) > 1:
-            return f"{flag.text} is declared {_times(declared)}, and which one counts is not known"
+            return f"{flag.text} is declared {_times(declared)}, and which one applies is not known"
         if self.script.calls("set_defaults"):
-            return f"the script calls set_defaults, which may beat the default of {flag.text}"
+            return f"the script calls set_defaults, which may override the default of {flag.text}"
         call = declared[0]
         if is_open(call):
             return f"{flag.text} is declared with * or **, which may hold its default"
@@ -253,7 +253,7 @@ class _Finder:
 
     def _keyword(self, change: Change, spelling: Keyword) -> list[_Action] | str:
         if spelling.target == TRAINER:
-            return "the Trainer is told besides to divide the loss, which is no literal (--as hf)"
+            return "the Trainer must also divide the loss, which is not a literal (--as hf)"
         if spelling.target == DEEPSPEED:
             return f"{spelling.name} is an entry of DeepSpeed's configuration, no argument (--as deepspeed)"
         if spelling.target == _ASKED:

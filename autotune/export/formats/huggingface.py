@@ -30,7 +30,7 @@ _NEWER: Final = {
 }
 """Fields that came late; they exist in 5.23."""
 _REASONS: Final = {
-    "attention_backend": "it belongs to the model (`attn_implementation`), not to TrainingArguments",
+    "attention_backend": "this is set on the model (`attn_implementation`), not in TrainingArguments",
     "pure_bf16": "`bf16` keeps the weights in float32; load the model in bfloat16 for this",
 }
 
@@ -71,15 +71,15 @@ def _fields(change: Change) -> Mapping[str, Value | None] | str:
     """The fields, or why there are none."""
     match change.knob:
         case "fused_optimizer" if not is_by(change, ARGUMENTS):
-            return "`optim` names the optimizer as well as its kernel, and it was not the Trainer's here"
+            return "`optim` sets the optimizer as well as its kernel, and the script uses its own optimizer"
         case "tf32":
             if change.value in ("high", "medium"):
                 return {"tf32": True}
-            return "`tf32=False` takes TF32 from convolutions too, which this value leaves alone"
+            return "`tf32=False` also disables TF32 in convolutions, unlike this value"
         case "activation_checkpointing":
             known = {"full": True, "none": False}
             if str(change.value) not in known:
-                return "`gradient_checkpointing` is all blocks or none"
+                return "`gradient_checkpointing` covers all blocks or none"
             return {"gradient_checkpointing": known[str(change.value)]}
         case "mp_context" | "in_order":
             return {_NEWER[change.knob]: change.value}

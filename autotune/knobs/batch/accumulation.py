@@ -60,13 +60,18 @@ _HAZARDS: Final = {
     "steps.",
     loops.STEP_EVALUATED: "The training loop evaluates every so many of its steps, which would happen more "
     "often with deferred steps.",
-    loops.OWN_GRADIENT: "The script's own code uses gradients, which are not whole before the last part.",
-    loops.OWN_AVERAGE: "The script's own code changes weights once a step, as a moving average does, which "
-    "would happen once a part of a step.",
+    loops.OWN_GRADIENT: (
+        "The script's own code uses gradients, which are incomplete before the last micro-batch."
+    ),
+    loops.OWN_AVERAGE: (
+        "The script's own code changes weights once per step, such as a moving average; it would run "
+        "once per micro-batch."
+    ),
     loops.OWN_RATE: "The loop sets the learning rate itself, for steps that would be deferred.",
-    loops.CARRIED: "What the model returns for one batch goes into its call for the next one, and the parts "
-    "of a batch are other samples.",
-    loops.UNREAD: "The source of the training loop could not be read, and it may count steps.",
+    loops.CARRIED: (
+        "The model's output for one batch is an input of the next call, and micro-batches hold other samples."
+    ),
+    loops.UNREAD: "The source of the training loop could not be read; the loop may count steps.",
 }
 
 
@@ -174,14 +179,17 @@ class Accumulation(Knob):
         if dealt := dealt_by_batch(facts):
             return dealt
         if run.model is None:
-            return "No trained module was seen, so what parts of a batch do to it is not known."
+            return "No trained module was seen, so the effect of micro-batches on it is not known."
         if run.model.batch_norm:
-            return "The model has BatchNorm, whose statistics follow the size of a batch."
+            return "The model has BatchNorm, whose statistics depend on the batch size."
         if run.model.moves:
-            return "The model updates buffers of its own at each call, so more parts update them more often."
+            return (
+                "The model updates its own buffers at each call, so more micro-batches update them more "
+                "often."
+            )
         if run.loader is None:
-            return "The script makes its batches itself, and may draw other samples for another size."
-        return "Random numbers are drawn batch by batch, so batches of another size are dealt others."
+            return "The script makes its batches itself and may draw other samples for another batch size."
+        return "Random numbers are drawn per batch, so another batch size changes them."
 
     def redeals(self, facts: Facts) -> bool:
         run = facts.run
@@ -221,7 +229,10 @@ def _sum_in_compiled_code(config: Config, facts: Facts) -> str | None:
         return None
     if config.get("compile_mode", "off") == "off":
         return None
-    return "The loss is a sum over the batch; compiled code does not show that, so it is not accumulated."
+    return (
+        "The loss is a sum over the batch, which cannot be verified in compiled code, so accumulation is "
+        "not used."
+    )
 
 
 def _draws(run: RunFacts) -> bool:
@@ -260,7 +271,7 @@ def _seams(facts: Facts, run: RunFacts) -> str | None:
     if run.optimizer.count > 1:
         return f"{run.optimizer.count} optimizers step, and which of them should wait cannot be decided."
     if run.optimizer.closure:
-        return "The optimizer step takes a closure, which runs the model as often as it likes."
+        return "The optimizer step takes a closure, which may run the model any number of times."
     if run.own_scaler:
         return "The script has a gradient scaler of its own, which unscales gradients in place at each step."
     return None
@@ -268,7 +279,7 @@ def _seams(facts: Facts, run: RunFacts) -> str | None:
 
 def _loader(loader: LoaderFacts) -> str | None:
     if loader.batch_size is None or loader.custom_batch_sampler:
-        return "The micro-batch is not under our control, so the optimizer step cannot be deferred."
+        return "autotune does not set the micro-batch here, so the optimizer step cannot be deferred."
     if loader.sizes:
         sizes = listed(loader.sizes)
         return f"Loaders of {sizes} samples train in turn, and one number of parts would not fit both."
@@ -276,7 +287,7 @@ def _loader(loader: LoaderFacts) -> str | None:
         what = loader.changed_at or "the data set"
         return f"The loop changes {what} inside a pass, which would happen once a part of a step."
     if loader.beside:
-        return "Batches of several loaders train, and only those of one would be made of parts."
+        return "Batches of several loaders train, and accumulation would apply to one loader only."
     return None
 
 
@@ -285,8 +296,8 @@ def _pass(run: RunFacts) -> str | None:
     if run.loader is not None or run.pass_samples:
         return None
     return (
-        "How many micro-batches a pass over the data has could not be read off the loop, so a step could not "
-        "end with it."
+        "How many micro-batches a pass over the data has is not visible in the loop, so a step could not "
+        "end with the pass."
     )
 
 
@@ -300,9 +311,9 @@ def _mathematics(run: RunFacts) -> str | None:
     if run.backward_per_step < 1:
         return "No backward pass was seen for some steps, so gradients cannot be scaled."
     if run.explicit_backward_gradient:
-        return "The script hands its own gradient to backward."
+        return "The script passes its own gradient to backward."
     if not run.zero_grad_seen:
-        return "No zero_grad was seen, so gradients may be reset in a way that cannot be deferred."
+        return "No zero_grad call was seen, so the reset of gradients may not be deferrable."
     if run.reduction not in ("mean", "sum"):
         return "How the loss is reduced over the batch is not known, so gradients cannot be scaled."
     return None
@@ -313,7 +324,10 @@ def _written(facts: Facts) -> str | None:
     telling = (loops.OWN_GRADIENT, loops.OWN_AVERAGE)
     hazard = next((_HAZARDS[word] for word in telling if word in facts.script.hazards), None)
     if hazard is None and facts.run is not None and facts.run.averages_apart:
-        return "A moving average of the weights is not updated once a step, and its pace would change."
+        return (
+            "A moving average of the weights is not updated once per step, so accumulation would change "
+            "its rate."
+        )
     return hazard
 
 
@@ -321,8 +335,8 @@ def _of_accelerate(facts: Facts) -> str | None:
     """Accelerate leaves it to the loop what is done in every part, and clips whenever it is asked to."""
     if facts.run is not None and loops.OWN_CLIPPING in facts.run.loop_hazards:
         return (
-            "The loop clips gradients without asking for sync_gradients, so the parts of a step would be "
-            "clipped one by one."
+            "The loop clips gradients without asking for sync_gradients, so each micro-batch would be "
+            "clipped on its own."
         )
     return _loop(facts)
 
@@ -335,8 +349,8 @@ def _of_deepspeed(facts: Facts) -> str | None:
 def _loop(facts: Facts, *, scheduled: bool = True) -> str | None:
     if scheduled and facts.run is not None and facts.run.scheduler_per_step:
         return (
-            "The learning rate is scheduled per step, usually over the loader's length, so its schedule "
-            "would end early with deferred steps."
+            "The learning rate is scheduled per step, usually over the loader's length. With deferred "
+            "steps the schedule would not complete."
         )
     found = {*facts.script.hazards, *(() if facts.run is None else facts.run.loop_hazards)}
     if facts.run is not None and facts.run.pass_samples:
@@ -344,5 +358,8 @@ def _loop(facts: Facts, *, scheduled: bool = True) -> str | None:
         found.discard(loops.STEP_COUNTED)
     hazard = next((words for word, words in _HAZARDS.items() if word in found), None)
     if hazard is None and facts.run is not None and facts.run.averages_apart:
-        return "A moving average of the weights is not updated once a step, and its pace would change."
+        return (
+            "A moving average of the weights is not updated once per step, so accumulation would change "
+            "its rate."
+        )
     return hazard

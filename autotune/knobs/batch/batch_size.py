@@ -121,25 +121,31 @@ class BatchSize(Knob):
         if loader.custom_batch_sampler:
             return "The loader uses a batch sampler of the script's own, which decides the batches itself."
         if setting(facts, "deepspeed.counts_batches") is True:
-            return "The script asks DeepSpeed's loader for its length, which follows the configuration alone."
+            return (
+                "The script uses the length of DeepSpeed's loader, which depends on its configuration only."
+            )
         if fits_by_keras(facts):
-            return "Keras counts the batches of a pass by the batch size that it was given itself."
+            return "Keras counts the batches of a pass by the batch size passed to it."
         if loader.takes_one:
-            return "The loader hands over the one sample of a batch, and would lose others of a larger one."
+            return (
+                "The loader returns the single sample of a batch and would lose the others of a larger batch."
+            )
         if isinstance(spelling, Keyword) and is_row(spelling):
             given = setting(facts, "transformers.per_device_train_batch_size")
             if given != self.own(facts):
-                return f"The loader's batches are not of the {given} samples that the Trainer was given."
+                return f"The loader's batches are not of the {given} samples that are set on the Trainer."
             return refuse_engine(spelling, facts)
         if loader.sizes:
             return (
-                f"Loaders of {listed(loader.sizes)} samples are built at {loader.site}, and one size for all "
-                "would be another training."
+                f"Loaders of {listed(loader.sizes)} samples are built at {loader.site}, and one size for "
+                "all would change the training."
             )
         if loader.beside:
-            return "Batches of several loaders train, and those of one alone would be of another size."
+            return "Batches of several loaders train, and only one loader would change its batch size."
         if "hidden_state" in facts.script.hazards:
-            return "The script sizes a hidden state by its own batch size, so only its option may change it."
+            return (
+                "The script allocates a hidden state by its own batch size, so only its option may change it."
+            )
         return None
 
     def idle(self, facts: Facts, varied: Collection[str]) -> str | None:

@@ -40,8 +40,8 @@ BATCH_CONSTANTS: Final = Constant(
 )
 """What the size of a batch is called in scripts; an upper-case ``B`` is that of many language models."""
 _GATHERS: Final = (
-    "The script gathers what it trains on while it trains, so another batch size would change how often "
-    "each sample is used."
+    "The script collects its samples during training, so another batch size would change how often each "
+    "sample is used."
 )
 
 
@@ -126,14 +126,17 @@ def unseen(facts: Facts) -> str | None:
             f"batch_size"
         )
     elif not found.dims:
-        why = f"nothing that the model is called with has the size {found.said} of its batch_size"
+        why = f"no input of the model has the size {found.said} of its batch_size"
     elif not found.counts:
         why = f"there are {found.calls_per_backward:.3g} calls of the model per backward pass"
     else:
-        why = "how often the optimizer asks for a batch is its own affair"
+        why = "the optimizer decides how many batches it reads per step"
     if run.samples_source == TOLD:
         # The samples are known then: by what the script says of them.
-        return f"No training DataLoader was seen, and {why}, so what another batch size does cannot be seen."
+        return (
+            f"No training DataLoader was seen, and {why}, so the effect of another batch size cannot be "
+            "observed."
+        )
     return f"No training DataLoader was seen, and {why}, so the samples of a step are not known."
 
 
@@ -209,7 +212,7 @@ def settle_batch(config: Config, facts: Facts, varied: Collection[str]) -> Confi
     effective = _count(config.get(EFFECTIVE, own.effective))
     micro = _count(config.get(MICRO, own.micro))
     if effective is None or micro is None:
-        return f"A batch has to be a whole number of samples, found {config.text()}."
+        return f"A batch size is a whole number of samples, not {config.text()}."
     if FACTOR not in varied:
         return _without_factor(config, own, effective, micro)
     whole = own.of(micro, 1)

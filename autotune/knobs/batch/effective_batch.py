@@ -55,14 +55,14 @@ class EffectiveBatch(Knob):
 
     def refuse(self, facts: Facts) -> str | None:
         if facts.effective_batch_rule == "keep":
-            return "The effective batch is kept, as asked."
+            return "The effective batch is kept, as requested."
         if facts.run is None:
             return None
         if facts.run.gathers and (reason := unseen(facts)) is not None:
             return reason
         if facts.run.samples_source not in COUNTED:
             return (
-                "How many samples a step takes is not confirmed, so another effective batch cannot be judged."
+                "The number of samples per step is not verified, so another effective batch cannot be judged."
             )
         if batching.own_batch(facts) is None:
             return "The script's own effective batch could not be read."
@@ -72,7 +72,8 @@ class EffectiveBatch(Knob):
         if {"batch_size", "accumulation"} & set(varied):
             return None
         return (
-            "Neither batch_size nor accumulation can be changed, and nothing else moves the effective batch."
+            "Neither batch_size nor accumulation can be changed, and nothing else changes the effective "
+            "batch."
         )
 
     def redeals(self, facts: Facts) -> bool:

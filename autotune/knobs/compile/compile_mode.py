@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 _MODES: Final = ("off", "default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
 _ON_CPU: Final = ("off", "default", "max-autotune")
 CUDA_GRAPHS: Final = ("reduce-overhead", "max-autotune")
-_OVERWRITES: Final = "records CUDA graphs, whose next replay overwrites the gradients of the last"
-_KEPT: Final = "the script fills gradients with zeros instead of letting them go"
+_OVERWRITES: Final = "records CUDA graphs, and each replay overwrites the previous gradients"
+_KEPT: Final = "the script zeroes gradients in place instead of setting them to None"
 _MOST_ROOTS: Final = 4
 _OLDEST: Final = (7, 0)
 
@@ -74,7 +74,7 @@ class CompileMode(Knob):
         if run.model is None:
             return "No trained module was seen that could be compiled."
         if run.model.roots > _MOST_ROOTS:
-            return f"{run.model.roots} separate modules are trained, more than are worth compiling."
+            return f"{run.model.roots} separate modules are trained, too many to compile."
         return None
 
     def redeals(self, facts: Facts) -> bool:
@@ -136,13 +136,13 @@ def _no_mode(mode: str, facts: Facts) -> str | None:
     if missing is not None:
         return missing
     if not trains_on_cuda(facts):
-        return None if mode in _ON_CPU else f"{mode} differs from others on NVIDIA devices only."
+        return None if mode in _ON_CPU else f"{mode} differs from other modes on NVIDIA devices only."
     owner = owner_of(CompileMode.spellings, facts)
     if mode in CUDA_GRAPHS and owner is not None:
         return f"{mode} records CUDA graphs, which has not been tried through {owner}."
     if mode in CUDA_GRAPHS and facts.run is not None:
         if facts.run.input_shapes_vary:
-            return f"{mode} records CUDA graphs, which want fixed input shapes, and these vary."
+            return f"{mode} records CUDA graphs, which need fixed input shapes, and these vary."
         if facts.run.own_accumulation:
             return f"{mode} {_OVERWRITES}, and the script accumulates them."
         if facts.run.zeroes_gradients and facts.run.gradients_pause:

@@ -48,7 +48,7 @@ class CompileRegion(Knob):
     def refuse(self, facts: Facts) -> str | None:
         run = facts.run
         if own_compile(facts):
-            return "The script compiles by itself and says what is one piece."
+            return "The script compiles its own regions."
         if run is None:
             return None
         if run.model is None:
@@ -56,7 +56,7 @@ class CompileRegion(Knob):
         if run.model.blocks is None:
             return f"{run.model.name} has no repeated blocks that could be compiled one by one."
         if not run.model.blocks.alike:
-            return f"The {run.model.blocks.name} blocks differ in size, so each would need code of its own."
+            return f"The {run.model.blocks.name} blocks differ in size, so each would be compiled on its own."
         return None
 
     def idle(self, facts: Facts, varied: Collection[str]) -> str | None:

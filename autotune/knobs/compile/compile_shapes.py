@@ -50,7 +50,7 @@ class CompileShapes(Knob):
 
     def refuse(self, facts: Facts) -> str | None:
         if facts.run is not None and not facts.run.input_shapes_vary:
-            return "The sizes of the inputs do not vary, so there is one to compile for."
+            return "The input sizes do not vary, so one compiled version is enough."
         return None
 
     def idle(self, facts: Facts, varied: Collection[str]) -> str | None:

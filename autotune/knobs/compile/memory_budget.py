@@ -56,7 +56,7 @@ class MemoryBudget(Knob):
     def refuse(self, facts: Facts) -> str | None:
         version = torch_version(facts)
         if version is not None and version < _OLDEST:
-            return "This PyTorch is older than the budget for activations (2.4 or newer is needed)."
+            return "The activation memory budget needs PyTorch 2.4 or newer."
         return None
 
     def idle(self, facts: Facts, varied: Collection[str]) -> str | None:

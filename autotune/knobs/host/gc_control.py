@@ -42,7 +42,7 @@ class GcControl(Knob):
 
     def refuse(self, facts: Facts) -> str | None:
         if self.own(facts) not in (None, "auto"):
-            return "The script itself says when Python looks for garbage."
+            return "The script controls garbage collection itself."
         return None
 
     def patch(self, value: Value, patches: Patches) -> None:

@@ -54,8 +54,8 @@ class Malloc(Knob):
             return "Training runs on an NVIDIA device, whose memory has an allocator of its own."
         if len(self.domain(facts)) < 2:
             return (
-                "Neither jemalloc nor tcmalloc is installed, and glibc has no huge pages to ask for here:"
-                " that takes glibc 2.35 and transparent huge pages in the mode madvise."
+                "Neither jemalloc nor tcmalloc is installed, and huge pages need glibc 2.35 and "
+                "transparent huge pages in madvise mode."
             )
         return None
 

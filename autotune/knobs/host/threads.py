@@ -66,7 +66,7 @@ class Threads(Knob):
 
     def refuse(self, facts: Facts) -> str | None:
         if trains_on_cuda(facts):
-            return "Training runs on an NVIDIA device, where the threads of CPU operations hardly matter."
+            return "Training runs on an NVIDIA device, where threads of CPU operations have little effect."
         if _sets_them(facts) and facts.script.flag(*_OPTIONS.names) is None:
             return "The script sets the number of threads itself (torch.set_num_threads), without an option."
         return None
@@ -74,7 +74,7 @@ class Threads(Knob):
     def refuse_spelling(self, spelling: Spelling, facts: Facts) -> str | None:
         if isinstance(spelling, Flag):
             # Many options of that name say how many processes read data.
-            return None if _sets_them(facts) else "Its option was not seen to set the threads of PyTorch."
+            return None if _sets_them(facts) else "Its option did not set PyTorch's threads."
         if _sets_them(facts):
             return "The script sets the number of threads itself, by torch.set_num_threads, after that."
         return super().refuse_spelling(spelling, facts)

@@ -49,19 +49,19 @@ class WaitPolicy(Knob):
 
     def refuse(self, facts: Facts) -> str | None:
         if trains_on_cuda(facts):
-            return "Training runs on an NVIDIA device, where the threads of CPU operations hardly matter."
+            return "Training runs on an NVIDIA device, where threads of CPU operations have little effect."
         if facts.host.cpus < 2:
-            return "There is one core, on which no thread waits for another."
+            return "There is one core, so no thread waits for another."
         if self.own(facts) == _FIXED:
-            return "GOMP_SPINCOUNT is set, and it alone says how long threads spin."
+            return "GOMP_SPINCOUNT is set and decides how long threads spin."
         return None
 
     def refuse_spelling(self, spelling: Spelling, facts: Facts) -> str | None:
         runtime = "" if facts.run is None else facts.run.openmp
         if spelling == Env(_INTEL) and runtime in ("", "gnu"):
-            return "This PyTorch runs on GNU's OpenMP, which does not read it."
+            return "This PyTorch uses GNU OpenMP, which ignores this setting."
         if spelling == Env(_GNU) and runtime not in ("", "gnu"):
-            return "This PyTorch runs on Intel's or LLVM's OpenMP, where KMP_BLOCKTIME decides."
+            return "This PyTorch uses Intel or LLVM OpenMP, where KMP_BLOCKTIME decides."
         return None
 
     def idle(self, facts: Facts, varied: Collection[str]) -> str | None:

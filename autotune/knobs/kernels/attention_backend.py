@@ -120,14 +120,14 @@ def _no_kernel(kernel: str, facts: Facts) -> str | None:
         if kernel != "flash":
             return f"The {kernel} kernel exists on NVIDIA devices only."
         if attention is not None and attention.dropout:
-            return "On a CPU the flash kernel drops no attention weights out."
+            return "On a CPU the flash kernel does not support dropout of attention weights."
         return None
     oldest = min((device.capability for device in devices_of(facts)), default=(0, 0))
     if kernel in _HALF and oldest < (8, 0):
         return f"The {kernel} kernel needs compute capability 8.0 or newer."
     called = None if facts.run is None else facts.run.attention
     if kernel == "flash" and called is not None and called.masked:
-        return "The flash kernel takes no mask but a causal one, and the script hands one over."
+        return "The flash kernel supports causal masks only, and the script passes another mask."
     version = torch_version(facts)
     if kernel == "cudnn" and version is not None and version <= _NEWEST_WITHOUT_CUDNN:
         return "This PyTorch has no switch for cuDNN's attention."

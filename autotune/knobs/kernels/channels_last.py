@@ -49,7 +49,7 @@ class ChannelsLast(Knob):
         if not facts.run.model.has_4d:
             return "The model has no 4-D parameters (no convolutions over images)."
         if setting(facts, "deepspeed.zero") not in (None, 0):
-            return "ZeRO of DeepSpeed lays all parameters out in one piece, and cannot take another layout."
+            return "DeepSpeed's ZeRO stores all parameters in one buffer, whose layout cannot change."
         if facts.run.model.has_5d:
             return "The model has convolutions over volumes, whose 5-D parameters have no such layout."
         if self.own(facts) is True and facts.script.flag("--channels-last", "--channels_last") is None:

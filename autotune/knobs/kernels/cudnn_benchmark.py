@@ -40,9 +40,11 @@ class CudnnBenchmark(Knob):
         if facts.run is None:
             return None
         if facts.run.input_shapes_vary:
-            return "The input shapes vary, and each new one would be tuned afresh."
+            return "The input shapes vary, and each new shape would be tuned again."
         if facts.run.deterministic:
-            return "The script asks for deterministic kernels, and which one wins may differ from run to run."
+            return (
+                "The script requires deterministic kernels, and the selected kernel may differ between runs."
+            )
         model = facts.run.model
         if model is not None and not (model.convolves or model.has_4d or model.has_5d):
             return "The model has no convolutions whose kernels could be chosen."

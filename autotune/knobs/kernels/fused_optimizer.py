@@ -70,7 +70,7 @@ class FusedOptimizer(Knob):
         if owned is not None or not is_row(spelling):
             return owned
         if given:
-            return "The Trainer was given its optimizer by the script."
+            return "The script passes its own optimizer to the Trainer."
         chosen = setting(facts, "transformers.optim")
         return (
             None if chosen in _OPTIM.values() else f"The Trainer's optimizer is {chosen}, not torch's AdamW."

@@ -94,7 +94,9 @@ class MpContext(Knob):
     def raised(self, facts: Facts) -> str:
         if self.effect_for(facts) is self.effect:
             return ""
-        sent = "Code of the script is sent to the workers, and may read what has changed since its import."
+        sent = (
+            "Code of the script is sent to the workers and may read state that has changed since its import."
+        )
         return dealt_otherwise(facts) or sent
 
     def redeals(self, facts: Facts) -> bool:
@@ -107,7 +109,7 @@ class MpContext(Knob):
         is_fork = config.get(self.name, "fork") == "fork"
         written = (k for k in _WRITTEN if is_by_constant(k.spellings, k.own(facts), facts.script))
         if not is_fork and any(knob.name in config for knob in written):
-            return "Workers that are not forked import the script with the constants that it has on the disk."
+            return "Workers that are not forked import the script with the constants in its file."
         return config
 
     def patch(self, value: Value, patches: Patches) -> None:

@@ -48,9 +48,7 @@ class NonBlocking(Knob):
 
     def refuse(self, facts: Facts) -> str | None:
         if not trains_on_cuda(facts):
-            return (
-                "Only copies to an NVIDIA device can go on in the background, and training runs on the CPU."
-            )
+            return "Only copies to an NVIDIA device are asynchronous, and training runs on the CPU."
         return no_loader(facts)
 
     def idle(self, facts: Facts, varied: Collection[str]) -> str | None:

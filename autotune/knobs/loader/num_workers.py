@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import (
     LOADER,
     as_count,
+    dealt,
     dealt_otherwise,
     flag_variants,
     joined,
@@ -23,11 +25,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autotune.model.config import Value
-    from autotune.model.facts import Facts, FetchState
+    from autotune.model.facts import Facts, FetchState, LoaderFacts
 
 _LADDER: Final = (0, 1, 2, 4, 8, 16, 32)
 _WORKER_BYTES: Final = 128 << 20
 """What one more worker may add: 17 to 82 MB of proportional set size were seen; rounded up."""
+_MORE_STEPS_FRAC: Final = 0.01
+"""Steps that a pass may have more or fewer: about what the last batch of a pass is of a hundred."""
 _WAITS_BELOW_FRAC: Final = 0.5
 _NEEDS_WORKERS: Final = ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
 
@@ -70,7 +74,7 @@ class NumWorkers(Knob):
 
     def domain(self, facts: Facts) -> Sequence[Value]:
         limit = worker_limit(facts)
-        return joined((count for count in _LADDER if count <= limit), self.own(facts))
+        return joined((n for n in _LADDER if n <= limit and _keeps_steps(n, facts)), self.own(facts))
 
     def resolve(self, wanted: Value, facts: Facts) -> Value | None:
         per_device = facts.host.cpus // max(1, len(facts.host.devices))
@@ -78,30 +82,14 @@ class NumWorkers(Knob):
             return self.own(facts)
         if wanted in ("cores_per_gpu", "cores_per_gpu_max16"):
             return max(1, per_device if wanted == "cores_per_gpu" else min(16, per_device))
-        return as_count(wanted, self.own(facts), least=0)
+        count = as_count(wanted, self.own(facts), least=0)
+        return count if count is None or count == self.own(facts) or _keeps_steps(count, facts) else None
 
     def refuse(self, facts: Facts) -> str | None:
         loader = loader_of(facts)
         if loader is None:
             return no_loader(facts)
-        if loader.kind == "iterable" and not loader.shards:
-            return (
-                "The iterable dataset does not share itself out among workers: each would repeat all of it."
-            )
-        if loader.cuda_tensors:
-            return "The dataset holds tensors on an accelerator, which workers cannot share."
-        if loader.shared_handle and not loader.num_workers:
-            return (
-                f"The dataset holds an open {loader.shared_handle}: workers would share its position and"
-                " read each other's data."
-            )
-        if loader.changed == "inside" and not loader.num_workers:
-            what = loader.changed_at or "the data set"
-            return f"The script changes {what} inside a pass, and workers have copies of their own."
-        held = loader.fetch_state
-        if held is not None and held.sure and not held.apart and not loader.num_workers:
-            return _asked_twice(held) if held.by == "sampler" else dealt_otherwise(facts)
-        return None
+        return refuse_workers(loader)
 
     def effect_for(self, facts: Facts) -> Effect:
         if dealt_otherwise(facts):
@@ -110,15 +98,15 @@ class NumWorkers(Knob):
 
     def raised(self, facts: Facts) -> str:
         loader = loader_of(facts)
-        if dealt := dealt_otherwise(facts):
-            return dealt
+        if other := dealt_otherwise(facts):
+            return other
         if loader is None or not self.redeals(facts):
             return ""
         if loader.random:
-            return "Fetching a sample draws random numbers, and which worker draws them for it changes."
+            return "Fetching a sample draws random numbers, and another worker would draw them."
         if loader.kind == "iterable":
-            return "Workers share out the stream, so the order of the samples changes."
-        return "The order of the samples is drawn once more where workers load them."
+            return "Workers split the stream, so the order of the samples changes."
+        return "The order of the samples is drawn again when workers load them."
 
     def redeals(self, facts: Facts) -> bool:
         loader = loader_of(facts)
@@ -150,6 +138,57 @@ class NumWorkers(Knob):
 
     def seen(self, patches: Patches) -> Value | None:
         return patches.loader.observed("num_workers")
+
+
+def refuse_workers(loader: LoaderFacts) -> str | None:
+    """Why a loader with workers would train something else, a sentence; None where it would not."""
+    if loader.kind == "iterable" and not loader.shards:
+        return "The iterable dataset is not split among workers: each worker would repeat all of it."
+    if loader.cuda_tensors:
+        return "The dataset holds tensors on an accelerator, which workers cannot share."
+    if loader.num_workers:
+        return None
+    if loader.shares and loader.shares[0] != sum(loader.shares[1:]):
+        return (
+            f"The dataset yields {loader.shares[0]} samples in a pass, and {sum(loader.shares[1:])} where two "
+            "workers share it out."
+        )
+    if loader.shared_handle:
+        return (
+            f"The dataset holds an open {loader.shared_handle}: workers would share its position and"
+            " read each other's data."
+        )
+    if loader.changed == "inside":
+        what = loader.changed_at or "the data set"
+        return f"The script changes {what} inside a pass, and workers have copies of their own."
+    held = loader.fetch_state
+    if held is not None and held.sure and not held.apart:
+        return _asked_twice(held) if held.by == "sampler" else dealt(held)
+    return None
+
+
+def _keeps_steps(count: int, facts: Facts) -> bool:
+    """Whether a pass over a stream has about as many batches where so many workers share it out.
+
+    Each worker ends its share with a batch of what is left of it.
+    """
+    loader = loader_of(facts)
+    if loader is None or loader.kind != "iterable" or not loader.batch_size or count < 2:
+        return True
+    total = loader.shares[0] if loader.shares else loader.dataset_length
+    if not total:
+        return True
+    batch = loader.batch_size
+    shares = (
+        loader.shares[1:]
+        if len(loader.shares) == count + 1
+        else [len(range(n, total, count)) for n in range(count)]
+    )
+    own, shared = (
+        sum(n // batch if loader.drop_last else math.ceil(n / batch) for n in parts)
+        for parts in ((total,), shares)
+    )
+    return abs(shared - own) <= _MORE_STEPS_FRAC * own
 
 
 def _asked_twice(held: FetchState) -> str:

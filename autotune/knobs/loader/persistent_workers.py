@@ -59,8 +59,8 @@ class PersistentWorkers(Knob):
             return "A loader is built anew for every pass, and workers end with it."
         if "forks" in facts.script.hazards and (loader is None or not loader.persistent_workers):
             return (
-                "The script forks a child of its own, which may wait for the end of a pipe that workers hold "
-                "open for as long as they live."
+                "The script forks a child of its own, which may wait for the end of a pipe that living "
+                "workers hold open."
             )
         return no_loader(facts)
 
@@ -77,7 +77,7 @@ class PersistentWorkers(Knob):
             return dealt
         if not self.redeals(facts):
             return ""
-        return "Passes after the first draw other random numbers where their workers are not started anew."
+        return "Later passes draw other random numbers unless workers are restarted."
 
     def redeals(self, facts: Facts) -> bool:
         loader, run = loader_of(facts), facts.run

@@ -82,7 +82,7 @@ def _why_not(facts: Facts) -> str | None:
     if run is None:
         return None
     if run.model is None:
-        return "No trained module was seen whose activations could be computed again."
+        return "No trained module was seen whose activations could be recomputed."
     if run.model.blocks is None:
         return f"{run.model.name} has no repeated blocks that could be checkpointed."
     return _why_not_twice(run.model.blocks, own_compile=run.own_compile)
@@ -91,9 +91,9 @@ def _why_not(facts: Facts) -> str | None:
 def _why_not_twice(blocks: BlockFacts, *, own_compile: bool) -> str | None:
     """Why computing a block twice would not be the same as computing it once."""
     if blocks.checkpointed:
-        return "The script computes activations again by itself already."
+        return "The script already recomputes activations."
     if own_compile:
-        return "The script compiles its model, so it was not seen whether blocks can be computed twice."
+        return "The script compiles its model, so it is not known whether blocks can be computed twice."
     if not blocks.watched:
         return f"The {blocks.name} blocks were not seen running, so they may not be called as modules."
     if blocks.changes_state:
@@ -103,6 +103,6 @@ def _why_not_twice(blocks: BlockFacts, *, own_compile: bool) -> str | None:
     if blocks.host_random:
         return (
             f"The {blocks.name} blocks draw from the random numbers of Python or NumPy, "
-            "which differ the second time."
+            "which differ in the second pass."
         )
     return None

@@ -56,9 +56,9 @@ class Allocator(Knob):
     def refuse(self, facts: Facts) -> str | None:
         loader = loader_of(facts)
         if not trains_on_cuda(facts):
-            return "This is the allocator of NVIDIA devices, and training runs on the CPU."
+            return "The CUDA allocator needs an NVIDIA device, and training runs on the CPU."
         if self.own(facts) == _ASYNC:
-            return "The script uses the allocator of CUDA itself, which these settings do not concern."
+            return "The script uses CUDA's own asynchronous allocator, to which these settings do not apply."
         if loader is not None and loader.cuda_tensors:
             return "The dataset holds tensors on an accelerator, and workers may share their memory."
         return None

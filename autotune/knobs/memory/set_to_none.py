@@ -48,7 +48,7 @@ class SetToNone(Knob):
         if not run.zeroes_gradients:
             return "The script does not fill gradients with zeros."
         if run.gradients_pause:
-            return "Some parameters get no gradient in some steps, and an optimizer passes over those."
+            return "Some parameters get no gradient in some steps, and an optimizer skips those."
         return None
 
     def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:

@@ -117,7 +117,7 @@ class Precision(Knob):
                 return super().refuse_spelling(spelling, facts)
             return "The script enters no autocast, so its setting may turn the weights to half precision."
         if own:
-            return "The script enters autocast itself, so only a setting of its own could change the format."
+            return "The script enters autocast itself, so only its own setting can change the format."
         owned = super().refuse_spelling(spelling, facts)
         refused = owned or _numbers(facts) or _arguments_bound(spelling, facts)
         if refused is None and _no_hardware("bf16", facts) is not None:
@@ -197,7 +197,7 @@ def _no_hardware(form: str, facts: Facts) -> str | None:
         if form == "bf16" and oldest < (8, 0):
             return "The device has no bf16 in hardware (compute capability 8.0 or newer is needed)."
         if form == "fp16" and not (7, 0) <= oldest < (8, 0):
-            return "fp16 is for Volta and Turing devices only; bf16 is the safer twin on newer ones."
+            return "fp16 is used on Volta and Turing devices only; on newer ones bf16 is safer and as fast."
         return None
     if form == "fp16":
         return "fp16 gains nothing on a CPU."
@@ -210,31 +210,28 @@ def _arguments_bound(spelling: Spelling, facts: Facts) -> str | None:
     """Why a framework's argument would meet another one that the script gives."""
     target = spelling.target if isinstance(spelling, Keyword) else ""
     if target == LIGHTNING and setting(facts, "lightning.plugins") is True:
-        return "The Trainer was given plugins, one of which may set the number format."
+        return "The Trainer has plugins, one of which may set the number format."
     if target == DEEPSPEED and setting(facts, "deepspeed.torch_autocast") is None:
-        return "This DeepSpeed knows no torch_autocast, and turns every other autocast off."
+        return "This DeepSpeed version has no torch_autocast and disables every other autocast."
     return refuse_engine(spelling, facts) if isinstance(spelling, Keyword) else None
 
 
 def _numbers(facts: Facts) -> str | None:
     run, hazards = facts.run, facts.script.hazards
     if fits_by_keras(facts):
-        return "Layers of Keras choose number formats themselves, by a dtype policy, and undo others."
+        return "Keras layers set their number format by a dtype policy and override autocast."
     if "bce_on_sigmoid" in hazards if run is None else run.bce_outside:
         return "The loss is BCELoss on the model's output, and a sigmoid in half precision saturates."
     if run is None:
         return None
     if run.model is None:
-        return "No trained module was seen that autocast could be put around."
+        return "No trained module was seen around which autocast could be entered."
     if set(run.model.dtypes) != {"float32"}:
         return f"The parameters are not all float32 but {' and '.join(sorted(run.model.dtypes))}."
     if not run.model.products:
-        return (
-            "The modules that were seen to train make no product of matrices, which alone autocast turns to "
-            "half precision: what the script computes besides lies outside of them."
-        )
+        return "The trained modules have no matrix products, which are what autocast runs in half precision."
     if run.model.mkldnn:
-        return "Layers multiply in MKL-DNN's own memory layout, which PyTorch casts to no other format."
+        return "Layers use MKL-DNN's own memory layout, which PyTorch cannot cast to another format."
     return None
 
 
@@ -245,15 +242,15 @@ def _no_scaler(facts: Facts) -> str | None:
         return None
     owner = owner_of(Precision.spellings, facts)
     if owner is not None:
-        return f"fp16 would bring a gradient scaler of {owner} along, which has not been tried."
+        return f"fp16 needs a gradient scaler of {owner} , which is not supported."
     if run.optimizer is None:
-        return "No optimizer was seen whose step could be scaled."
+        return "No optimizer was seen whose gradients could be scaled."
     if run.optimizer.count > 1:
         return f"{run.optimizer.count} optimizers step, and one gradient scaler cannot serve them all."
     if run.optimizer.closure:
         return "The optimizer step takes a closure, which a gradient scaler does not support."
     if run.explicit_backward_gradient:
-        return "The script hands its own gradient to backward, which cannot be scaled."
+        return "The script passes its own gradient to backward, which cannot be scaled."
     if run.own_scaler:
         return "The script has a gradient scaler of its own."
     if OWN_GRADIENT in (*facts.script.hazards, *run.loop_hazards):

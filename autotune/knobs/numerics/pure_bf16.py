@@ -62,10 +62,11 @@ class PureBf16(Knob):
             return "The script scales its gradients, which bf16 parameters do not support."
         if "own_bf16" in hazards:
             return (
-                "The script makes bf16 tensors itself, and its files would not tell them from halved weights."
+                "The script makes bf16 tensors itself, and its files could not distinguish them from "
+                "converted weights."
             )
         if OWN_AVERAGE in (*hazards, *(() if run is None else run.loop_hazards)):
-            return "The script averages weights, which takes the digits that bf16 does not have."
+            return "The script averages weights, which needs more digits than bf16 has."
         return None if run is None else self._refuse_run(facts)
 
     def _refuse_run(self, facts: Facts) -> str | None:

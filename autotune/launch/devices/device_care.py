@@ -160,7 +160,7 @@ class DeviceCare:
         if any(d.is_silent for d in devices):
             return Failure(
                 kind=FailureKind.CONTENDED,
-                message="a device did not say in time which one it is, so it could not be locked",
+                message="a device did not report its identity in time, so it could not be locked",
             )
         if _BROKEN & set(uuids):
             why = self._until_it_computes(launch, stopped, min(self._lock_s, within_s), uid)
@@ -212,7 +212,7 @@ class DeviceCare:
             return
         left = self._wait_until_free(held, stopped)
         if left:
-            log.warning("%.2f GiB of device memory did not come back after a trial", left / 2**30)
+            log.warning("%.2f GiB of device memory was not released after a trial", left / 2**30)
         trained = told.facts is None or bool(told.facts.devices)
         kinds = {outcome.kind for outcome in outcomes.values() if isinstance(outcome, Failure)}
         if not trained or not kinds & set(_SUSPECT):
@@ -222,7 +222,7 @@ class DeviceCare:
             why = "" if stopped() else self._why_broken(launch, stopped, uid)
             if not why or stopped():
                 return
-        log.warning("the device does not compute any more: %s", why)
+        log.warning("the device no longer computes: %s", why)
         _BROKEN.update(d.facts.uuid for d in held.devices if d.facts.uuid)
 
     def _why_broken(self, launch: Launch, stopped: Callable[[], bool], uid: str) -> str:
@@ -364,6 +364,6 @@ def _used(devices: Sequence[Device]) -> dict[str, int]:
 def _lost(why: str, uuid: str) -> Failure:
     return Failure(
         kind=FailureKind.INFRA_LOST,
-        message=f"the device does not compute any more: {why}",
+        message=f"the device no longer computes: {why}",
         evidence={NOT_BEGUN: 1, "device": uuid},
     )

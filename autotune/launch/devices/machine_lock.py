@@ -119,7 +119,7 @@ class MachineLock:
             for fd in self.descriptors:
                 os.close(fd)
             self._fd = -1
-            log.warning("other searches on this machine cannot be kept off: %s", error)
+            log.warning("other searches on this machine cannot be locked out: %s", error)
 
     def _write(self, *, measures: bool) -> None:
         os.pwrite(self._fd, claims.claim_bytes(self.request, self._resources, measures=measures), 0)

@@ -98,11 +98,7 @@ def _ending(
         kind = FailureKind.DISK if _DISK.search(text) else FailureKind.INFRA_LOST
         return kind, f"could not be started: {text}"
     if why == "launcher_gone" or why.startswith("guard_"):
-        what = (
-            "its launcher died"
-            if why == "launcher_gone"
-            else f"its guard was told to end ({why[6:].upper()})"
-        )
+        what = "its launcher died" if why == "launcher_gone" else f"its guard was ended ({why[6:].upper()})"
         return FailureKind.INFRA_LOST, f"{what} {result['seconds']:.0f} s after the start"
     if told.broke is not None:
         return _broke(told.broke, tail, evidence)
@@ -189,7 +185,7 @@ def _silent(told: Told, fidelity: Fidelity, evidence: _Evidence) -> tuple[Failur
     if told.done is None:
         return (
             FailureKind.NO_METRIC,
-            "exit code 0 without an end message: the script left Python by the back door",
+            "exit code 0 without an end message: the script ended Python without its exit handlers",
         )
     if told.steps == 0:
         return (
@@ -204,8 +200,8 @@ def _silent(told: Told, fidelity: Fidelity, evidence: _Evidence) -> tuple[Failur
         )
     evidence["steps_needed"] = STEPS_NEEDED
     return FailureKind.WARMUP_SHORT, (
-        f"the script ended after {_steps(told.steps)}, and the first one cannot be timed;"
-        f" let it train for at least {STEPS_NEEDED} steps"
+        f"the script ended after {_steps(told.steps)}, and the first one cannot be timed; train for at "
+        f"least {STEPS_NEEDED} steps"
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from autotune.launch.result.contamination import contamination_of, lost_to_others
 from autotune.launch.result.estimates import estimates_of
 from autotune.launch.result.extra_metrics import extra_of
+from autotune.launch.result.rank_logs import rank_figures
 from autotune.launch.result.window import Window
 from autotune.model.live import Part
 from autotune.model.measurement import Measurement, Memory
@@ -129,6 +130,7 @@ def _measurement(window: Window) -> Measurement:
     later_compiled_s = window.told.compile_s_before(closed.begin_ns) - compiled_s
     kept = window.clean_rows()
     wait_s = sum(r.wait_ns for r, _ in kept) / 1e9
+    ranks, slow = rank_figures(window)
     return Measurement(
         throughput=throughput,
         step_time_s=step_time,
@@ -155,6 +157,8 @@ def _measurement(window: Window) -> Measurement:
         readings=closed.readings,
         ended=closed.ended,
         extra=extra_of(window, throughput.value),
+        ranks=ranks,
+        straggler=slow,
     )
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from autotune.model.facts import RunFacts
     from autotune.protocol.events import Event
+    from autotune.protocol.rank_log import RankLog
 
 
 _NEIGHBOUR_LOST = re.compile(
@@ -53,6 +54,8 @@ class Told:
     broke: Broke | None = None
     applied: set[int] = field(default_factory=set[int])
     """Of processes that train together, those beside the first that have read back what was asked for."""
+    ranks: tuple[RankLog, ...] = ()
+    """Logs of all ranks, where several processes train together; read once they have ended."""
     beating: bool = False
     """Its last sign of life was no step: it evaluates or writes a checkpoint."""
 

@@ -34,6 +34,8 @@ from autotune.report.view.study_view import View, headline
 from autotune.text.printable import visible
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from autotune.answer.answer import Answer
     from autotune.model.study import Study
     from autotune.report.view.reselection import Repicked
@@ -43,15 +45,21 @@ _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; script-src 'uns
 
 
 def report_html(
-    study: Study, answer: Answer | None, *, repicked: Repicked | None = None, yaml: str = ""
+    study: Study,
+    answer: Answer | None,
+    *,
+    repicked: Repicked | None = None,
+    yaml: str = "",
+    links: Mapping[str, str] | None = None,
 ) -> str:
     """The page.
 
     Args:
         study: As it is, running or ended.
         answer: Its answer, None where the script was never measured as it is.
-        repicked: Picks made anew under other wishes; they take the place of the answer.
+        repicked: Picks selected again under other criteria; they replace the answer.
         yaml: The file that holds these picks, where one was written.
+        links: Name -> address of MLflow's pages, where a server shows them.
     """
     view = View.of(study, answer, repicked=repicked, yaml=yaml)
     sections = [
@@ -70,13 +78,13 @@ def report_html(
         ("commands", "Commands", commands_section(view)),
     ]
     there = [(name, title, body) for name, title, body in sections if body]
-    links = [
+    contents = [
         tag("a", title, href=f"#{name}-h" if name in _FOLDED else f"#{name}") for name, title, _ in there
     ]
     body = html(
         tag("a", "To the answer", href="#answer", class_="skip"),
-        tag("div", _top(view), class_="wrap"),
-        tag("nav", bullets(links), class_="toc", aria_label="On this page"),
+        tag("div", _top(view, links or {}), class_="wrap"),
+        tag("nav", bullets(contents), class_="toc", aria_label="On this page"),
         tag(
             "main",
             hero(view),
@@ -86,7 +94,7 @@ def report_html(
         tag(
             "footer",
             f"Made by autotune {view.study.spec.version} from the study's journal alone. "
-            "The figures lie in this page as JSON too, in the element autotune-report.",
+            "The page contains the figures as JSON, in the element autotune-report.",
             class_="wrap",
         ),
     )
@@ -115,15 +123,18 @@ def _section(name: str, title: str, text: Markup) -> Markup:
     return tag("section", body, id=name, aria_labelledby=f"{name}-h")
 
 
-def _top(view: View) -> Markup:
+def _top(view: View, links: Mapping[str, str]) -> Markup:
     study = view.study
     spent = f"{summary.plural(len(study.told()), 'trial')} in {summary.duration_text(study.elapsed_s)}"
-    parts = [
+    parts: list[object] = [
         tag("strong", sanitize.script_name(study)),
         clean(study, study.spec.label),
         wall_text(study.created),
         spent,
     ]
+    if links:
+        named = (html(" ", tag("a", name, href=address)) for name, address in links.items())
+        parts.append(html("MLflow:", *named))
     return tag("header", *(tag("span", part) for part in parts), class_="top")
 
 

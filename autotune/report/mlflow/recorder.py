@@ -451,7 +451,7 @@ class MlflowSink:
         )
         more = self._view_links()
         if len(text) + len(more) > _TAG_CHARACTERS:
-            more = f"{more}\nThe rest is in the artifact `report.md`.\n"
+            more = f"{more}\nContinued in the artifact `report.md`.\n"
             text = text[: _TAG_CHARACTERS - len(more)].rsplit("\n", 1)[0] + "\n"
         text += more
         tags = {

@@ -72,11 +72,11 @@ _BAR = 24
 _DOING: Final = {
     Stage.BASELINE: "measuring your unchanged script",
     Stage.START: "trying what is likely to help",
-    Stage.REFINE: "exploring: what the models expect to be fast",
-    Stage.SENTINEL: "your script once more: does the machine drift?",
+    Stage.REFINE: "exploring: what the model predicts to be fast",
+    Stage.SENTINEL: "your script once more, to check for drift",
     Stage.CONFIRM: "confirming: fresh pairs with your script",
-    Stage.ABLATE: "taking the winner apart, knob by knob",
-    Stage.WHY: "finding out what holds it back",
+    Stage.ABLATE: "ablation of the winner, knob by knob",
+    Stage.WHY: "finding what limits it",
 }
 _SPENT: Final = {
     Stage.BASELINE: "script",
@@ -265,7 +265,7 @@ class Progress(Listener):
         if not stages:
             return "starting" if not study.trials else "choosing what comes next"
         if study.spec.purpose == VERIFY:
-            return "fresh pairs: your script and the file's configuration in turn"
+            return "fresh pairs: your script and the file's configuration in alternation"
         return _DOING[stages[-1]]
 
 
@@ -291,7 +291,7 @@ def _found(study: Study) -> list[Line]:
     answer = answer_or_none(study)
     lines = [Line("yours", "not measured yet" if answer is None else _yours(study, answer))]
     best = _confirmed(study, answer) or _seen(study)
-    lines += best or [Line("best", "nothing beside your script was measured yet")]
+    lines += best or [Line("best", "only your script was measured so far")]
     if answer is not None and len(answer.front) > 1 and baseline_is_steady(study):
         base = answer.baseline_throughput.value
         shown = [f"{m.throughput / base:.2f}x {bytes_text(m.peak_bytes)}" for m in answer.front if base > 0]
@@ -356,7 +356,7 @@ def _seen(study: Study) -> list[Line]:
         return []
     ratio = speedup_of(study, best[1])
     if not baseline_is_steady(study):
-        return [Line("best", f"{UNSTEADY}: no ratio to it is known yet", "bad")]
+        return [Line("best", f"{UNSTEADY}: its ratio is not known yet", "bad")]
     if best[0] <= 1.0:
         return [Line("best", f"nothing faster yet; {best[0]:.2f}x came closest")]
     shown = f"{best[0]:.2f}x" if ratio is None else _ratio(ratio)
@@ -450,7 +450,7 @@ class Screen:
         except Exception:
             # First of all warnings have to go elsewhere again, this one included.
             self._leave()
-            log.exception("the live view ended; the search goes on")
+            log.exception("the live view ended; the search continues")
         finally:
             self._leave()
             self._flush()

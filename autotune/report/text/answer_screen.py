@@ -122,7 +122,7 @@ def _outcome(study: Study, answer: Answer, *, details: bool) -> list[Row]:
     if answer.outcome is SearchOutcome.NOTHING_FASTER:
         kept = " that keeps the training" if answer.fastest is not None else ""
         rows = [
-            ("Nothing is faster", f"{tried}{kept} measured, none beats your script."),
+            ("Nothing is faster", f"{tried}{kept} measured, none is faster than your script."),
             ("", answer.sentence),
         ]
         return [*rows, *_closest(study)]
@@ -197,7 +197,7 @@ def _pick_text(pick: Recommendation) -> str:
 
 def _no_fastest(study: Study) -> str:
     if study.spec.space.allowed:
-        return "none: nothing that changes the training was shown to reach the same loss sooner"
+        return "none: no change of the training was shown to reach the same loss sooner"
     if study.spec.effective_batch == "keep":
         return "none: other effective batches were not tried (--effective-batch keep)"
     return "none: no other effective batch was shown to reach the same loss sooner"

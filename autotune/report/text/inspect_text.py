@@ -164,20 +164,20 @@ def _run_lines(run: RunFacts, measured: Measurement | None) -> Iterator[tuple[st
     yield "framework", f"{versions or 'no PyTorch'}, Python {run.versions.get('python', '?')}{owned}"
     yield (
         "loader",
-        "none was seen to train: batches come another way"
+        "none was seen in training: batches come from elsewhere"
         if run.loader is None
         else _loader_text(run.loader),
     )
     model = run.model
     if model is None:
-        yield "model", "none was seen to train"
+        yield "model", "none was seen in training"
     else:
         roots = f", one of {model.roots} that train" if model.roots > 1 else ""
         parameters = f"{model.parameters:,} parameters ({', '.join(model.dtypes)})"
         yield "model", f"{model.name}: {parameters}, on {model.device}{roots}"
     optimizer = run.optimizer
     if optimizer is None:
-        yield "optimizer", "none of PyTorch's was seen to step"
+        yield "optimizer", "no step of a PyTorch optimizer was seen"
     else:
         others = f", one of {optimizer.count} that step" if optimizer.count > 1 else ""
         fused = ", fused" if optimizer.fused else ""
@@ -188,11 +188,11 @@ def _run_lines(run: RunFacts, measured: Measurement | None) -> Iterator[tuple[st
     passes = "1 backward pass" if passes in ("1", "1.00") else f"{passes} backward passes"
     yield "step", f"{passes} for an optimizer step{batch}{_own_text(run)}"
     if measured is not None:
-        yield "rate", f"{_rate_text(measured.throughput)}, from a short look: no figure to compare by"
+        yield "rate", f"{_rate_text(measured.throughput)}, from a short run, not comparable"
 
 
 def _loader_text(loader: LoaderFacts) -> str:
-    batch = f"batches of {loader.batch_size}" if loader.batch_size else "batches of the data set's own"
+    batch = f"batches of {loader.batch_size}" if loader.batch_size else "batches made by the data set"
     parts = [batch, plural(loader.num_workers, "worker")]
     if loader.dataset_length is not None:
         parts.append(plural(loader.dataset_length, "sample"))

@@ -288,8 +288,8 @@ def _speedups(a: Side, b: Side, name: str, *, same_script: bool, apart: str) -> 
         if other is None:
             return None
         sentence = (
-            f"{name}: only {one.letter} has one, {summary.ratio_text(other.speedup)}. That the other found "
-            "none does not show that there is none."
+            f"{name}: only {one.letter} has one, {summary.ratio_text(other.speedup)}. The other search "
+            "found none, which does not prove that none exists."
         )
         return Statement(about=name, verdict="incomparable", sentence=sentence)
     verdict = "incomparable" if apart else _verdict(left.speedup, right.speedup)

@@ -111,10 +111,10 @@ def _short_note(study: Study, answer: Answer | None) -> str:
         tail = str(failed.failure.evidence.get("log_tail", ""))
         lines += [plain(failed.failure.message), "", *_fenced(tail)]
     elif study.stopped:
-        lines += [f"It ended by: {study.stopped}. Go on with `autotune resume {study.spec.label}`."]
+        lines += [f"It ended by: {study.stopped}. Continue with `autotune resume {study.spec.label}`."]
     else:
         lines += [
-            f"{plural(len(study.told()), 'trial')} so far; the answer stands here when the search is over."
+            f"{plural(len(study.told()), 'trial')} so far; the answer appears here when the search has ended."
         ]
     return "\n".join(lines) + "\n"
 
@@ -156,7 +156,9 @@ def _picks(study: Study, answer: Answer) -> list[str]:
     if safe.config == answer.best.config:
         lines.append("- **safe** is the same: nothing in it changes the training.")
     elif safe.config.is_baseline:
-        lines.append("- **safe**: nothing that leaves the training unchanged was shown to beat your script.")
+        lines.append(
+            "- **safe**: nothing that leaves the training unchanged was shown to be faster than your script."
+        )
     else:
         lines.append(
             f"- **safe**, {ratio_text(safe.speedup)}, training unchanged: {config_text(safe.config)} "
@@ -220,10 +222,10 @@ def _method(study: Study, answer: Answer) -> list[str]:
     lines = [f"- {trials}, each a process of its own unless marked `segment`, in {took}."]
     if confirmed and answer.is_better:
         lines.append(
-            f"- The speed-up rests on {plural(answer.best.speedup.n, 'pair')} of runs made after the search, "
-            "each next to a run of your unchanged script; the runs that chose the configuration are not "
-            f"in it. Interval: {100 * answer.best.speedup.confidence:.4g} %, allowing for the number of "
-            "finalists and looks."
+            f"- The speed-up is from {plural(answer.best.speedup.n, 'pair')} of runs made after the search, "
+            "each next to a run of your unchanged script; runs that selected the configuration are not "
+            "included. Interval: {100 * answer.best.speedup.confidence:.4g} %, adjusted for the number "
+            "of finalists and interim analyses."
         )
     elif not confirmed:
         lines.append("- Nothing was confirmed by paired runs, so nothing is claimed.")

@@ -26,6 +26,9 @@ def failure_counts(study: Study) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda pair: -pair[1]))
 
 
+_COLUMN: Final = 40
+"""Characters of a table's column; a longer text, such as a failure's message, moves its row instead."""
+
 UNSTEADY: Final = "baseline unsteady"
 """In place of a ratio while the script's own rate is not known well enough for one."""
 
@@ -112,10 +115,10 @@ def stopped_screen(study: Study, *, reason: str) -> str:
 
 
 def trials_table(study: Study, trials: Sequence[Trial] | None = None) -> str:
-    """Every trial in a line: number, stage, config, result."""
+    """Return a line per trial: number, stage, result, configuration; what may be long is last."""
     chosen = study.trials if trials is None else trials
-    rows = [(str(t.number), t.stage.value, config_text(t.config), result_text(study, t)) for t in chosen]
-    widths = [max((len(row[i]) for row in rows), default=0) for i in range(3)]
+    rows = [(str(t.number), t.stage.value, result_text(study, t), config_text(t.config)) for t in chosen]
+    widths = [max((len(row[i]) for row in rows if len(row[i]) <= _COLUMN), default=0) for i in range(3)]
     return "\n".join(
         f"{row[0]:>{widths[0]}}  {row[1]:<{widths[1]}}  {row[2]:<{widths[2]}}  {row[3]}" for row in rows
     )

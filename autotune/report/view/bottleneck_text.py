@@ -54,9 +54,9 @@ def _line(who: str, verdict: Bottleneck, seen: Evidence) -> str:
         return f"{who} is bound by {NAMES[verdict.kind]}{much}. {reasons}".strip()
     if not seen.probed:
         waits = f"{who} waits for data {100 * seen.wait_frac:.0f} % of its time"
-        return f"{waits}; what holds it back is not clear. {reasons}".strip()
-    clear = f"what holds {who} back is not clear."
-    clear = clear if who == _SCRIPT else f"{_WITH} it is not clear what holds it back."
+        return f"{waits}; its limit is not clear. {reasons}".strip()
+    clear = f"what limits {who} back is not clear."
+    clear = clear if who == _SCRIPT else f"{_WITH} its limit is not clear."
     return f"{clear} {reasons}".strip()
 
 
@@ -113,7 +113,7 @@ def energy_rows(study: Study, answer: Answer, *, always: bool = False) -> list[t
         text = f"{number_text(own.joules_per_sample, 3)} J per sample for your unchanged script"
         if mine is not None:
             text = f"{number_text(mine.joules_per_sample, 3)} J per sample, {text}"
-        rows.append(("energy", f"{text} (of the {own.of}, whoever used them)"))
+        rows.append(("energy", f"{text} (of the {own.of}, including other processes)"))
     elif always:
         rows.append(("energy", f"{NOT_AVAILABLE}: no energy counter could be read"))
     cost = cost_text(study, answer)

@@ -101,7 +101,7 @@ def _live_data(study: Study) -> dict[str, Any]:
     It has chosen what was run, and stands behind no claim.
     """
     return {
-        "how": "segments of running processes, each against its own process; not confirmed",
+        "how": "segments of running processes, each relative to its own process; not confirmed",
         "seconds": rounded(math.fsum(t.visited.seconds for t in study.visits if t.visited is not None)),
         "segments": [
             {

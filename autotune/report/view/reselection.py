@@ -1,4 +1,4 @@
-"""Other wishes, answered from trials that were already measured. Pure; nothing is run.
+"""Other criteria, answered from trials that were already measured. Pure; nothing is run.
 
 What is recommended rests on confirmed pairs as ever. What only single runs have seen is listed apart and
 called an estimate: the largest of many single figures is lucky as much as good.
@@ -129,8 +129,8 @@ def repick(study: Study, wishes: Wishes) -> Repicked:
 def _check(study: Study, wishes: Wishes) -> None:
     label = study.spec.label
     if wishes.objective == "energy" and energy(study, Config()) is None:
-        message = f"study {label} counted no energy, so nothing can be picked by it"
-        hint = "it is read from counters of GPU and processor; `autotune doctor` tells which are there"
+        message = f"study {label} counted no energy, so no configuration can be selected by energy"
+        hint = "it is read from counters of GPU and processor; `autotune doctor` lists them"
         raise UsageError(message, hint=hint)
     if wishes.objective == "cost" and study.spec.price_per_hour is None:
         message = f"study {label} was searched without a price"
@@ -201,10 +201,10 @@ def _spent_more(study: Study, found: Answer, frugal: Answer) -> list[str]:
     theirs, mine = energy(study, faster.config), energy(study, frugal.best.config)
     reads = f"{faster.config.text()} reads {faster.speedup.value:.2f} in pairs"
     if theirs is None or mine is None:
-        return [f"{reads}, but its energy was not counted: it was passed over."]
+        return [f"{reads}, but its energy was not measured: it was not selected."]
     more, less = number_text(theirs.joules_per_sample, 3), number_text(mine.joules_per_sample, 3)
     told = f"{reads} and takes {more} J per sample, the pick {less} J"
-    return [f"{told}: it was passed over, as the least energy was wanted."]
+    return [f"{told}: it was not selected, as the objective is the least energy."]
 
 
 def _passed_over(found: Answer, lean: Answer) -> list[str]:
@@ -215,7 +215,8 @@ def _passed_over(found: Answer, lean: Answer) -> list[str]:
     needs = (
         f"{faster.config.text()} reads {faster.speedup.value:.2f} in pairs and needs {peak / 2**30:.2f} GiB"
     )
-    return [f"{needs}, the pick {least / 2**30:.2f} GiB: it was passed over, as the least memory was wanted."]
+    why = "it was not selected, as the objective is the least memory."
+    return [f"{needs}, the pick {least / 2**30:.2f} GiB: {why}"]
 
 
 def _estimates(study: Study, found: Answer, wishes: Wishes, bound: int | None) -> tuple[Estimated, ...]:
@@ -270,17 +271,20 @@ def _notes(
     bound = wishes.max_memory_bytes
     if bound is not None:
         asked.append(f"at most {bound / 2**30:.2f} GiB of peak memory")
-    notes = [f"Picked again from stored trials, nothing was measured; wanted: {', '.join(asked) or 'speed'}."]
+    notes = [
+        f"Selected again from stored trials; nothing was measured. Criteria: {', '.join(asked) or 'speed'}."
+    ]
     if found.is_better:
         notes.append(
             f"The pick is confirmed: it was compared with your script in {found.best.speedup.n} pairs of "
             "fresh runs when the study was searched."
         )
     else:
-        notes.append("Nothing that these wishes allow was confirmed to be faster than your script.")
+        notes.append("No configuration within these criteria was confirmed to be faster than your script.")
     if bound is not None and own is not None and bound > own:
         notes.append(
-            f"The search itself was held to {own / 2**30:.2f} GiB, so what needs more was hardly tried."
+            f"The search itself was held to {own / 2**30:.2f} GiB, so few configurations above that were "
+            "tried."
         )
     if bound is not None and (found.baseline_peak_bytes or 0) > bound:
         notes.append(
@@ -288,8 +292,8 @@ def _notes(
         )
     if estimates:
         notes.append(
-            "The estimates are of single runs of the search: no pair has confirmed them, and the largest of "
-            f"many is partly luck. {_to_confirm(study, estimates[0], wishes)}"
+            "The estimates are of single runs of the search: not confirmed in pairs, and the largest of "
+            f"many is too high on average. {_to_confirm(study, estimates[0], wishes)}"
         )
     return notes
 

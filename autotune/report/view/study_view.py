@@ -89,7 +89,7 @@ def headline(view: View, *, interval: bool = True) -> str:
     study, answer = view.study, view.answer
     if view.repicked is not None and answer is not None and not answer.is_better:
         title = summary.script_name(study)
-        return clean(study, f"Nothing within these wishes is confirmed to be faster than {title}")
+        return clean(study, f"No configuration within these criteria is confirmed to be faster than {title}")
     return clean(study, summary.headline(study, answer, interval=interval))
 
 

@@ -312,7 +312,7 @@ def headline(study: Study, answer: Answer | None, *, interval: bool = False) -> 
         if not count:
             return f"No gain: no configuration of {script_name(study)} but its own was tried{early}"
         tried = plural(count, "other configuration")
-        return f"No gain: none of {tried} was shown to beat {script_name(study)}{early}"
+        return f"No gain: none of {tried} was shown to be faster than {script_name(study)}{early}"
     best_pick, safe = answer.best, answer.safe
     fast = f"{best_pick.speedup.value:.2f}x faster"
     if interval:
@@ -336,7 +336,10 @@ def _undecided(study: Study, answer: Answer) -> str:
     count = other_configs(study)
     if not count:
         return f"no configuration of {script_name(study)} but its own was tried"
-    return f"{plural(count, 'other configuration')} of {script_name(study)} tried, none is clearly faster"
+    return (
+        f"{plural(count, 'other configuration')} of {script_name(study)} tried, none is confirmed to be "
+        "faster"
+    )
 
 
 def loss_sentence(pick: Recommendation) -> str:
@@ -345,7 +348,7 @@ def loss_sentence(pick: Recommendation) -> str:
     if verdict.reason:
         return verdict.reason
     if not verdict.passed:
-        return "It could not be shown that the loss holds."
+        return "It was not shown that the loss is kept."
     if verdict.level == 0:
         return "The loss stays finite and falls; it was not compared further."
     noise = f" (the script's own noise: {100 * verdict.noise_frac:.1f} %)" if verdict.noise_frac > 0 else ""

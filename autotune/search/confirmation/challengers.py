@@ -76,7 +76,7 @@ class _Belief:
 
 
 def foremost(study: Study, members: Sequence[Config], parts: Parts) -> tuple[Config, ...]:
-    """The same, first whoever all runs so far hold for the fastest that leaves the training as it is."""
+    """The same, first whoever all runs so far hold for the fastest that leaves the training unchanged."""
     tame = [c for c in members if _is_tame(study, c)]
     if len(tame) < 2 or study.spec.objective == ENERGY:
         return tuple(members)

@@ -174,9 +174,9 @@ def _why(before: Study, config: Config, past: Sequence[Comparison], parts: Parts
     if confirmed and not config.is_baseline and config not in confirmed and parts.overtakes:
         out = excluded(before, past, parts)
         if config == without_idle(before):
-            why = " It is what is left of the winner without what buys nothing."
+            why = " It is the winner without the changes that have no measurable effect."
         elif not (out | broken(before).keys()) or config not in shortlist(before, out=out, parts=parts):
-            why = " By all runs so far it may be faster than who was confirmed first."
+            why = " By all runs so far it may be faster than the first finalist."
     gone = given_up(past, parts)
     return why + "".join(f" {one.config.text()} makes room: {one.loss.reason}" for one in gone)
 

@@ -184,7 +184,7 @@ def _most_expected(search: SearchState, told: Beliefs) -> Suggestion | None:
         return Suggestion(config, f"{found[config]} {ratio:.2f} times the baseline expected.")
     for config in listed:
         if _only_failed_beside_others(search, config) and _runs(search, config):
-            return Suggestion(config, f"Is it {config.text()} that failed, or what it was tried with?")
+            return Suggestion(config, f"Did {config.text()} that failed, or what it was tried with?")
     return None
 
 

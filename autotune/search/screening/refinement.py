@@ -20,7 +20,7 @@ from autotune.search.screening.frontier import Frontier
 from autotune.search.screening.shortlist import trimmed
 from autotune.search.screening.state import SearchState, Suggestion
 
-FRONT = "For less memory at its speed, as"
+FRONT = "For less memory at the same speed, as"
 """How the reason of a run for the front begins; such runs are known by it."""
 
 _APART = "What failed, without its least proven value:"
@@ -33,7 +33,7 @@ _FRONT_GAIN = 0.02
 
 
 def likeliest(search: SearchState) -> Suggestion | None:
-    """The most expected improvement for its cost among what leaves the training as it is."""
+    """The most expected improvement for its cost among what leaves the training unchanged."""
     incumbent = search.best_tame()
     scored = score(search, (c for c in candidate_pool(search) if search.tame(c)), incumbent)
     if not scored:
@@ -75,9 +75,7 @@ def random_draw(search: SearchState) -> Suggestion | None:
         new = sum(pair not in known for pair in itertools.combinations(config.items(), 2))
         return new * search.feasible.works(config) / max(0.1, search.costs.screening(config)) ** power
 
-    return Suggestion(
-        max(drawn, key=worth), "Drawn at random: what no model expects is found by chance alone."
-    )
+    return Suggestion(max(drawn, key=worth), "Drawn at random, to find what the model does not predict.")
 
 
 def bold(search: SearchState, *, in_turn: bool = False) -> Suggestion | None:
@@ -128,7 +126,7 @@ def simpler(search: SearchState) -> Suggestion | None:
     if config == best or not config or not search.may_try(config):
         return None
     out = ", ".join(k for k in search.space.resolved_free(best) if k not in config)
-    return Suggestion(config, f"The best so far without what seems to bring nothing: {out}.")
+    return Suggestion(config, f"The best so far without changes that seem to have no effect: {out}.")
 
 
 def separating(search: SearchState) -> Suggestion | None:

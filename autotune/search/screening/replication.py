@@ -41,7 +41,7 @@ def last_doubts(search: SearchState) -> Proposal | None:
         gain, config = max(gains, key=lambda g: (g[0], g[1].canonical()), default=(0.0, _BASE))
         if gain >= max(LEAST_GAIN, look.gain if look else 0.0):
             picked = Suggestion(
-                config, f"Runs of one config differ by {sd:.0%} here, so this may still bring {gain:.1%}."
+                config, f"Runs of one config differ by {sd:.0%} here, so it may still gain {gain:.1%}."
             )
     if picked is None and look is not None:
         return _again(search, look)
@@ -61,8 +61,7 @@ def _look_again(search: SearchState, *, at_end: bool) -> Look | None:
 def _again(search: SearchState, look: Look) -> Proposal:
     """Not cut off as too slow: how slow it can be is the question."""
     reason = (
-        f"{AGAIN} runs of one config differ by {look.run_sd:.0%} here: "
-        f"to know it better may bring {look.gain:.1%}."
+        f"{AGAIN} runs of one config differ by {look.run_sd:.0%} here: another run may gain {look.gain:.1%}."
     )
     fidelity = search.costs.fidelity(
         Stage.REFINE, look.config, remaining_s=search.remaining_s, reserve_s=search.reserve_s

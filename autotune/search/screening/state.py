@@ -79,7 +79,7 @@ class SearchState:
 
     @classmethod
     def of(cls, study: Study, space: SearchSpace, remaining_s: float, parts: Parts) -> SearchState | None:
-        """Read the study; None where nothing was counted to compare by, or no knob is left to vary."""
+        """Read the study; None where no throughput was measured to compare by, or no knob can be varied."""
         asked = {"pairs": parts.pair_terms, "expects": parts.expects, "follows": parts.follows}
         own = ThroughputModel.of(study, space, **asked)
         if own is None or not space.free():
@@ -159,7 +159,7 @@ class SearchState:
         return mean + _DOUBT * sd > 0.0
 
     def tame(self, config: Config) -> bool:
-        """It leaves the training as it is, as far as runs of a search can show that."""
+        """It leaves the training unchanged, as far as runs of a search can show that."""
         if self.space.effect(config) is Effect.TRAINING:
             return False
         return not self.refused(config)
@@ -182,7 +182,7 @@ class SearchState:
         return {*self.model.live, *planned}
 
     def best_tame(self) -> float:
-        """The best that leaves the training as it is, in ln rate over the baseline; 0 where there is none."""
+        """The best that leaves the training unchanged, as ln(rate / baseline rate); 0 if there is none."""
         known = self.model.known
         seen = [c for c in known if self.tame(c)]
         if not self.parts.second_looks:

@@ -76,7 +76,7 @@ def too_dear(search: SearchState) -> str:
         return ""
     saved_s, cost_s = planned_s * -math.expm1(-gain), search.costs.screening(config)
     return (
-        f"another run takes {cost_s:.0f} s and what it may find would save {saved_s:.0f} s "
+        f"another run takes {cost_s:.0f} s and is expected to save {saved_s:.0f} s "
         f"of the {steps} steps planned"
     )
 

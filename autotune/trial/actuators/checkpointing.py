@@ -79,7 +79,7 @@ class Checkpointing:
             share = turned if self._root.compiles_blocks else min(self._in_graphs, turned)
         if not share:
             if self._state.steps and self._root.calls:
-                self._refuse("No block was computed again in a backward pass.")
+                self._refuse("No block was recomputed in a backward pass.")
             return None
         every = len(self._blocks_of_roots)
         if share >= every:

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     )
     from autotune.trial.actuators.garbage_collector import Collector
     from autotune.trial.actuators.hook_set import ModelSeams
-    from autotune.trial.distributed import Distributed
     from autotune.trial.hooks.data.h2d_copies import Copies
     from autotune.trial.hooks.data.loader import Loader
+    from autotune.trial.hooks.distributed.settings import Distributed
     from autotune.trial.hooks.model.compiling import Compile
     from autotune.trial.hooks.model.trained_modules import Root
     from autotune.trial.hooks.step.optimizer import Optimizer

@@ -81,7 +81,7 @@ class Readings:
         reason = self._state.refusals.get(change.knob, "")
         if found is None and not reason and self._state.faults.off:
             reason = (
-                f"Watching the script failed at {', '.join(sorted(self._state.faults.off))}; see faults.log."
+                f"Observing the script failed at {', '.join(sorted(self._state.faults.off))}; see faults.log."
             )
         if found is None and not reason:
             return Reading(
@@ -89,7 +89,7 @@ class Readings:
                 wanted=change.value,
                 found=None,
                 status="not_reached",
-                reason=f"The run never came to where {change.knob} takes effect.",
+                reason=f"The run did not reach the place where {change.knob} takes effect.",
             )
         spelling = change.spelling
         if not reason and isinstance(spelling, Env) and not says(os.environ, spelling.name, change.delivered):

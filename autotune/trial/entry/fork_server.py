@@ -101,7 +101,7 @@ class Zygote:
                 importlib.import_module(name)
         loaded = set(sys.modules) - before
         if (name := _shadowed(loaded, orders["places"])) is not None:
-            return f"{name} lies beside the script, under the name of a library"
+            return f"{name} beside the script has the name of a library"
         self._changed = self._changes()
         if own := sorted(os.fsdecode(n) for n in self._changed if os.fsdecode(n) in orders["own"]):
             return f"importing {', '.join(orders['preload'])} sets {', '.join(own)}"
@@ -274,7 +274,7 @@ class Marks:
         for name in names:
             at = (b"\0" + block).find(b"\0" + _bytes(f"{name}={BLANK}") + b"\0")
             if at < 0:
-                message = f"no room was found for the mark {name}"
+                message = f"there was no room for the mark {name}"
                 raise OSError(message)
             self._places[name] = begin + at + len(name) + 1
             self.put(name, "")

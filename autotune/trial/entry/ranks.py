@@ -14,20 +14,25 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from autotune.model.distributed_launch import rank_variables
 from autotune.protocol.events import Applied, Broke
-from autotune.protocol.plan import RANK_VARIABLE
+from autotune.protocol.plan import RANK_VARIABLE, RANKS_VARIABLE
 from autotune.trial.runtime.channel import Channel
 from autotune.trial.runtime.exception_kind import kind_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from autotune.protocol.plan import Plan
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_BY_OPTION = ("--local_rank", "--local-rank")
+"""Of `autotune.model.distributed_launch.rank_words`."""
 _GRACE_S = 30.0
 """From the request to end to the kill, under `apply`; torchrun's own."""
 _TOLD_CODES = (1, 6, 130)
@@ -50,10 +55,41 @@ def lead(plan: Plan) -> NoReturn:
     os._exit(128 - code if code < 0 else code)
 
 
+def wait_for(plan: Plan, processes: Sequence[Any]) -> NoReturn:
+    """See ranks that the script has started to their end, and end with the code of the first failure.
+
+    Args:
+        plan: Of this process, with their number.
+        processes: Of `multiprocessing`, in the order of their ranks.
+    """
+    ranks = _Ranks()
+    ranks.left = {rank: _Started(process.pid) for rank, process in enumerate(processes)}
+    for number in _PASSED_ON:
+        signal.signal(number, lambda number, _frame: ranks.pass_on(number))
+    code = _measured(plan, ranks)
+    sys.stdout.flush()
+    os._exit(128 - code if code < 0 else code)
+
+
+def report_end(plan: Plan, rank: int, code: int) -> None:
+    """Report how a rank ended, where it cannot have reported that itself."""
+    if code < 0:
+        _tell(plan, _killed(plan, rank, -code))
+    elif code > 0 and code not in _TOLD_CODES:
+        _tell(plan, _gone(plan, rank, f"ended with code {code}"))
+
+
 def own_rank() -> int | None:
     """Of this process; None in one that has to start them. Nobody below learns of it."""
+    os.environ.pop(RANKS_VARIABLE, None)
     text = os.environ.pop(RANK_VARIABLE, "")
     return int(text) if text.isdecimal() else None
+
+
+def own_argv(argv: tuple[str, ...], rank: int) -> tuple[str, ...]:
+    """Return the arguments of a rank where its launcher gives the local rank as the first of them."""
+    name = argv[0].partition("=")[0] if argv else ""
+    return (f"{name}={rank}", *argv[1:]) if name in _BY_OPTION else argv
 
 
 def tell_exit(plan: Plan, rank: int, code: int) -> None:
@@ -122,11 +158,19 @@ def _kill(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
+@dataclass(slots=True)
+class _Started:
+    """A process that was started by the script."""
+
+    pid: int
+    returncode: int | None = None
+
+
 class _Ranks:
     """The processes that have not ended yet."""
 
     def __init__(self) -> None:
-        self.left: dict[int, subprocess.Popen[bytes]] = {}
+        self.left: dict[int, subprocess.Popen[bytes] | _Started] = {}
         self.asked = False
         """Somebody has asked for the end of all of it."""
         self._sent: list[int] = []
@@ -134,7 +178,7 @@ class _Ranks:
     def start(self, count: int) -> None:
         """Start all of them; what was sent meanwhile reaches the later ones too."""
         for rank in range(count):
-            self.left[rank] = process = _started(rank)
+            process = self.left[rank] = _started(rank)
             for number in tuple(self._sent):
                 _kill(process.pid, number)
 

@@ -13,7 +13,7 @@ import time
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from autotune import sdk
 from autotune.errors import BackendError
@@ -24,6 +24,7 @@ from autotune.model.facts import OPTION, TOLD, RunFacts
 from autotune.model.supported import UNSUPPORTED, torch_refusal
 from autotune.model.trial import CEILINGS, NO_COMMUNICATION
 from autotune.protocol.disturbed import Listener
+from autotune.protocol.rank_log import RankWriter, file_name
 from autotune.source.loops import CARRIED, COLLECTED, OWN_GRADIENT, STEP_COUNTED
 from autotune.trial.actuators.framework_keywords import Keywords
 from autotune.trial.actuators.garbage_collector import Collector
@@ -32,10 +33,12 @@ from autotune.trial.actuators.model_exports import Exports
 from autotune.trial.actuators.patches import Patches
 from autotune.trial.actuators.readings import Readings
 from autotune.trial.actuators.withdrawal import Withdrawal
-from autotune.trial.distributed import Distributed
+from autotune.trial.entry import ranks
+from autotune.trial.entry.spawned_ranks import Spawning
 from autotune.trial.hooks.data.h2d_copies import Copies
 from autotune.trial.hooks.data.loader import Loader
 from autotune.trial.hooks.data.worker_watch import WorkerWatch
+from autotune.trial.hooks.distributed.settings import Distributed
 from autotune.trial.hooks.libraries.frameworks import Frameworks
 from autotune.trial.hooks.model.compiling import Compile
 from autotune.trial.hooks.model.rng_usage import LoopDraws
@@ -45,6 +48,8 @@ from autotune.trial.hooks.step.optimizer import Optimizer
 from autotune.trial.loop import assignments
 from autotune.trial.loop.constants import Constants
 from autotune.trial.loop.schedules import Schedules
+from autotune.trial.measure.communication import Communication
+from autotune.trial.measure.rank_recorder import RankRecorder
 from autotune.trial.measure.recorder import Recorder
 from autotune.trial.measure.step_counter import Boundary
 from autotune.trial.records.objects import attribute_of
@@ -78,8 +83,8 @@ _MOST_AWAITED = 4
 _THREADS_NS = 5_000_000_000
 """Training in another thread for so long, and none in the script's own, is all that there is."""
 _IN_A_THREAD = (
-    "no optimizer step was seen in the script's main thread, but in another one that it started: training in "
-    "threads cannot be measured yet, so the training function has to be called directly"
+    "no optimizer step was seen in the script's main thread, but in another one that it started: "
+    "training in threads cannot be measured; call the training function directly"
 )
 _WHERE_BUILT = frozenset(
     {
@@ -222,6 +227,38 @@ class Session:
         # Before everything else that waits for torch: what it would touch may not be there.
         self.hooks.on("torch", self._check_torch)
 
+    def watch_rank(self, rank: int) -> None:
+        """Log every step of this rank, where several processes train together."""
+        writer = RankWriter(Path(self.plan.trial_dir, file_name(rank)))
+        self.recorder.rank = RankRecorder(writer, self.memory, self.faults, ranks=self.state.ranks)
+        self.state.keeps_losses = True
+        self.hooks.on("torch", self._watch_communication)
+
+    def _watch_communication(self, torch: Any) -> None:
+        rank = self.recorder.rank
+        if rank is not None:
+            communication = Communication(self.state, self.undo, lambda: self.memory.on_cuda)
+            self._guarded("communication", lambda: rank.watch(torch, communication))
+
+    def joins(self, rank: int, count: int) -> None:
+        """Become one of several ranks, which the script starts by itself."""
+        if self.plan.ranks == count:
+            return
+        self.plan = replace(self.plan, ranks=count)
+        self.state.ranks = count
+        self.recorder.probe = self.recorder.ceilings = None
+        torch = sys.modules.get("torch")
+        if self._distributed is not None and torch is not None:
+            self._distributed.install(torch)
+        if self.plan.measure:
+            self.watch_rank(rank)
+
+    def waits_for(self, processes: Sequence[Any]) -> NoReturn:
+        """Leave measuring to rank 0 of these, and end with them."""
+        if self.channel is not None:
+            self.channel.close()
+        ranks.wait_for(replace(self.plan, ranks=len(processes)), processes)
+
     def begin(self) -> None:
         """Register what waits for the script's own imports; imports nothing itself."""
         self.constants.install(self.undo)
@@ -234,6 +271,8 @@ class Session:
             self.hooks.on("torch", lambda torch: self._guarded("seeds", lambda: seeds.torch(torch)))
         self.hooks.on("torch", lambda torch: self._guarded("torch", lambda: self._torch(torch)))
         self.frameworks.watch(self.hooks)
+        if self.plan.ranks == 1:
+            Spawning(self).watch()
         for change in self.plan.changes:
             spelling = change.spelling
             if not isinstance(spelling, Keyword) or spelling.target.startswith("autotune.sdk"):
@@ -286,7 +325,7 @@ class Session:
         compiling.on_own_function.append(root.drop_swapped)
         compiling.graphs.watch(losses.compiled)
         if not self.plan.measure:
-            self._guarded("worker_watch", lambda: self._watch_workers(torch))
+            self._guarded("worker_watch", lambda: self._watch_workers(torch, loader))
         loader.install(torch)
         compiling.install(torch)
         root.install(torch)
@@ -307,7 +346,7 @@ class Session:
             exports.on_aside = self._aside
             self._watch_loaders(loader)
         root.on_precision_ended = optimizer.end_scaling
-        average = "The script averages weights, which takes the digits that bf16 does not have."
+        average = "The script averages weights, which needs more digits than bf16 has."
         optimizer.on_average = functools.partial(model.weights.end, average)
         self.memory.attach(torch)
         state.capturing = lambda: self.memory.capturing
@@ -401,7 +440,7 @@ class Session:
 
     # What contradicts the search, under `apply`
 
-    def _watch_workers(self, torch: Any) -> None:
+    def _watch_workers(self, torch: Any, seam: Loader) -> None:
         """Workers that the script has none of by itself get copies of what it goes on to change."""
         wanted = {change.knob: change for change in self.plan.changes}
         by_option = "num_workers" in wanted and isinstance(wanted["num_workers"].spelling, Flag)
@@ -417,7 +456,7 @@ class Session:
             def withdraw(knob: str, reason: str) -> None:
                 self.withdrawal.withdraw(knob if knob in wanted else "num_workers", reason)
 
-            WorkerWatch(self.state, withdraw, has_own).install(torch, self.undo)
+            WorkerWatch(self.state, withdraw, has_own, seam.workers_refused).install(torch, self.undo)
 
     def _watch_loaders(self, loader: Loader) -> None:
         """Loaders of another size than those that the search has seen keep it."""
@@ -445,10 +484,11 @@ class Session:
 
     def _prepare_probe(self, torch: Any, loader: Loader, optimizer: Optimizer, root: Root) -> None:
         """What goes on after the window; imported where it is asked for alone."""
-        if self.plan.segments[0].fidelity.probe == NO_COMMUNICATION:
-            return  # the whole run is one
+        if self.plan.ranks > 1:
+            # One rank alone is no faster on cached batches: the others wait for theirs.
+            return
         if self.plan.segments[0].fidelity.probe == CEILINGS:
-            if self.plan.ranks == 1 and self.plan.visit is None:
+            if self.plan.visit is None:
                 from autotune.trial.probe.ceiling_probe import CeilingProbe
 
                 self.recorder.ceilings = CeilingProbe(self.state, torch, root, self.memory)
@@ -595,10 +635,11 @@ class Session:
         root = self._root
         if root is not None and not final:
             root.look_again()
-        if root is not None and final and self.channel is None and not root.stays:
+        is_free = final and self.channel is None and self.recorder.rank is None
+        if root is not None and is_free and not root.stays:
             # A training that is not measured has no more use for us in its model.
             root.release()
-        if final and self.channel is None:
+        if is_free:
             self._guarded("release", self._let_go)
         if final and self.plan.status_path:
             self._guarded("status", lambda: self._write_status(readings))

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from autotune.trial.actuators.visit import Visiting
     from autotune.trial.actuators.withdrawal import Withdrawal
     from autotune.trial.hooks.data.loader import Loader
+    from autotune.trial.measure.rank_recorder import RankRecorder
     from autotune.trial.probe.bottleneck_probe import Probe
     from autotune.trial.probe.ceiling_probe import CeilingProbe
     from autotune.trial.probe.nsight_capture import Capture
@@ -123,6 +124,8 @@ class Recorder:
         self.unseen: Callable[[], str] = str
         """Why a run had no step, as far as that is known."""
         self.loader: Loader | None = None
+        self.rank: RankRecorder | None = None
+        """Logs every step of this rank, where several processes train together."""
         self.probe: Probe | Capture | None = None
         """Goes on after the window, where that was asked for."""
         self.ceilings: CeilingProbe | None = None
@@ -227,6 +230,8 @@ class Recorder:
 
     def step(self, row: Row, loss: Any, batches: int) -> None:
         """One step has ended."""
+        if self.rank is not None:
+            self.rank.step(row, loss)
         if self._begin_ns and row[0] < min(self._next_check_ns, self._next_level_ns) and self._is_usual(row):
             assert self._channel is not None
             self._channel.step(row)
@@ -257,9 +262,8 @@ class Recorder:
 
     def calm_until_ns(self, now: int) -> int:
         """When an open window is looked at next; 0 where each step may be one to decide at."""
-        if not (
-            self._begin_ns and self._decided is None and self._accepted and self.on_host and self.measures
-        ):
+        may = self._begin_ns and self._decided is None and self._accepted and self.on_host and self.measures
+        if not may or self.rank is not None:
             return 0
         look_ns = self._next_level_ns if self._has_queue else now + _CALM_NS
         return min(self._next_check_ns, look_ns)

@@ -492,7 +492,7 @@ class Boundary:
 
     def _loss(self, losses: list[tuple[Any, float]]) -> Any:
         """The step's loss as a number where that costs nothing, else as what is to be read later."""
-        if not losses or not self._recorder.measures:
+        if not losses or not self._state.keeps_losses:
             return None
         optimizer = self.optimizer
         if optimizer is not None and optimizer.closure:

@@ -18,10 +18,9 @@ Row = tuple[int, int, int, int, int]
 
 
 class Forming:
-    """What `autotune.statistics.intervals.form_blocks` gives of the same steps, each of them gone through
-    once.
+    """The blocks of `autotune.statistics.intervals.form_blocks`, computed as steps arrive.
 
-    A window is looked at some ten times, and the longer it is the more of it was there before.
+    A window is evaluated some ten times; each step is processed once.
 
     Args:
         begin_ns: When the window began.

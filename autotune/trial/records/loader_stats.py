@@ -68,6 +68,8 @@ class Record:
         self.takes_one = False
         """Batches are of one sample, which a collate function of the script's own hands over as it is."""
         self.shared_handle = ""
+        self.shares: tuple[int, ...] = ()
+        """Of a stream: samples of a pass, and of each of two workers."""
         self.recent: deque[int] = deque(maxlen=_RECENT)
         self.pins = False
         """Its batches lie in pinned memory."""

@@ -51,6 +51,6 @@ class Children:
             return ""
         processes = "a process" if self.started == 1 else f"{self.started} processes"
         return (
-            f"no optimizer step was seen in the script's own process, which started {processes}: training in "
-            f"processes that a script starts by itself cannot be measured yet"
+            f"no optimizer step was seen in the script's own process, which started {processes}: training "
+            "in processes that the script starts cannot be measured"
         )

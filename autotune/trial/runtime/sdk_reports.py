@@ -73,6 +73,6 @@ def stands_still(
     if any(type(other) is int and other * wanted == default for other in others):
         return ""
     return (
-        f"Every step is said to have taken {default} samples, with {name}={wanted} as well, so the rate is "
-        f"not known: tell autotune.step() of what a step took (and call parts of a step micro_batch)."
+        f"Every step reports {default} samples, with {name}={wanted} as well, so the rate is not known: "
+        "pass the samples of each step to autotune.step()."
     )

@@ -297,6 +297,16 @@ def training(folder: Path, uid: str, *, window_s: float = 0.2) -> Assignment:
 
 
 @contextlib.contextmanager
+def closing_all(*descriptors: int) -> Iterator[None]:
+    """Close descriptors at the end."""
+    try:
+        yield
+    finally:
+        for each in descriptors:
+            os.close(each)
+
+
+@contextlib.contextmanager
 def trial_left_clean(uid: str) -> Iterator[Path]:
     """The trial's temporary folder; with its processes it is gone afterwards, whatever happened."""
     temporary = temporary_folder(uid)

@@ -8,13 +8,12 @@ from unittest import mock
 
 from autotune.store.journal import Journal
 from faultbed.common import Case, Child, Count, dice
-from faultbed.search import begin, entries, lived, losses, undisturbed
+from faultbed.search import LIFE_S, begin, entries, lived, losses, undisturbed
 
 NAME = "drivers"
 TITLE = "drivers killed at the borders of the journal"
 SEARCHES = 60
 KILLS = 10
-LIFE_S = 60.0
 LIVES = 40
 
 

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from faultbed.common import (
     Count,
     assignment,
     carrying,
+    closing_all,
     dice,
     gone_after,
     tree_hash,
@@ -34,11 +36,11 @@ TITLE = "process trees killed"
 PROMISE_S = 2.0
 """After so long nothing may be left."""
 
-DEADLINE_S = 4.0
-IN_GRACE_S = 0.8
-"""So long after its deadline a trial that does not end by itself is being given its grace."""
+GRACE_S = 60.0
+"""Grace of a trial whose runner is killed within it: longer than a busy machine delays the kill."""
 
-HOLDS_S = 6.0
+WAIT_S = 120.0
+"""Bound of every wait for an event that has to come."""
 
 SHAPES = ("forks", "session", "daemon", "deaf", "workers", "breeds", "bare", "rabbits", "hostile")
 VICTIMS = (
@@ -96,7 +98,9 @@ def run(case: Case, folder: Path, *, promise_s: float = PROMISE_S) -> Count:
     command = (sys.executable, "-S", str(TRIALS / "tree.py"), str(case["shape"]), uid, writes)
     late = case["victim"] == "runner in grace"
     forked = bool(case.get("forked"))
-    made = assignment(project, uid, deadline_s=DEADLINE_S if late else 60.0)
+    made = assignment(project, uid, setup_s=2 * WAIT_S, deadline_s=3 * WAIT_S)
+    held, holds = os.pipe()
+    ordered, orders = os.pipe()
     if forked:
         # Forked is what runs under our part of the process, so the tree is a script of the user's here.
         script = _script_of(folder)
@@ -104,15 +108,19 @@ def run(case: Case, folder: Path, *, promise_s: float = PROMISE_S) -> Count:
         made = replace(made, launch=launch, start=Start.FORK)
 
     def trial() -> list[str]:
+        for end in (holds, orders):
+            os.close(end)
         if case["victim"] == "runner, pipe kept":
-            _fork_beside()
+            _fork_beside(held)
         runner = LocalRunner(
             study_dir=folder / "study",
             isolation=isolation,
             command=None if forked else lambda _: command,
             space_floor_bytes=1,
             loaded=(),
+            **({"grace_s": GRACE_S} if late else {}),
         )
+        threading.Thread(target=lambda: os.read(ordered, 1) and runner.stop(), daemon=True).start()
         ends = list(runner.run(made))
         runner.close()
         wanted = Start.FORK if forked else Start.COLD
@@ -121,28 +129,36 @@ def run(case: Case, folder: Path, *, promise_s: float = PROMISE_S) -> Count:
         ] + [f"started {ended.start.value}" for ended in ends if ended.start is not wanted]
 
     count = Count(injected=1)
-    with trial_left_clean(uid), Child(trial, folder / "runner.log") as runner:
+    place = folder / "study" / "trials" / uid
+    with (
+        trial_left_clean(uid),
+        closing_all(held, holds, ordered, orders),
+        Child(trial, folder / "runner.log") as runner,
+    ):
         guards = _guards(runner.pid, uid)
         server = int(process_tree.stat_fields(guards[0])[1]) if forked and guards else 0
-        begun = time.monotonic()
-        if not case["starting"] and not until((folder / "study" / "trials" / uid / "ready").exists, 30.0):
+        if not case["starting"] and not until((place / "ready").exists, WAIT_S):
             count.notes.append("the trial did not start")
             return count
         time.sleep(draw.random() * 0.3)
         if late:
-            time.sleep(max(0.0, begun + DEADLINE_S + IN_GRACE_S - time.monotonic()))
+            os.write(orders, b"s")
+            script = process_tree.descendants(guards[1])[0]
+            if not until(lambda: (place / "asked").exists() or not process_tree.start_ticks(script), WAIT_S):
+                count.notes.append("the trial was not asked to end")
+                return count
         victims = _victims(str(case["victim"]), runner.pid, guards, uid, server)
         for pid, number in victims:
             process_tree.send([pid], number)
         runner_lives = "runner" not in case["victim"]
         count.seconds, left = gone_after(uid, promise_s)
         # What changes its number all the time may be missed by a look; it holds a lock.
-        alive = folder / "study" / "trials" / uid / "alive"
+        alive = place / "alive"
         gone = until(lambda: not _is_locked(alive), max(0.1, promise_s - count.seconds))
         count.survivors = len(left) + (not gone)
         if not gone:
             count.notes.append("what leaves another one in its place is left")
-        if runner_lives and not runner.wait(20.0):
+        if runner_lives and not runner.wait(WAIT_S):
             count.notes.append("the runner did not come back")
         elif runner_lives and (not runner.answer or "measured" in runner.answer or len(runner.answer) > 1):
             count.notes.append(f"the runner said {runner.answer!r}")
@@ -150,6 +166,7 @@ def run(case: Case, folder: Path, *, promise_s: float = PROMISE_S) -> Count:
             count.survivors += 1
             count.notes.append("the fork server is left")
             process_tree.send([server], signal.SIGKILL)
+        alive.unlink(missing_ok=True)
         if left:
             count.notes.append(f"{len(left)} left after {promise_s:.0f} s: {_names(left)}")
     if tree_hash(project.parent) != before:
@@ -158,14 +175,18 @@ def run(case: Case, folder: Path, *, promise_s: float = PROMISE_S) -> Count:
     return count
 
 
-def _fork_beside() -> None:
-    """This program forks once a trial runs, as one may that we are only a part of: what is open stays so."""
+def _fork_beside(held: int) -> None:
+    """This program forks once a trial runs, as one may that we are only a part of: what is open stays so.
+
+    Args:
+        held: The fork ends when the other end of this pipe is closed.
+    """
     begin = Running.__post_init__  # the moment that is meant
 
     def begun(running: Running) -> None:
         begin(running)
         if os.fork() == 0:
-            time.sleep(HOLDS_S)
+            os.read(held, 1)
             os._exit(0)
 
     Running.__post_init__ = begun  # in this process alone, which ends here
@@ -203,7 +224,7 @@ def _guards(runner: int, uid: str) -> list[int]:
         found[:] = [p for p in process_tree.descendants(runner) if p in marked]
         return len(found) >= 2
 
-    until(both, 20.0)
+    until(both, WAIT_S)
     return found[:2]
 
 

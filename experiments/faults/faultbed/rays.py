@@ -242,7 +242,7 @@ def _lost_cluster(folder: Path) -> Count:
         count.facts = {"ended": found.get("error") or found.get("stopped") or f"signal {driver.signal}"}
         if not head:
             count.notes.append("there was no head")
-        said_so = "does not answer any more" in str(found.get("message"))
+        said_so = "no longer answers" in str(found.get("message"))
         if not (in_time and said_so and (home / "best.yaml").exists()):
             count.notes.append(f"it ended with {found!r}, signal {driver.signal}, in time: {in_time}")
     finally:

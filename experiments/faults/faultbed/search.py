@@ -18,6 +18,7 @@ from unittest import mock
 
 from autotune.clock import Clock, SimulatedClock
 from autotune.driver import sync, tune
+from autotune.driver.deadline_watchdog import HardWall
 from autotune.errors import AutotuneError
 from autotune.inspection.script import script_facts
 from autotune.launch.fake import COMPUTE_BOUND, FakeRunner
@@ -36,6 +37,8 @@ KNOBS = {
     "num_workers": (0, 2, 4),
 }
 BUDGET_S = 900.0
+LIFE_S = 600.0
+"""Bound of one life of a driver on a busy machine; a quiet one needs a few seconds."""
 WORLD = replace(
     COMPUTE_BOUND,
     load_s=0.0004,
@@ -165,8 +168,12 @@ def lived(
 
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(tune, "LocalRunner", make_runner))
+        # What else runs on this machine must not change the course of a search.
+        stack.enter_context(mock.patch.object(tune.LoadCheck, "of_machine", return_value=None))
         if runner is None:
             stack.enter_context(mock.patch.object(tune, "SystemClock", return_value=clock))
+            # It counts real seconds, of which a busy machine needs more than the simulated budget has.
+            stack.enter_context(mock.patch.object(HardWall, "start", return_value=None))
         if sink is not None:
             stack.enter_context(mock.patch.object(sync, "mlflow_sink", return_value=sink()))
         acknowledged = notes(home) / "acknowledged"
@@ -207,7 +214,7 @@ def undisturbed(folder: Path, seed: int) -> dict[str, Any]:
         place = folder.parent / f"undisturbed-{seed}-{os.getpid()}"
         home = begin(place, seed=seed)
         with Child(lambda: lived(home), place / "driver.log") as child:
-            child.wait(120.0)
+            child.wait(LIFE_S)
             found = child.answer
         if not found or "picks" not in found:
             message = (

@@ -10,7 +10,7 @@ from autotune.launch.guard import process_tree
 from autotune.launch.process import LocalRunner
 from autotune.model import wire
 from faultbed.common import TRIALS, Case, Child, Count, dice, end_all, gone_after
-from faultbed.search import WORLD, begin, entries, lived, losses, running
+from faultbed.search import LIFE_S, WORLD, begin, entries, lived, losses, running
 
 NAME = "signals"
 TITLE = "signals to the driver"
@@ -50,7 +50,7 @@ def sample() -> list[Case]:
     return [{"key": name, "signal": name, "hangs_from": 1} for name in (*SIGNALS, *OTHERS, *WHOLE)]
 
 
-def run(case: Case, folder: Path, *, patches: tuple[Any, ...] = ()) -> Count:
+def run(case: Case, folder: Path, *, patches: tuple[Any, ...] = (), promise_s: float = PROMISE_S) -> Count:
     """One search with real processes, one signal."""
     what, hangs_from = str(case["signal"]), int(case["hangs_from"])
     name = OTHERS.get(what) or WHOLE.get(what, what)
@@ -70,7 +70,7 @@ def run(case: Case, folder: Path, *, patches: tuple[Any, ...] = ()) -> Count:
 
     count = Count(injected=1)
     with Child(life, folder / "driver.log") as driver:
-        uid = running(home, hangs_from, 60.0)
+        uid = running(home, hangs_from, LIFE_S)
         if not uid:
             count.notes.append("the trial did not start: " + (folder / "driver.log").read_text()[-300:])
             return count
@@ -88,11 +88,11 @@ def run(case: Case, folder: Path, *, patches: tuple[Any, ...] = ()) -> Count:
                 driver.kill(signal.SIGTERM)
             while what == "SIGTERM again and again" and entries(home)[-1].kind != "stopped":
                 driver.kill(signal.SIGTERM)
-                if driver.wait(AGAIN_S) or time.monotonic() - begun > PROMISE_S:
+                if driver.wait(AGAIN_S) or time.monotonic() - begun > promise_s:
                     break
-            in_time = driver.wait(PROMISE_S)
+            in_time = driver.wait(promise_s)
             count.seconds = time.monotonic() - begun
-            count.survivors = len(gone_after(uid, 2.0)[1])
+            count.survivors = len(gone_after(uid, max(2.0, promise_s - count.seconds))[1])
         finally:
             end_all(uid)
     if not in_time:

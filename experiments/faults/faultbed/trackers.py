@@ -23,7 +23,7 @@ from autotune.store.journal import Journal
 from autotune.store.outbox import MLFLOW
 from faultbed.common import Case, Child, Count, until
 from faultbed.fake_mlflow import MODES, FakeMlflow
-from faultbed.search import STUDY_ID, WORLD, Steady, begin, lived, notes, write_line
+from faultbed.search import LIFE_S, STUDY_ID, WORLD, Steady, begin, lived, notes, write_line
 
 NAME = "trackers"
 TITLE = "MLflow failing"
@@ -79,15 +79,17 @@ class Paced(Runner):
         self._inner.stop()
 
 
-def run(case: Case, folder: Path, *, patches: tuple[Any, ...] = ()) -> Count:
+def run(
+    case: Case, folder: Path, *, patches: tuple[Any, ...] = (), longest_s: float = LONGEST_TRIAL_S
+) -> Count:
     """One search with an ill tracker, then `autotune sync` with a healthy one."""
     import mlflow  # noqa: F401 (its import must not fall into the search)
 
     with mock.patch.dict(os.environ, {"MLFLOW_HTTP_REQUEST_TIMEOUT": str(case["timeout_s"])}):
-        return _run(case, folder, patches)
+        return _run(case, folder, patches, longest_s)
 
 
-def _run(case: Case, folder: Path, patches: tuple[Any, ...]) -> Count:
+def _run(case: Case, folder: Path, patches: tuple[Any, ...], longest_s: float) -> Count:
     folder.mkdir(parents=True, exist_ok=True)
     mode, count = str(case["mode"]), Count(injected=1)
     server = FakeMlflow(folder / "artifacts", mode, after=int(case["after"]), delay_s=float(case["delay_s"]))
@@ -95,7 +97,7 @@ def _run(case: Case, folder: Path, patches: tuple[Any, ...]) -> Count:
     gate, asked = folder / "gate", notes(home) / "asked_by"
 
     def search() -> dict[str, Any]:
-        until(gate.exists, 60.0)
+        until(gate.exists, LIFE_S)
         with mock.patch.object(http.client.HTTPConnection, "putrequest", _noting(asked)):
             around = [mock.patch.object(tune, "FLUSH_S", float(case["flush_s"])), *patches]
             return lived(home, runner=_paced, sink=None, patches=around)
@@ -105,7 +107,7 @@ def _run(case: Case, folder: Path, patches: tuple[Any, ...]) -> Count:
         server.start()
         gate.touch()
         begun = time.monotonic()
-        ended = driver.wait(180.0)
+        ended = driver.wait(LIFE_S)
         count.seconds = time.monotonic() - begun
         found = driver.answer or {}
     if not ended or "picks" not in found:
@@ -117,7 +119,7 @@ def _run(case: Case, folder: Path, patches: tuple[Any, ...]) -> Count:
     durations = [float(text) for text in _read(notes(home) / "durations")]
     # The first pause holds the beginning of the search, the store's opening among it.
     slowest = max(durations[1:], default=0.0)
-    if slowest > LONGEST_TRIAL_S:
+    if slowest > longest_s:
         count.notes.append(f"a trial took {slowest:.2f} s")
     count.facts = {
         "unsent": found["unsent"],

@@ -15,11 +15,10 @@ from unittest import mock
 from autotune.launch.guard import namespace
 from autotune.store.journal import BALLAST_BYTES, Journal
 from faultbed.common import Case, Child, Count, dice
-from faultbed.search import begin, entries, lived, losses, undisturbed
+from faultbed.search import LIFE_S, begin, entries, lived, losses, undisturbed
 
 NAME = "writes"
 TITLE = "write errors"
-LIFE_S = 60.0
 DISK_BYTES = BALLAST_BYTES + (6 << 20)
 SEED = 1
 ERRORS = {
@@ -69,7 +68,7 @@ def run(case: Case, folder: Path) -> Count:
 def can_mount() -> bool:
     """Whether this user may have a small disk of their own."""
     with Child(lambda: namespace._own_namespace() or True, Path(os.devnull)) as child:  # noqa: SLF001 (the way trials go)
-        child.wait(10.0)
+        child.wait(LIFE_S)
         return child.answer is True
 
 

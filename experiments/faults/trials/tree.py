@@ -48,6 +48,16 @@ def daemon(then=rest):
     os.waitpid(fork(middle), 0)
 
 
+def bare():
+    """A daemon that has lost its environment when this returns."""
+    fork()
+    read, write = os.pipe()  # closed by exec
+    daemon(without_environment)
+    os.close(write)
+    os.read(read, 1)
+    os.close(read)
+
+
 def without_environment():
     os.execve(sys.executable, [sys.executable, "-S", __file__, "rests", TOKEN, "no"], {})
 
@@ -66,14 +76,15 @@ def breeds():
 def rabbits():
     """Processes that leave another one in their place at once: in a list of them the next one is missing.
 
-    They hold a lock as long as one of them lives, and give up by themselves at last.
+    They hold a lock as long as one of them lives. They end by themselves at last, or when its file is gone.
     """
-    file = os.open(Path(os.environ["AUTOTUNE_PLAN"]).with_name("alive"), os.O_RDWR | os.O_CREAT)
+    alive = Path(os.environ["AUTOTUNE_PLAN"]).with_name("alive")
+    file = os.open(alive, os.O_RDWR | os.O_CREAT)
     fcntl.flock(file, fcntl.LOCK_EX)
-    end_s = time.monotonic() + 15.0
+    end_s = time.monotonic() + 60.0
 
     def run():
-        while time.monotonic() < end_s:
+        while time.monotonic() < end_s and alive.exists():
             if os.fork():
                 os._exit(0)
 
@@ -100,7 +111,7 @@ SHAPES = {
     "deaf": lambda: (deaf(), fork(), fork(in_own_session)),
     "workers": workers,
     "breeds": lambda: (fork(breeds), daemon(breeds)),
-    "bare": lambda: (fork(), daemon(without_environment)),
+    "bare": bare,
     "rabbits": rabbits,
     "hostile": lambda: (deaf(), fork(), workers(), daemon(), daemon(breeds)),
     "rests": rest,
@@ -109,10 +120,14 @@ SHAPES = {
 if WRITES == "yes":
     write_outside()
 SHAPES[SHAPE]()
-# A trial's TMPDIR may be seen by the trial alone.
-Path(os.environ["AUTOTUNE_PLAN"]).with_name("ready").touch()
 if SHAPE in ("daemon", "bare", "rabbits"):
     fork()
+# A trial's TMPDIR may be seen by the trial alone.
+PLACE = Path(os.environ["AUTOTUNE_PLAN"])
+if signal.getsignal(signal.SIGTERM) == signal.SIG_IGN:
+    # Its children ignore the request; it does as well, and notes it.
+    signal.signal(signal.SIGTERM, lambda *_: PLACE.with_name("asked").touch())
+PLACE.with_name("ready").touch()
 while True:
     # As a loader does: a worker that died ends the training.
     pid, _ = os.wait()

@@ -124,7 +124,7 @@ def test_a_script_that_fails_before_its_first_step_ends_with_3_its_error_and_wha
     assert data["error"]["kind"] == "ScriptError"
     assert "RuntimeError: the fake script is broken" in data["error"]["message"]
     assert (data["knobs"], data["flags"][0]["names"]) == ([], ["--batch-size"])
-    assert "train.py fails without any change of ours" in err
+    assert "train.py fails unchanged" in err
     code, out, err = cli("inspect", "train.py")
     assert (code, err.count("error:")) == (3, 1)
     assert [line.split()[0] for line in out.splitlines()][:3] == ["script", "options", "framework"]
@@ -202,7 +202,7 @@ def test_a_run_that_is_stopped_ends_as_a_search_would(cli, written, runs, monkey
     monkeypatch.setattr(runs, "world_now", World(name="broken", broken=True))
     data, _err = told(cli)
     assert data["exit"] == code
-    assert "stopped before it had shown anything" in data["error"]["message"]
+    assert "was stopped before its first step" in data["error"]["message"]
 
 
 def test_what_is_looked_at_is_a_measurement_where_the_run_was_long_enough(written):

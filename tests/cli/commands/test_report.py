@@ -312,7 +312,7 @@ def test_advice_is_the_same_on_the_screen_the_page_in_markdown_and_for_programs(
 
 def test_advice_is_of_the_script_that_was_searched_whatever_became_of_it(cli, advised):
     script, _folder, (hint,) = advised
-    said = "train.py is no longer as it was searched; these lines are those of then"
+    said = "train.py has changed since the search; these lines are the searched version"
     assert said not in cli("show")[1]
     script.write_text("# edited\n" * 20 + SLOW)
     out = cli("show")[1]

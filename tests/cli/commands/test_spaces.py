@@ -115,7 +115,7 @@ def test_permission_reaches_the_space(cli, mine, tune):
     assert "reorder" in spec.space.knobs
     code, _out, err = cli(*search, "--allow", "threads,reorder")
     assert code == 2
-    assert "threads: it leaves the training as it is and needs no permission" in err
+    assert "threads: it leaves the training unchanged and needs no permission" in err
 
 
 def test_the_bound_of_a_space_is_the_searchs_and_the_tighter_one_holds(cli, mine, tune):
@@ -159,5 +159,5 @@ def test_a_dry_run_shows_which_space_and_what_is_not_read_back(cli, mine, monkey
 
 def test_a_dry_run_names_values_that_cannot_be_had_here(cli, script, tune):
     search = ("search", "--script", "train.py", *REST, "--dry-run")
-    assert "\nnot for this script on this machine: precision=fp16\n" in cli(*search)[1]
+    assert "\nnot applicable here: precision=fp16\n" in cli(*search)[1]
     assert json.loads(cli(*search, "--json")[1])["not_here"] == ["precision=fp16"]

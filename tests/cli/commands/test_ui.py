@@ -41,7 +41,10 @@ server.serve_forever()
 """Stands in for `python -m autotune.cli.mlflow_app`."""
 
 
-def found(monkeypatch: pytest.MonkeyPatch, uri: str, paths: dict[str, str]) -> None:
+def found(
+    monkeypatch: pytest.MonkeyPatch, uri: str, paths: dict[str, str], report: Path | None = None
+) -> None:
+    monkeypatch.setattr(ui, "_report", lambda *_more: report)
     monkeypatch.setattr("autotune.store.paths.find_study", lambda name, **more: Path("/nowhere"))
     monkeypatch.setattr("autotune.driver.sync.study_paths", lambda path, **more: (uri, paths))
 
@@ -169,8 +172,9 @@ def test_a_server_that_ends_while_it_is_looked_at_has_failed_unless_it_ended_in_
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGHUP)) == before
 
 
+@pytest.mark.parametrize("page", [None, "table"])
 def test_the_browser_gets_a_link_of_its_own_and_no_secret_is_in_a_command_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], page: ui.Page | None
 ) -> None:
     noted = tmp_path / "noted"
     note = f"open({str(noted)!r}, 'w').write(repr(sys.argv) + os.environ['AUTOTUNE_UI_KEYS'])"
@@ -178,14 +182,19 @@ def test_the_browser_gets_a_link_of_its_own_and_no_secret_is_in_a_command_line(
     monkeypatch.setattr(mlflow_server, "START_S", 20.0)
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
-    found(monkeypatch, "postgresql://me:canary-pass@host/db", {"answer": "/#/a", "table": "/#/t"})
-    assert ui.ui(None, page="table") == 0
+    pages = {"answer": "/#/a", "table": "/#/t"}
+    found(monkeypatch, "postgresql://me:canary-pass@host/db", pages, tmp_path / "report.html")
+    assert ui.ui(None, page=page) == 0
     arguments, _, text = noted.read_text().partition("]")
     keys = Keys.from_text(text)
     links = [line.split() for line in capsys.readouterr().out.splitlines()]
     base = links[0][1].partition(f"/{keys.place}/")[0]
-    assert links == [["answer", f"{base}{keys.link(0)}#/a"], ["table", f"{base}{keys.link(1)}#/t"]]
-    assert opened == [f"{base}{keys.link(2)}#/t"]
+    names, addresses = zip(*links, strict=True)
+    assert names == ("report", "answer", "table"), "the report is first"
+    codes = [address.removeprefix(f"{base}/{keys.place}/") for address in (*addresses, *opened)]
+    assert [code[22:] for code in codes] == ["", "#/a", "#/t", "#/t" if page else ""]
+    assert sorted(code[:22] for code in codes) == sorted(keys.codes), "each link works once"
+    assert {code[:22] for code in codes if "#" not in code} == set(keys.report_codes)
     assert not any(secret in arguments for secret in ("canary-pass", keys.place, keys.cookie, *keys.codes))
 
 
@@ -203,7 +212,9 @@ from autotune.driver import sync
 from autotune.store import paths
 paths.find_study = lambda name, **more: Path("/nowhere")
 sync.study_paths = lambda path, **more: ("sqlite:////nowhere.db", {"answer": "/#/x"})
+from autotune.cli import ui
 from autotune.cli.main import run
+ui._report = lambda *_more: None
 sys.executable = sys.argv[1]
 sys.exit(run(["ui", "--no-open"]))
 """

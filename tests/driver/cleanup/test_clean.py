@@ -89,7 +89,7 @@ def test_profiles_that_were_asked_for_stay_until_their_study_goes(temporary: Pat
     found = clean.find()
     assert kinds(found) == [("one", "trials"), ("one", "caches"), ("one", "caches")]
     assert found.leftovers[0].size_bytes < 50_000
-    assert found.kept == {"one": "its profiles stay until the study goes"}
+    assert found.kept == {"one": "its profiles are kept with the study"}
     assert clean.remove(found) == {}
     assert {p.name for p in (folder / "trials").iterdir()} == {"t0007-a1-bbbbbb", "t0008-a1-cccccc"}
     assert clean.find() == clean.Found(leftovers=())
@@ -147,7 +147,7 @@ def test_a_study_that_begins_to_run_after_the_question_is_left_alone(temporary: 
     ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "held\n"
-        assert clean.remove(found) == {str(folder): "a search has begun to write to it"}
+        assert clean.remove(found) == {str(folder): "a search is writing to it"}
         assert (folder / "trials").is_dir()
         other.communicate("")
 

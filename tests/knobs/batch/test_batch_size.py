@@ -40,14 +40,17 @@ class TestBatchSize(KnobContract):
         (facts(run=run(loader=None)), "No training DataLoader"),
         (by_option(samples_source="input", inputs=InputFacts(said=12)), "has the size 12 of its batch_size"),
         (by_option(samples_source="input", inputs=replace(SEEN, calls_per_backward=19.0)), "are 19 calls"),
-        (by_option(samples_source="input", optimizer=CLOSURE), "its own affair"),
-        (by_option(samples_source=TOLD, optimizer=CLOSURE), "own affair, so what another batch size does"),
-        (by_option(samples_source=TOLD, inputs=InputFacts(said=12)), "what another batch size does cannot"),
+        (by_option(samples_source="input", optimizer=CLOSURE), "decides how many batches"),
+        (by_option(samples_source=TOLD, optimizer=CLOSURE), "per step, so the effect of another batch size"),
+        (
+            by_option(samples_source=TOLD, inputs=InputFacts(said=12)),
+            "the effect of another batch size cannot",
+        ),
         (by_option(samples_source="input", inputs=InputFacts(said=512, rare_frac=0.5)), "only 50 % of the"),
-        (by_option("keep"), "could not be read off the loop"),
-        (by_option(gathers=True), "gathers what it trains on"),
-        (facts(run=replace(loader(kind="iterable"), gathers=True)), "gathers what it trains on"),
-        (facts(run=run(loader=None, loader_in_thread=True)), "in a thread of its own"),
+        (by_option("keep"), "is not visible in the loop"),
+        (by_option(gathers=True), "collects its samples"),
+        (facts(run=replace(loader(kind="iterable"), gathers=True)), "collects its samples"),
+        (facts(run=run(loader=None, loader_in_thread=True)), "in a separate thread"),
         (facts(run=loader(fetch_state=COUNTS)), "Your collate function changes what it holds (n) at c.py:4"),
     ],
 )
@@ -67,7 +70,7 @@ def test_a_sample_that_is_taken_out_of_its_batch_has_no_larger_one() -> None:
     given = facts(run=loader(batch_size=1, takes_one=True))
     reason = KNOB.refuse_spelling(Keyword(DATALOADER, "batch_size"), given)
     assert reason is not None
-    assert "would lose others" in reason
+    assert "would lose the others" in reason
 
 
 def test_a_custom_batch_sampler_leaves_only_the_scripts_option() -> None:

@@ -20,11 +20,11 @@ class TestEffectiveBatch(KnobContract):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (facts(rule="keep"), "kept, as asked"),
-        (facts(run=run(samples_source="input")), "not confirmed"),
+        (facts(rule="keep"), "kept, as requested"),
+        (facts(run=run(samples_source="input")), "not verified"),
         (
             facts(run=run(samples_source="input", loader=None, gathers=True)),
-            "gathers what it trains on while it trains",
+            "collects its samples during training",
         ),
     ],
 )

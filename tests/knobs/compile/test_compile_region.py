@@ -25,8 +25,8 @@ class TestCompileRegion(KnobContract):
         (facts(), "no repeated blocks"),
         (facts(run=run(model=None)), "No trained module"),
         (facts(run=model(blocks=replace(BLOCKS, alike=False))), "differ in size"),
-        (facts(run=replace(model(blocks=BLOCKS), own_compile=True)), "compiles by itself"),
-        (facts(run=None, script=replace(SCRIPT, hazards=("own_compile",))), "compiles by itself"),
+        (facts(run=replace(model(blocks=BLOCKS), own_compile=True)), "compiles its own regions"),
+        (facts(run=None, script=replace(SCRIPT, hazards=("own_compile",))), "compiles its own regions"),
     ],
 )
 def test_the_fact_refuses_the_knob_in_words(given, words) -> None:

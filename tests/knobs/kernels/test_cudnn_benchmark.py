@@ -20,7 +20,7 @@ class TestCudnnBenchmark(KnobContract):
     [
         (facts(), "NVIDIA devices only"),
         (facts(host=GPU_HOST, run=replace(GPU_RUN, input_shapes_vary=True)), "shapes vary"),
-        (facts(host=GPU_HOST, run=replace(GPU_RUN, deterministic=True)), "asks for deterministic"),
+        (facts(host=GPU_HOST, run=replace(GPU_RUN, deterministic=True)), "requires deterministic"),
     ],
 )
 def test_the_fact_refuses_the_knob_in_words(given, words) -> None:

@@ -23,8 +23,8 @@ class TestMpContext(KnobContract):
     ("given", "words"),
     [
         (facts(run=run(loader=None)), "No training DataLoader"),
-        (facts(script=IMPORTED), "importing this one does its work"),
-        (facts(script=IMPORTED, run=None), "importing this one does its work"),
+        (facts(script=IMPORTED), "trains on import"),
+        (facts(script=IMPORTED, run=None), "trains on import"),
         (facts(run=loader(unsendable="It holds a lock.")), "It holds a lock."),
     ],
 )
@@ -86,6 +86,6 @@ def test_constants_rule_out_workers_that_import_the_script_only_where_they_set_a
     written = ScriptConstant(name="batch_size", file="train.py", line=3, value=32)
     asked = Config({"mp_context": "spawn", "num_workers": 2, "batch_size": 64})
     plain = replace(SCRIPT, flags=(), constants=(written,))
-    assert "on the disk" in str(KNOB.settle(asked, facts(script=plain, run=loader(num_workers=2))))
+    assert "in its file" in str(KNOB.settle(asked, facts(script=plain, run=loader(num_workers=2))))
     flagged = replace(plain, flags=(ScriptFlag(names=("--batch-size",), dest="batch_size", kind="int"),))
     assert KNOB.settle(asked, facts(script=flagged, run=loader(num_workers=2))) == asked

@@ -108,3 +108,28 @@ def test_state_that_each_worker_copies_is_another_training_unless_workers_seed_i
     assert KNOB.effect_for(given) is effect
     assert KNOB.redeals(given)
     assert ("data.py:31" in KNOB.raised(given)) == (effect is Effect.TRAINING)
+
+
+STREAM = {"kind": "iterable", "shards": True}
+
+
+def test_a_stream_that_workers_do_not_share_out_whole_is_refused() -> None:
+    assert "1000 where two" in str(KNOB.refuse(facts(run=loader(**STREAM, shares=(1001, 500, 500)))))
+    assert KNOB.refuse(facts(run=loader(**STREAM, shares=(1001, 501, 500)))) is None
+
+
+@pytest.mark.parametrize(
+    ("shares", "length", "counts"),
+    [
+        ((), None, (0, 1, 2, 4, 8)),
+        ((), 800, (0, 1)),  # 25 batches of 32: rests of 2, 4 and 8 workers make 26, 28 and 32
+        ((800, 400, 400), None, (0, 1)),
+        ((800, 416, 384), None, (0, 1, 2)),
+        ((1 << 20, 1 << 19, 1 << 19), None, (0, 1, 2, 4, 8)),
+        ((32 * 1000 + 8, 16008, 16000), None, (0, 1, 2, 4, 8)),
+    ],
+)
+def test_workers_that_would_make_more_steps_of_a_pass_are_not_tried(shares, length, counts) -> None:
+    given = facts(run=loader(**STREAM, batch_size=32, shares=shares, dataset_length=length))
+    assert KNOB.domain(given) == counts
+    assert [KNOB.resolve(count, given) for count in (1, 2)] == [1, 2 if 2 in counts else None]

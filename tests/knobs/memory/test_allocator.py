@@ -27,7 +27,7 @@ class TestAllocator(KnobContract):
     ("given", "words"),
     [
         (facts(), "training runs on the CPU"),
-        (on_gpu(allocator="cudaMallocAsync"), "allocator of CUDA itself"),
+        (on_gpu(allocator="cudaMallocAsync"), "asynchronous allocator"),
         (facts(host=GPU_HOST, run=replace(GPU_RUN, loader=replace(LOADER, cuda_tensors=True))), "share"),
     ],
 )

@@ -24,7 +24,7 @@ class TestPrecision(KnobContract):
     [
         (facts(run=run(own_autocast=True)), "enters autocast itself"),
         (facts(run=model(dtypes=("float32", "float64"))), "not all float32 but float32 and float64"),
-        (facts(run=model(products=False)), "no product of matrices"),
+        (facts(run=model(products=False)), "no matrix products"),
         (facts(run=model(mkldnn=True)), "MKL-DNN's own memory layout"),
         (facts(run=run(bce_outside=True)), "BCELoss"),
         (facts(run=None, script=replace(SCRIPT, hazards=("bce_on_sigmoid",))), "BCELoss"),

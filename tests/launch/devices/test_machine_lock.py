@@ -279,7 +279,7 @@ def test_where_nothing_can_be_locked_it_is_our_turn_with_a_warning(
         ours.begin()
     assert ours.beside() == ()
     (record,) = caplog.records
-    assert "cannot be kept off" in record.getMessage()
+    assert "cannot be locked out" in record.getMessage()
 
 
 def test_a_search_of_another_account_is_waited_for_and_named(

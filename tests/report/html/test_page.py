@@ -47,6 +47,13 @@ def tree(page):
     return pages.read(page)
 
 
+def test_pages_of_mlflow_are_linked_where_a_server_shows_them(study, found, tree):
+    shown = pages.read(report_html(study, found, links={"answer": "./#/runs/1", "table": "./#/runs"}))
+    there = [(link.text, link.attributes["href"]) for link in shown.all("header")[0].all("a")]
+    assert there == [("answer", "./#/runs/1"), ("table", "./#/runs")]
+    assert "MLflow" not in tree.all("header")[0].text
+
+
 def test_the_first_screen_answers_everything(tree, study, found):
     hero = tree.by_id("answer").text
     best = found.best
@@ -463,7 +470,7 @@ def test_other_wishes_are_named_with_what_is_not_confirmed(study, found):
     again = repick(study, Wishes(max_memory_bytes=bound))
     page = report_html(study, found, repicked=again)
     hero = pages.read(page).by_id("answer").text
-    assert "Picked again from stored trials, nothing was measured" in hero
+    assert "Selected again from stored trials; nothing was measured" in hero
     assert "autotune report train-1121-1002 --max-memory" in hero
     assert "--yaml picked.yaml" in hero
     assert pages.data(page)["wishes"]["max_memory_bytes"] == bound

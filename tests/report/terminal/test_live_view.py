@@ -101,7 +101,7 @@ def test_a_single_run_is_shown_as_one_with_the_interval_of_its_window():
 def test_one_run_of_the_script_shows_the_interval_of_its_window():
     lines = seen(study(trials=study().trials[:1]))
     assert of(lines, "yours") == "100 samples/s [98, 102] within one run"
-    assert of(lines, "best") == "nothing beside your script was measured yet"
+    assert of(lines, "best") == "only your script was measured so far"
 
 
 def test_before_the_first_run_nothing_is_claimed():
@@ -134,7 +134,7 @@ def test_no_ratio_is_shown_while_the_scripts_own_rate_is_disturbed_or_unsteady()
     for runs in ((beside(own, 1.0), fast), (own, again, fast)):
         begun = study(trials=runs)
         lines = seen(begun)
-        assert of(lines, "best") == "baseline unsteady: no ratio to it is known yet"
+        assert of(lines, "best") == "baseline unsteady: its ratio is not known yet"
         assert "22.0" not in "".join(lines)
         assert "2.20x" not in "".join(lines)
         plain = progress_line(begun, fast)
@@ -181,7 +181,7 @@ def test_time_runs_between_events_and_it_is_said_what_it_went_into():
     lines = seen(study(elapsed_s=70.0), running, after_s=61)
     assert lines[0].startswith("train-1121-1002   6 trials")
     assert lines[0].endswith("7:49 left of 10 min")
-    assert of(lines, "now") == "exploring: what the models expect to be fast"
+    assert of(lines, "now") == "exploring: what the model predicts to be fast"
     assert of(lines, "time") == "[#####-------------------] 22% of the budget"
     assert of(lines, "spent") == "script 20 s, explore 2 min, other 10 s"
     assert of(lines, "  6") == "refine   num_workers=4   running 61 s"

@@ -78,7 +78,7 @@ def test_what_cannot_be_resumed_has_no_line_for_it():
 
 
 def test_why_nothing_new_was_tried_is_a_detail():
-    why = "Nothing new was tried any more, as the time left is what confirming takes."
+    why = "Nothing new was tried any more, as the time left is needed for the confirmation."
     assert why in screen(good_answer(), study(because=why), details=True)
     assert why not in screen(good_answer(), study(because=why))
 

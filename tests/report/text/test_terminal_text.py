@@ -25,8 +25,8 @@ def test_on_a_terminal_long_lines_go_on_below_their_text_and_commands_stay_whole
 
 
 def test_a_screen_before_any_answer_says_how_to_go_on():
-    text = stopped_screen(study(), reason="it was stopped")
-    assert text.startswith("No answer: it was stopped.\n")
+    text = stopped_screen(study(), reason="it was suspended")
+    assert text.startswith("No answer: it was suspended.\n")
     assert "2.00x in one run, not confirmed" in text
     assert "autotune resume train-1121-1002" in text
 

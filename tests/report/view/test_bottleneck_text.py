@@ -115,7 +115,7 @@ def test_energy_and_cost_are_rows_where_they_are_known() -> None:
     rows = dict(energy_rows(replace(made, trials=tuple(counted)), good_answer()))
     assert (
         rows["energy"]
-        == "1 J per sample, 2 J per sample for your unchanged script (of the GPU, whoever used them)"
+        == "1 J per sample, 2 J per sample for your unchanged script (of the GPU, including other processes)"
     )
     assert rows["cost"] == "5 per million samples, 10 for your unchanged script (at 3.6 an hour)"
     figures = why_figures(made, good_answer())

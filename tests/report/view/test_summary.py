@@ -163,7 +163,7 @@ def test_an_inconclusive_search_says_everywhere_what_is_likely_and_how_to_contin
 
 def test_an_inconclusive_search_without_a_candidate_counts_what_was_tried() -> None:
     answer = replace(made.inconclusive(), likely=None)
-    told = "Inconclusive: 3 other configurations of train.py tried, none is clearly faster"
+    told = "Inconclusive: 3 other configurations of train.py tried, none is confirmed to be faster"
     assert summary.headline(made.study(), answer) == told
     nothing = made.study(outcomes=made.OUTCOMES[:2])
     told = "Inconclusive: no configuration of train.py but its own was tried"

@@ -84,7 +84,7 @@ def test_a_leader_that_was_lucky_is_overtaken_by_what_it_had_kept_out() -> None:
 def test_the_run_of_a_newcomer_says_why_it_is_there() -> None:
     ended = confirmed(screened(LUCKY, "a", "b"), TRUTH)
     first, *later = (t.reason for t in ended.told(Stage.CONFIRM) if t.config == B)
-    assert first.endswith("By all runs so far it may be faster than who was confirmed first.")
+    assert first.endswith("By all runs so far it may be faster than the first finalist.")
     assert all("may be faster" not in reason for reason in later)
 
 

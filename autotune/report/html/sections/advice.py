@@ -31,8 +31,8 @@ def advice_section(view: View) -> Markup:
         Column(title="Buys"),
     )
     lead = (
-        "What no knob does, read from the script as it was searched and never changed by autotune. What it "
-        "may buy is a share of a step of your unchanged script."
+        "Lines that no knob changes, read from the searched script; autotune never edits them. The "
+        "possible gain is a share of a step of your unchanged script."
     )
     return html(
         heading("advice", "In your own code", lead),

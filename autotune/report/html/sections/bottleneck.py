@@ -66,4 +66,4 @@ def bottleneck_section(view: View) -> Markup:
         )
         for name, v in found.items()
     ]
-    return html(heading("bottleneck", "What holds it back, before and after"), chart, key, *details)
+    return html(heading("bottleneck", "What limits it, before and after"), chart, key, *details)

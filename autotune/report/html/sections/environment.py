@@ -16,5 +16,7 @@ def environment_section(view: View) -> Markup:
     rows = [
         part for name, text in environment(view.study).items() for part in (tag("dt", name), tag("dd", text))
     ]
-    lead = "What the figures hold for. On another machine, or after an upgrade, verify them again."
+    lead = (
+        "The figures hold for this environment. On another machine, or after an upgrade, verify them again."
+    )
     return html(heading("environment", "Environment", lead), tag("dl", *rows, class_="env"))

@@ -51,7 +51,7 @@ def failures_section(view: View) -> Markup:
     )
     counted = ", ".join(f"{len(trials)} {label}" for label, trials in kinds.items())
     many = summary.plural(len(rows_of), "trial")
-    lead = f"{many} failed and cost the search nothing but their time: {counted}."
+    lead = f"{many} failed; the only cost to the search was their time: {counted}."
     listed = table(columns, rows, caption="Failed trials", sorts=True)
     if len(rows) > 12:
         listed = tag("details", tag("summary", f"All {len(rows)} of them"), listed)

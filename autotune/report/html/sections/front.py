@@ -32,8 +32,8 @@ def front_section(view: View) -> Markup:
         heading(
             "front",
             "Speed against memory",
-            "Every measured configuration; higher and further left is better. The stair joins those that no "
-            "other beats by more than noise.",
+            "Every measured configuration; higher and further left is better. The stair joins "
+            "configurations that no other one beats by more than noise.",
         )
     ]
     if len(placed) > 1:

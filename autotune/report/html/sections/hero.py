@@ -71,7 +71,7 @@ def _hero_without_answer(view: View, state: str) -> Markup:
     if broken is not None and broken.failure is not None:
         parts += [tag("p", clean(study, broken.failure.message)), tail(view, broken, is_open=True)]
     elif state == "running":
-        parts.append(tag("p", "The search goes on; the answer stands here when it is over."))
+        parts.append(tag("p", "The search is running; the answer appears here when it has ended."))
     else:
         parts.append(tag("p", f"It ended by: {study.stopped}."))
     given = commands(study, None, None, "")

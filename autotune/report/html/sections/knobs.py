@@ -57,8 +57,8 @@ def knobs_section(view: View) -> Markup:
         heading(
             "knobs",
             "What each knob does",
-            "What a knob brings within the winner was measured by taking it out again, where the budget had "
-            "room for that. All else is an estimate from single runs of the search, and says so.",
+            "The contribution of a knob to the winner was measured by removing it, where the budget "
+            "allowed that. All other figures are estimates from single runs, and marked.",
         )
     ]
     if rows and shown_in:
@@ -71,7 +71,7 @@ def knobs_section(view: View) -> Markup:
         refused = [
             html(tag("code", knob), f": {clean(study, reason)}") for knob, reason in study.refusals.items()
         ]
-        title = f"Left alone: {summary.plural(len(refused), 'knob')}, each with the reason"
+        title = f"Not varied: {summary.plural(len(refused), 'knob')}, each with the reason"
         parts.append(tag("details", tag("summary", title), bullets(refused)))
     return html(*parts) if len(parts) > 1 and any(parts[1:]) else Markup()
 
@@ -124,9 +124,9 @@ def _effects_figure(view: View, found: Contributions) -> Markup:
             rows,
             width,
             name,
-            title="How many times as fast with a knob as without it",
+            title="Speed with a knob, relative to the speed without it",
             text=f"{told}.",
-            axis="times as fast with it as without",
+            axis="speed relative to the speed without it",
         ),
     )
     key = svg.legend(
@@ -145,7 +145,7 @@ def _interactions(view: View) -> Markup:
         (
             f"{e.knobs[0]} with {e.knobs[1]}",
             f"{100 * (e.ratio - 1):+.0f} % [{100 * (e.low - 1):+.0f}, {100 * (e.high - 1):+.0f}]",
-            "bring less together than apart" if e.ratio < 1 else "bring more together than apart",
+            "gain less together than separately" if e.ratio < 1 else "gain more together than separately",
             summary.plural(e.configs, "configuration"),
         )
         for e in found
@@ -157,6 +157,6 @@ def _interactions(view: View) -> Markup:
         Column(title="Estimated from"),
     )
     return html(
-        tag("h3", "Knobs that depend on one another"),
+        tag("h3", "Knobs that interact"),
         table(columns, rows, caption="Estimated from single runs; not confirmed"),
     )

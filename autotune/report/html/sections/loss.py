@@ -40,7 +40,10 @@ def loss_section(view: View) -> Markup:
             if sum(1 for n in used if n == name) == 1:
                 lines.append(figures.Curve(class_=name, points=thin, is_raw=True))
     if not lines:
-        said = "The script showed no loss, so only changes that keep the arithmetic can be recommended."
+        said = (
+            "The script showed no loss, so only changes that leave the arithmetic unchanged can be "
+            "recommended."
+        )
         return html(heading("loss", "Loss"), tag("p", said)) if view.tried else Markup()
     verdicts = [
         html(
@@ -68,7 +71,8 @@ def loss_section(view: View) -> Markup:
         *(("line", name, "your script" if name == "script" else name) for name in dict.fromkeys(used))
     )
     lead = (
-        "Over the samples of short runs, smoothed; the thin line is one run as it was. A short run cannot "
+        "Over the samples of short runs, smoothed; the thin line is one run without smoothing. A short "
+        "run cannot "
         "show the final accuracy."
     )
     return html(heading("loss", "Loss beside your script's", lead), chart, key, bullets(verdicts))

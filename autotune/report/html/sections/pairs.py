@@ -36,8 +36,9 @@ def pairs_section(view: View) -> Markup:
     if not parts:
         return Markup()
     lead = (
-        "Two fresh processes next to each other in time, in turns: your script (square) and the "
-        "configuration (circle). What slows the machine meets both. The ratio of each pair stands behind it."
+        "Two fresh processes in succession, in alternating order: your script (square) and the "
+        "configuration (circle). A slow phase of the machine affects both. The ratio of each pair is on "
+        "its right."
     )
     return html(heading("pairs", "Confirmation, pair by pair", lead), *parts)
 

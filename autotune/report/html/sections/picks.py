@@ -113,9 +113,9 @@ def _method(study: Study, answer: Answer) -> Markup:
     claim = f" Its interval is one of {100 * answer.best.speedup.confidence:.4g} %"
     share = claim if answer.is_better else ""
     said = (
-        "A speed-up rests on pairs of fresh processes made after the search, the unchanged script and the "
-        "configuration in turns; runs that chose a configuration are not in it."
-        + (f"{share}, which allows for the number of finalists and looks." if share else "")
+        "A speed-up is measured in pairs of fresh processes after the search, the unchanged script and "
+        "the configuration in alternation; runs that selected a configuration are not included."
+        + (f"{share}, adjusted for the number of finalists and interim analyses." if share else "")
     )
     return paragraphs(said, class_="small soft")
 

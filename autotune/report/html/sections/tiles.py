@@ -40,7 +40,7 @@ def tiles(view: View, answer: Answer) -> Markup:
     if answer.is_better:
         words = {"pass": "holds", "fail": "worse", "unclear": "not shown to hold"}
         loss = html(words[best.loss.verdict], tag("small", clean(study, summary.loss_sentence(best))))
-        kept = "effective batch and learning rate stay as they are"
+        kept = "effective batch and learning rate are unchanged"
         told += [("Loss", loss, ""), ("Training", effect_word(best), kept)]
         if paid := pays_back_text(best):
             once, _, after = paid.partition("; ")

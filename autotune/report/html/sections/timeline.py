@@ -19,7 +19,7 @@ _STAGES: Final = {
     "sentinel": "your script again",
     "confirm": "confirming, in pairs",
     "ablate": "taking the winner apart",
-    "why": "finding what holds it back",
+    "why": "finding what limits it",
 }
 _STAGE_CLASS: Final = {"sentinel": "baseline", "why": "other"}
 

@@ -43,8 +43,8 @@ def trials_section(view: View) -> Markup:
         Column(title="Result"),
         Column(title="Took", is_number=True),
     )
-    listed = table(columns, rows, caption="Every trial, in the order of telling", sorts=True, cards=False)
-    lead = "Ratios here are of single runs against your script; what is claimed rests on pairs alone."
+    listed = table(columns, rows, caption="Every trial, in order of proposal", sorts=True, cards=False)
+    lead = "Ratios here are of single runs against your script; claims are based on pairs only."
     title = f"All {len(rows)} trials"
     return html(heading("trials", "Trials", lead), tag("details", tag("summary", title), listed))
 

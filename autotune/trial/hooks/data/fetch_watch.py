@@ -23,13 +23,25 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from autotune.model.facts import FetchState
-from autotune.trial.hooks.data.held_state import GENERATOR, OBJECT, Piece, Snapshot, described
+from autotune.trial.hooks.data.datasets import shares_out, source_of
+from autotune.trial.hooks.data.held_state import (
+    GENERATOR,
+    OBJECT,
+    SEQUENTIAL,
+    VALUE,
+    Piece,
+    Snapshot,
+    described,
+)
+from autotune.trial.hooks.data.loader_facts import is_settled
+from autotune.trial.hooks.data.object_walk import Node
+from autotune.trial.hooks.data.stream_state import StreamState, carried
 from autotune.trial.records.forked_probe import answer_of, descriptors, is_read_from
 from autotune.trial.records.objects import length_of
 from autotune.trial.records.sample_digests import digest, seed_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from autotune.trial.runtime.state import State
     from autotune.trial.runtime.undo import Undo
@@ -43,6 +55,8 @@ _ALL_LOOKS: Final = 96
 """The same of all datasets: some scripts build another one for each pass."""
 _LIMIT_S: Final = 5.0
 """For a child that is stuck: one takes `_HISTORY_S`, a few fetches and the fork of the process."""
+_TRY_S: Final = 20.0
+"""For a child that makes the first fetches: it ends by itself after some seconds, on a busy machine later."""
 _SLOWEST_S: Final = 0.25
 """A sample that takes longer is not fetched again to find out more."""
 _CANDIDATES: Final = 6
@@ -80,11 +94,17 @@ class FetchWatch:
         """Descriptors that were open then: one that a fetch opens, each worker opens for itself."""
         self.found: dict[int, FetchState] = {}
         self.handles: dict[int, str] = {}
+        self.shares: dict[int, tuple[int, ...]] = {}
+        """Samples of a pass over a stream and of each of two workers; empty where that is not known."""
+        self.alike: set[int] = set()
+        """Streams whose passes do not depend on the passes before them."""
         self.draws: set[int] = set()
         """Datasets of which a worker's fetch drew from a generator that the loader seeds."""
         self.spent_ns = 0
         """Time spent on watching since `take_spent_ns`, in a fetch of the training process."""
         self._all_looks = 0
+        self.orders: dict[int, FetchState] = {}
+        """State of samplers, by the dataset, as children have reported it."""
         self._alive: dict[int, weakref.ref[Any]] = {}
         self._pipe: tuple[int, int] | None = None
         self._made: list[dict[str, Any]] | None = None
@@ -149,10 +169,13 @@ class FetchWatch:
             self.opened,
             self.found,
             self.handles,
+            self.shares,
+            self.orders,
             self._reports,
         ):
             known.pop(dataset, None)
         self.draws.discard(dataset)
+        self.alike.discard(dataset)
 
     def take_spent_ns(self) -> int:
         """Time that watching took since the last call."""
@@ -181,18 +204,33 @@ class FetchWatch:
                 os.set_blocking(self._pipe[1], False)
 
     def _fetch_in_child(self, loader: Any) -> None:
-        """Workers that are not forked have none of ours: a child makes the first fetches in their place."""
+        """Workers that are not forked have none of ours: children make the first fetches in their place."""
         dataset = id(loader.dataset)
         if self._is_watching() and dataset not in self.looks:
             self.note_looks(dataset, _FIRST)
-            for report in answer_of(lambda: self._first_fetches(loader), limit_s=_LIMIT_S) or ():
+            self.try_fetches(loader, _FIRST)
+
+    def try_fetches(self, loader: Any, most: int) -> None:
+        """Find out what fetches of workers would change: children make the first ones, as two of them.
+
+        Args:
+            loader: About to be iterated over.
+            most: Fetches of each child.
+        """
+        self._meet(loader.dataset)
+        # Only what workers begin with can set them apart.
+        for number in (0, 1) if loader.worker_init_fn is not None else (0,):
+            found = answer_of(lambda n=number: self._first_fetches(loader, n, most), limit_s=_TRY_S)
+            for report in found or ():
                 self._note_report(report)
 
-    def _first_fetches(self, loader: Any) -> list[dict[str, Any]]:
+    def _first_fetches(self, loader: Any, number: int, most: int) -> list[dict[str, Any]]:
         """In the child: what the reports of a worker would say."""
-        self._made = []
-        self.looks.clear()
-        begin_worker(self.torch, loader.dataset, 0, loader.worker_init_fn)
+        self._made, self.is_on, until_s = [], True, time.monotonic() + _HISTORY_S
+        for known in (self.looks, self.found, self.at_first, self.opened, self.handles):
+            known.clear()
+        begin_worker(self.torch, loader.dataset, number, loader.worker_init_fn)
+        order = self._order_of(loader)
         made = self.torch.utils.data.dataloader._DatasetKind.create_fetcher(
             loader._dataset_kind,
             loader.dataset,
@@ -200,9 +238,32 @@ class FetchWatch:
             loader.collate_fn,
             loader.drop_last,
         )
-        for index in itertools.islice(loader._index_sampler, _FIRST):
-            made.fetch(index)
+        with contextlib.suppress(StopIteration):
+            for index in itertools.islice(order, most):
+                made.fetch(index)
+                if time.monotonic() > until_s:
+                    break
+        for handle in self.handles.values():
+            self._send(id(loader.dataset), handle=handle)
         return self._made
+
+    def _order_of(self, loader: Any) -> Iterator[Any]:
+        """In the child: the indices of a pass; whether its sampler keeps a state is reported."""
+        sampler, dataset = loader._index_sampler, loader.dataset
+        before = self.order_begins(sampler)
+        order = iter(sampler)
+        if before is not None and is_settled(sampler, order):
+            self._report_order(dataset, self.order_made(sampler, before))
+        first = next(order, None)
+        before = self.order_begins(sampler, dataset)
+        second = next(order, None)
+        if before is not None:
+            self._report_order(dataset, self.order_made(sampler, before, dataset, by="indices"))
+        return itertools.chain((i for i in (first, second) if i is not None), order)
+
+    def _report_order(self, dataset: Any, held: FetchState | None) -> None:
+        if held is not None:
+            self._send(id(dataset), order=held.what, by=held.by)
 
     def note_looks(self, dataset: int, count: int) -> None:
         """So many fetches of a dataset are watched."""
@@ -238,6 +299,8 @@ class FetchWatch:
     def state_of(self, dataset: Any) -> FetchState | None:
         """What its fetches were seen to change; None where nothing was."""
         self._read_reports()
+        if id(dataset) in self.orders:
+            return self.orders[id(dataset)]
         reports = list(self._reports.get(id(dataset), {}).values())
         if not reports:
             return self.found.get(id(dataset))
@@ -264,6 +327,10 @@ class FetchWatch:
         """File that was open before the fetches and whose position they moved; empty without one."""
         return self.handles.get(id(dataset), "")
 
+    def shares_of(self, dataset: Any) -> tuple[int, ...]:
+        """Samples of a pass over a stream and of each of two workers; empty where that is not known."""
+        return self.shares.get(id(dataset), ())
+
     def _read_reports(self) -> None:
         text = b""
         while self._pipe is not None:
@@ -277,10 +344,15 @@ class FetchWatch:
                 self._note_report(json.loads(line))
 
     def _note_report(self, report: dict[str, Any]) -> None:
-        if report.get("draws"):
-            self.draws.add(report["dataset"])
+        dataset = report["dataset"]
+        if "draws" in report:
+            self.draws.add(dataset)
+        elif "handle" in report:
+            self.handles.setdefault(dataset, report["handle"])
+        elif "order" in report:
+            self.orders.setdefault(dataset, FetchState(what=report["order"], by=report["by"], sure=True))
         else:
-            self._reports.setdefault(report["dataset"], {}).setdefault(report["worker"], report)
+            self._reports.setdefault(dataset, {}).setdefault(report["worker"], report)
 
     # Samplers
 
@@ -333,6 +405,17 @@ class _Watched:
         kinds = {path: piece.kind for path, piece in self._first.pieces.items()}
         self._at_first = watch.at_first.setdefault(id(dataset), kinds)
         self._opened = watch.opened.setdefault(id(dataset), frozenset(descriptors()))
+        begin = watch.begins.get(id(dataset))
+        self._stream = StreamState(
+            dataset,
+            self._snapshot,
+            lambda number: begin_worker(watch.torch, dataset, number, begin),
+            watch.torch,
+        )
+        if not indexed and id(dataset) not in watch.looks:
+            self._compare_shares()
+            if self._is_carried():
+                self._compare_passes(self._first)
 
     def _snapshot(self) -> Snapshot:
         return Snapshot(self._roots, self._watch.torch)
@@ -362,12 +445,50 @@ class _Watched:
             after = self._snapshot()
             moved = self._of_stream(after.moved_since(self._first))
             if moved:
-                what = described(moved[0], after.codes, self._watch.state.place)
-                held = FetchState(what=what, by=moved[0].node.root)
-                tokens = self._first.tokens([piece.node.path for piece in moved])
-                self._watch.report(id(self._dataset), held, tokens)
+                self._compare_passes(after, moved)
+            self._compare_shares()
         except Exception as error:
             self._watch.state.faults.note("fetch_watch", error)
+
+    def _is_carried(self) -> bool:
+        """A pass may leave something for the next one: what has a position, or a number that its code
+        sets.
+        """
+        names = carried(self._first.codes)
+        return any(
+            piece.kind in SEQUENTIAL or (piece.kind == VALUE and piece.node.name in names)
+            for piece in self._first.pieces.values()
+            if piece.node.root == "dataset"
+        )
+
+    def _compare_passes(self, seen: Snapshot, moved: Sequence[Piece] = ()) -> None:
+        """Report a stream whose passes depend on those before them, or may do so.
+
+        Args:
+            seen: A snapshot with the code of a pass.
+            moved: What the first pass has changed; empty before it, when only what is sure is reported.
+        """
+        watch, dataset = self._watch, id(self._dataset)
+        # No pass that a child reads comes by the collate function.
+        by_pass = all(piece.node.root == "dataset" for piece in moved)
+        if by_pass and moved and dataset in watch.alike:
+            return
+        depends = self._stream.depends(None) if by_pass else None
+        if depends is False:
+            watch.alike.add(dataset)
+        elif moved or depends:
+            pieces = self._of_stream([seen.pieces[p] for p in self._stream.moved if p in seen.pieces])
+            found = [*moved, *pieces, Piece(VALUE, None, Node("dataset", self._dataset, root="dataset"))][0]
+            held = FetchState(
+                what=described(found, seen.codes, watch.state.place), by=found.node.root, sure=depends is True
+            )
+            watch.report(dataset, held, self._first.tokens([piece.node.path for piece in moved]))
+
+    def _compare_shares(self) -> None:
+        watch, dataset = self._watch, self._dataset
+        if watch.state.active and not watch.shares.get(id(dataset)):
+            shared = shares_out(dataset, source_of(type(dataset)))
+            watch.shares[id(dataset)] = self._stream.shares() if shared else ()
 
     def _of_stream(self, moved: Sequence[Piece]) -> list[Piece]:
         """Without what a pass makes for itself: each worker makes that as well."""
@@ -425,8 +546,11 @@ class _Watched:
         if not moved:
             return
         lazily = not self._is_old(moved[0])
-        depends = True
-        if moved[0].kind != GENERATOR:
+        depends: bool | None = True
+        if moved[0].kind != GENERATOR and not self._indexed:
+            by_pass = all(piece.node.root == "dataset" for piece in moved)
+            depends = (dataset not in watch.alike and self._stream.depends(_HISTORY)) if by_pass else None
+        elif moved[0].kind != GENERATOR:
             depends = self._depends(index, took_s, moved, made_once=all(_is_made(p, before) for p in moved))
         if depends is False:
             watch.pure |= {piece.node.path for piece in moved}

@@ -23,8 +23,8 @@ _RECENT = 16
 _LEVELS = 4
 _WIDE = 64
 _CHANGED = (
-    "The script changes a batch in place after copying it to the device, which a copy that nobody"
-    " waits for may not have read yet."
+    "The script changes a batch in place after copying it to the device, which an asynchronous copy may "
+    "not have read yet."
 )
 
 

@@ -15,6 +15,7 @@ import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from autotune.knobs.loader.num_workers import refuse_workers
 from autotune.trial.hooks.data.datasets import shared_handle
 from autotune.trial.hooks.data.fetch_watch import FetchWatch
 from autotune.trial.hooks.data.fetches import LOOKED_AT, TIMED, TIMED_EACH, Fetches
@@ -127,6 +128,24 @@ class Loader(Fetches):
         finally:
             for loader, size in changed:
                 hand_back(loader, "batch_size", size, self._torch)
+
+    def workers_refused(self, loader: Any) -> str | None:
+        """Why workers would train something else, by fetches in children; None where they would not.
+
+        Args:
+            loader: About to start workers that the script has none of by itself.
+        """
+        handle = shared_handle(loader.dataset, loader.collate_fn)
+        if not handle:
+            self._watch.try_fetches(loader, LOOKED_AT)
+        return refuse_workers(
+            replace(
+                described(loader, self._torch),
+                num_workers=0,
+                shared_handle=handle or self._watch.handle_of(loader.dataset),
+                fetch_state=self._watch.state_of(loader.dataset),
+            )
+        )
 
     def other_size(self) -> str:
         """Why the batch that was fetched last is no part of what the search has seen; empty where it is."""
@@ -494,6 +513,7 @@ class Loader(Fetches):
                 record.settings, record.settings_at = held, record.fetches
                 self._note_fetch_state(record, self._watch.state_of(iterator._dataset))
                 record.random = record.random or self._watch.has_drawn(iterator._dataset)
+                record.shares = record.shares or self._watch.shares_of(iterator._dataset)
                 record.shared_handle = record.shared_handle or self._watch.handle_of(iterator._dataset)
             elif record.settings_at == record.fetches and record.changed != INSIDE:
                 key = state.changed(record.settings, held)
@@ -553,6 +573,7 @@ class Loader(Fetches):
             eager_order=record.eager_order,
             rebuilt=1 < loaders == passes,
             fetch_state=self._states.get(record.chain),
+            shares=record.shares,
         )
 
     def _passed(self, record: Record, *, another: bool) -> None:

@@ -82,9 +82,13 @@ def settles_at_once(iterator: Any) -> bool:
 
     A generator runs nothing before the first batch, so that to ask it twice does no harm.
     """
-    sampler = getattr(iterator, "_index_sampler", None)
     order = getattr(iterator, "_sampler_iter", None)
-    if order is None or inspect.isgenerator(order):
+    return order is not None and is_settled(getattr(iterator, "_index_sampler", None), order)
+
+
+def is_settled(sampler: Any, order: Any) -> bool:
+    """Whether a sampler of the script's own has made all of an order as it was asked for an iterator."""
+    if inspect.isgenerator(order):
         return False
     return str(attribute_of(type(sampler), "__module__")).partition(".")[0] not in ("torch", "builtins")
 

@@ -104,7 +104,7 @@ class Overrides:
         if not given.get("num_workers"):
             for keyword in _WORKER_ONLY:
                 if given.get(keyword) and self.wanted.get(keyword):
-                    self._state.refusals[keyword] = f"{keyword} has no meaning without loader workers."
+                    self._state.refusals[keyword] = f"{keyword} has no effect without loader workers."
                 given.pop(keyword, None)
 
     def _apply_batch(self, given: dict[str, Any], value: Any) -> None:

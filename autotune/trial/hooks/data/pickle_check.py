@@ -42,7 +42,7 @@ def try_sending(what: Any, torch: Any) -> Sent:
     """
     answer = answer_of(lambda: _try(what, torch), limit_s=LIMIT_S)
     if answer is None:
-        return Sent(f"Sending the dataset to a worker takes more than {LIMIT_S:.0f} seconds, or breaks off.")
+        return Sent(f"Sending the dataset to a worker took more than {LIMIT_S:.0f} seconds, or failed.")
     refusal, own_code = answer
     return Sent(str(refusal), bool(own_code))
 
@@ -54,7 +54,9 @@ def _try(what: Any, torch: Any) -> tuple[str, bool]:
     try:
         pickler.dump(what)
     except _TooLarge:
-        refusal = f"The dataset is more than {LIMIT_BYTES >> 20} MiB large, which every worker would be sent."
+        refusal = (
+            f"The dataset is more than {LIMIT_BYTES >> 20} MiB large, and every worker would receive a copy."
+        )
     except Exception as error:
         reason = (str(error).strip().splitlines() or [""])[0].rstrip(".")
         refusal = f"The dataset cannot be sent to a worker: {type(error).__name__}: {reason[:200]}."

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import sys
 import time
+import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from autotune.trial.records.fetch_state import FetchState
@@ -55,12 +56,20 @@ class WorkerWatch:
         state: Of the process.
         withdraw: Called with the knob that is contradicted, and why.
         has_own: Whether the script builds a loader with workers itself: that one is its own affair.
+        refused: Why a loader may have no workers, as a search would find it; None where it may.
     """
 
     def __init__(
-        self, state: State, withdraw: Callable[[str, str], None], has_own: Callable[[Any], bool]
+        self,
+        state: State,
+        withdraw: Callable[[str, str], None],
+        has_own: Callable[[Any], bool],
+        refused: Callable[[Any], str | None],
     ) -> None:
         self._has_own = has_own
+        self._refused = refused
+        self._tried: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+        """Loaders that were tried before their first pass."""
         self._state = state
         self._withdraw = withdraw
         self._done = False
@@ -101,6 +110,13 @@ class WorkerWatch:
         try:
             if self._done or not loader.num_workers or not self._state.here() or self._has_own(loader):
                 return None
+            if loader not in self._tried:
+                self._tried[loader] = True
+                reason = self._refused(loader)
+                if reason:
+                    self._done = True
+                    self._withdraw("num_workers", reason)
+                    return None
             return self._begins(loader)
         except Exception as error:
             self._state.faults.note("worker_watch", error)

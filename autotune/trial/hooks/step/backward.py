@@ -34,7 +34,7 @@ _NO_STEP_BACKWARDS = 64
 _MAX_LOSSES = 1024
 _UNKNOWN_REDUCTION = (
     "With these settings it cannot be seen whether the loss is a mean or a sum over the batch, so the "
-    "gradients of the parts cannot be weighed."
+    "gradients of micro-batches cannot be weighted."
 )
 
 

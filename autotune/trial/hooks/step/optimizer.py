@@ -145,7 +145,7 @@ class Optimizer(Backward):
         wanted = {id(tensor) for tensor in tensors if tensor.grad is not None}
         owner = self._owner(wanted) if wanted else None
         if wanted and owner is None:
-            reason = "The gradients that the script clips are not those of one optimizer, so which are scaled"
+            reason = "The script clips gradients of several optimizers, so which ones are scaled"
             for optimizer in (reference() for reference in self._alive):
                 if optimizer is not None and id(optimizer) not in self._unscaled and _owns(optimizer, wanted):
                     self._scaler.unscale_(optimizer)

@@ -368,34 +368,71 @@ def test_a_sampler_whose_state_moves_as_indices_are_drawn_is_a_fact(
 STREAM = (
     PRELUDE
     + """
+import random
 from torch.utils.data import IterableDataset, get_worker_info
+kind = sys.argv[1]
 class Stream(IterableDataset):
     def __init__(self):
-        self.at = 0
+        self.at, self.pos, self.buffer, self.rng = 0, 0, [], random.Random(0)
     def __iter__(self):
         info = get_worker_info()
         first, step = (0, 1) if info is None else (info.id, info.num_workers)
-        for k in range(first, 32, step):
-            yield torch.full((1,), float(self.at + k))
-        if sys.argv[1] == "goes on":
+        if kind == "resets":
+            self.pos = 0
+        order = list(range(33))
+        if kind == "draws":
+            self.rng.shuffle(order)
+        last = 33 // step * step if kind == "drops" else 33
+        for k in range(first, last, step):
+            if kind in ("resets", "cursor"):
+                self.pos += 1
+            yield torch.full((1,), float(order[k] + self.at + (self.pos - 1 if kind == "cursor" else 0)))
+            if kind == "endless" and k == 31:
+                while True:
+                    yield torch.zeros(1)
+        if kind == "goes on":
             self.at += 32
+        elif kind == "collects":
+            self.buffer.append(1)
 model = nn.Linear(1, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
 loader = DataLoader(Stream(), batch_size=4)
 for epoch in range(3):
-    for x in loader:
+    for n, x in enumerate(loader):
         optimizer.zero_grad(); model(x).square().mean().backward(); optimizer.step()
+        if n == 20:
+            break
 told(end=True)
 """
 )
 
 
-@pytest.mark.parametrize("kind", ["goes on", "begins anew"])
-def test_a_stream_that_goes_on_with_the_next_pass_is_a_fact(run: Callable[..., Any], kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "what", "sure"),
+    [
+        ("goes on", "your dataset changes what it holds (at) at train.py:", True),
+        ("cursor", "your dataset changes what it holds (pos) at train.py:", True),
+        ("draws", "your dataset draws from its own generator (rng) at train.py:", True),
+        ("collects", "your dataset collects what it has fetched (buffer) at train.py:", False),
+        ("resets", "", False),
+        ("begins anew", "", False),
+        ("endless", "", False),
+    ],
+)
+def test_a_stream_whose_passes_depend_on_those_before_is_a_fact(
+    run: Callable[..., Any], kind: str, what: str, sure: bool
+) -> None:
     ran = run(STREAM, argv=[kind])
     assert ran.faults == ""
     held = ran.facts.loader.fetch_state
-    assert (held is not None and "(at) at train.py:" in held.what) is (kind == "goes on")
+    assert (held is None) is (not what), held
+    if held is not None:
+        assert (held.sure, held.what.startswith(what)) == (sure, True), held
+
+
+def test_the_samples_of_a_pass_are_counted_with_and_without_workers(run: Callable[..., Any]) -> None:
+    shares = [run(STREAM, argv=[kind]).facts.loader.shares for kind in ("begins anew", "drops", "endless")]
+    assert shares == [(33, 17, 16), (33, 16, 16), ()]
 
 
 HANDLES = (

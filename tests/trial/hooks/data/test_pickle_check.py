@@ -72,7 +72,7 @@ def test_size_and_time_are_bounded(monkeypatch) -> None:
     assert "more than 1 MiB" in (try_sending(bytes(2 << 20), TORCH).refusal or "")
     monkeypatch.setattr(pickle_check, "LIMIT_S", 0.3)
     begin = time.monotonic()
-    assert "takes more than" in (try_sending(Slow(), TORCH).refusal or "")
+    assert "took more than" in (try_sending(Slow(), TORCH).refusal or "")
     assert time.monotonic() - begin < 10
 
 
@@ -81,7 +81,7 @@ def test_what_happens_in_the_child_stays_there() -> None:
     mine = Changes()
     try_sending(mine, TORCH)
     assert mine.held == 1
-    assert "breaks off" in (try_sending(Dies(), TORCH).refusal or "")
+    assert ", or failed" in (try_sending(Dies(), TORCH).refusal or "")
     assert set(process_tree.descendants(os.getpid())) <= before
 
 

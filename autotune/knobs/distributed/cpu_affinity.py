@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.distributed import refuse_single
+from autotune.knobs.distributed.wrapper_knob import refuse_single
 from autotune.model.change import Patch, Spelling
 from autotune.model.effect import Effect
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from autotune.knobs.distributed import DistributedKnob, parallel_of
+from autotune.knobs.distributed.wrapper_knob import DistributedKnob, parallel_of
 from autotune.model.effect import Effect
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.trial.data_parallel import DataParallel
+    from autotune.trial.hooks.distributed.data_parallel import DataParallel
     from autotune.trial.hooks.step.accumulation import Accumulation
     from autotune.trial.runtime.state import State
     from autotune.trial.runtime.undo import Undo

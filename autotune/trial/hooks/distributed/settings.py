@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autotune.trial.affinity import AFFINITY, Affinity
-from autotune.trial.data_parallel import DataParallel
-from autotune.trial.deferred_exchange import NO_SYNC, DeferredExchange
-from autotune.trial.sharding import SETTINGS, Sharding
+from autotune.trial.hooks.distributed.affinity import AFFINITY, Affinity
+from autotune.trial.hooks.distributed.data_parallel import DataParallel
+from autotune.trial.hooks.distributed.deferred_exchange import NO_SYNC, DeferredExchange
+from autotune.trial.hooks.distributed.sharding import SETTINGS, Sharding
 
 if TYPE_CHECKING:
     from autotune.model.config import Value

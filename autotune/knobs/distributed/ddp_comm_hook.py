@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from autotune.knobs.distributed import DistributedKnob, parallel_of
+from autotune.knobs.distributed.wrapper_knob import DistributedKnob, parallel_of
 from autotune.model.effect import Effect
 
 if TYPE_CHECKING:

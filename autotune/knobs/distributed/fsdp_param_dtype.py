@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from autotune.knobs.distributed import DistributedKnob
+from autotune.knobs.distributed.wrapper_knob import DistributedKnob
 from autotune.model.effect import Effect
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from autotune.knobs.common import as_count, joined
-from autotune.knobs.distributed import DistributedKnob, uses_gradients
+from autotune.knobs.distributed.wrapper_knob import DistributedKnob, uses_gradients
 from autotune.model.effect import Effect
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from autotune.knobs.distributed import SwitchKnob
+from autotune.knobs.distributed.wrapper_knob import SwitchKnob
 from autotune.model.effect import Effect
 
 if TYPE_CHECKING:

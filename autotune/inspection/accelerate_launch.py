@@ -1,0 +1,111 @@
+"""What ``accelerate launch`` would start, as accelerate itself decides it: its options and its YAML included.
+
+Its own launcher is run in its own interpreter, with the two functions replaced by which it starts processes.
+So nothing of accelerate's rules is written down here a second time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from autotune.errors import UsageError
+from autotune.model.distributed_launch import is_launcher_variable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_ANSWER: Final = "autotune-launch:"
+_WAIT_S: Final = 120.0
+"""Importing torch and accelerate takes some 10 s from a cold disk."""
+_CODE: Final = """
+import json, os, subprocess, sys
+from accelerate.commands import launch
+import torch.distributed.run as run
+
+def told(count, nodes, env, args):
+    changed = {k: v for k, v in env.items() if os_before.get(k) != v}
+    answer = dict(count=int(count), nodes=str(nodes), env=changed, script=args.training_script,
+                  args=args.training_script_args, module=bool(args.module), no_python=bool(args.no_python))
+    print("ANSWER" + json.dumps(answer), flush=True)
+    os._exit(0)
+
+def by_run(given):
+    told(given.nproc_per_node, getattr(given, "nnodes", 1), dict(os.environ), args)
+
+def by_popen(command, env=None, **_):
+    if os.path.basename(command[0]).startswith("mpi"):
+        raise ValueError("it starts mpirun")
+    told(1, 1, env or dict(os.environ), args)
+
+os_before = dict(os.environ)
+args = launch.launch_command_parser().parse_args(sys.argv[1:])
+run.run, launch.subprocess.Popen = by_run, by_popen
+launch.launch_command(args)
+raise ValueError("it starts processes in a way of its own")
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """What accelerate would start.
+
+    Args:
+        count: Processes.
+        words: The script or ``-m MODULE``, and its arguments.
+        variables: What it sets for each process, but for ranks and the address.
+    """
+
+    count: int
+    words: tuple[str, ...]
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def resolve(python: str, words: Sequence[str]) -> Launched:
+    """Return what ``accelerate launch`` with these words would start.
+
+    Args:
+        python: Interpreter that has accelerate.
+        words: What follows ``accelerate launch``.
+
+    Raises:
+        UsageError: It does not start, or starts something that is no group of processes on this machine.
+    """
+    code = _CODE.replace("ANSWER", _ANSWER)
+    try:
+        done = subprocess.run(
+            [python, "-c", code, *words],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_WAIT_S,
+            check=False,
+            # A port is looked for right before each trial.
+            env={**os.environ, "PYTHONSAFEPATH": "1"},
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise _refused(str(error)) from error
+    line = next((line for line in done.stdout.splitlines() if line.startswith(_ANSWER)), "")
+    if not line:
+        lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+        raise _refused(lines[-1] if lines else f"exit code {done.returncode}")
+    answer: dict[str, Any] = json.loads(line.removeprefix(_ANSWER))
+    if answer["nodes"] not in ("1", "1:1"):
+        raise _refused("it starts processes on several machines, see docs/scaling.md")
+    if answer["no_python"]:
+        raise _refused("--no_python starts a program that is no Python script")
+    script = ["-m", answer["script"]] if answer["module"] else [answer["script"]]
+    variables = {k: v for k, v in answer["env"].items() if is_launcher_variable(k)}
+    return Launched(count=answer["count"], words=(*script, *answer["args"]), variables=variables)
+
+
+def _refused(why: str) -> UsageError:
+    return UsageError(
+        f"accelerate launch cannot be carried over: {why}",
+        hint="a script with an Accelerator runs under torchrun, too: "
+        "-- torchrun --nproc-per-node 2 train.py ...",
+    )

@@ -1,0 +1,136 @@
+"""Ranks that the script starts by itself: by `torch.multiprocessing`, or by starting itself again.
+
+Frameworks that spawn do one of both: `mp.spawn`, Lightning's ``ddp_spawn`` and Accelerate's notebook launcher
+call `start_processes`; Lightning's ``ddp`` starts the script again with ``LOCAL_RANK`` in its environment. In
+the first case each process enters our part before its function, and the parent waits as it does for ranks
+that were started by us. In the second the parent is rank 0, and the others start through our part.
+"""
+
+# What scripts hand over is of any type; narrowing it yields partly unknown types.
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
+
+from autotune.protocol.plan import PLAN_VARIABLE, RANK_VARIABLE, RANKS_VARIABLE
+from autotune.trial.entry import ranks
+
+if TYPE_CHECKING:
+    from autotune.protocol.plan import Plan
+    from autotune.trial.runtime.imports import AfterImport
+    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.undo import Undo
+
+_START_PROCESSES: Final = ("fn", "args", "nprocs", "join", "daemon", "start_method")
+"""Parameters of `torch.multiprocessing.start_processes`, torch 2.4 to 2.13."""
+
+
+class Process(Protocol):
+    """What is needed of the training process under observation."""
+
+    plan: Plan
+    state: State
+    hooks: AfterImport
+    undo: Undo
+
+    def joins(self, rank: int, count: int) -> None:
+        """Become one of several ranks."""
+
+    def waits_for(self, processes: Sequence[Any]) -> NoReturn:
+        """Leave measuring to rank 0 of these, and end with them."""
+        ...
+
+
+class Entry:
+    """The function of a spawned rank, behind our part of the process; pickled to it.
+
+    Args:
+        function: The script's own.
+        count: Number of ranks.
+    """
+
+    def __init__(self, function: Callable[..., Any], count: int) -> None:
+        self.function = function
+        self.count = count
+
+    def __call__(self, rank: int, *args: Any) -> Any:
+        """Run the function as this rank."""
+        runs = importlib.import_module("autotune.trial.__main__")
+        return runs.run_spawned(rank, self.count, functools.partial(self.function, rank, *args))
+
+
+class Spawning:
+    """Notices that the script starts its own ranks.
+
+    Args:
+        session: Of this process, which started as the only one.
+    """
+
+    def __init__(self, session: Process) -> None:
+        self._session = session
+
+    def watch(self) -> None:
+        """Take part from now on in what the script starts."""
+        session = self._session
+        session.hooks.on("torch.multiprocessing", self._watch_spawn)
+        original = subprocess.Popen.__init__
+
+        @functools.wraps(original)
+        def start(this: Any, args: Any = (), *rest: Any, **kwargs: Any) -> None:
+            given = kwargs.get("env")
+            count = self._starts_itself(args, given)
+            if not count:
+                original(this, args, *rest, **kwargs)
+                return
+            rank = int(given["LOCAL_RANK"])
+            session.joins(0, count)
+            env = {**given, RANK_VARIABLE: str(rank), RANKS_VARIABLE: str(count)}
+            original(this, [sys.executable, *sys.orig_argv[1:]], *rest, **{**kwargs, "env": env})
+            if session.plan.measure:
+                threading.Thread(target=self._await, args=(this, rank), daemon=True).start()
+
+        session.undo.assign(subprocess.Popen, "__init__", start)
+
+    def _starts_itself(self, args: Any, env: Any) -> int:
+        """Number of ranks where this command is the script itself as another rank of one machine, else 0."""
+        plan = self._session.plan
+        if not self._session.state.active or not isinstance(args, Sequence) or not isinstance(env, Mapping):
+            return 0
+        words = [str(word) for word in args]
+        script = ["-m", plan.module] if plan.module else [os.path.abspath(plan.script)]
+        if words[: 1 + len(script)] != [sys.executable, *script] or PLAN_VARIABLE not in env:
+            return 0
+        rank, count = str(env.get("LOCAL_RANK", "")), str(env.get("WORLD_SIZE", ""))
+        is_one = rank.isdecimal() and count.isdecimal() and 0 < int(rank) < int(count)
+        return int(count) if is_one else 0
+
+    def _await(self, process: Any, rank: int) -> None:
+        """Report the end of a rank that cannot report it itself."""
+        ranks.report_end(self._session.plan, rank, process.wait())
+
+    def _watch_spawn(self, module: Any) -> None:
+        spawning = sys.modules[f"{module.__name__}.spawn"]
+        original = spawning.start_processes
+
+        @functools.wraps(original)
+        def start_processes(*args: Any, **kwargs: Any) -> Any:
+            given = {**dict(zip(_START_PROCESSES, args, strict=False)), **kwargs}
+            count = int(given.get("nprocs", 1))
+            if count < 2 or not self._session.state.here():
+                return original(*args, **kwargs)
+            given["fn"] = Entry(given["fn"], count)
+            if not self._session.plan.measure:
+                return original(**given)
+            context = original(**{**given, "join": False})
+            return self._session.waits_for(context.processes)
+
+        self._session.undo.assign(spawning, "start_processes", start_processes)
+        self._session.undo.assign(module, "start_processes", start_processes)

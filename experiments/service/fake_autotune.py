@@ -1,0 +1,82 @@
+"""The real `autotune` command whose trials run nothing: real journal, resume and reports, made-up figures.
+
+    python fake_autotune.py search ...      AUTOTUNE words as usual
+
+``FAKE_RUN_S`` is the real time that a trial takes, in seconds. Clock and figures are simulated.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+from autotune.cli.main import main
+from autotune.clock import SimulatedClock
+from autotune.driver import tune
+from autotune.launch.fake import COMPUTE_BOUND, FakeRunner
+from autotune.store.outbox import SERVICE
+
+RUN_S = float(os.environ.get("FAKE_RUN_S", "0.3"))
+CLOCK = SimulatedClock()
+WORLD = replace(COMPUTE_BOUND, gains={"precision": {"bf16": 0.5}})
+
+
+class SlowRunner(FakeRunner):
+    """A fake runner that takes real time, in which a signal or a kill may come."""
+
+    def __init__(self, **_more: Any) -> None:
+        super().__init__(WORLD, CLOCK)
+
+    def run(self, assignment: Any) -> Any:
+        end_s = time.monotonic() + RUN_S
+        while time.monotonic() < end_s and not getattr(self, "asked", False):
+            time.sleep(0.02)
+        yield from super().run(assignment)
+
+    def stop(self) -> None:
+        self.asked = True
+        super().stop()
+
+
+class ServiceOnly(tune.Syncer):
+    """Sends to the service as always, and nothing to MLflow."""
+
+    def start(self) -> None:
+        if self._sends == SERVICE:
+            super().start()
+
+    def warm_up(self, timeout_s: float) -> bool:
+        return True
+
+    def flush(self, deadline_s: float) -> int:
+        return super().flush(deadline_s) if self._sends == SERVICE else 0
+
+
+class NoWatchdog:
+    """The clock is simulated, so a deadline in real time means nothing."""
+
+    def __init__(self, **_more: object) -> None:
+        pass
+
+    def start(self) -> None: ...
+    def disarm(self) -> None: ...
+    def bring_forward(self, seconds: float) -> None: ...
+
+
+tune.Syncer = ServiceOnly  # type: ignore[misc]
+tune.LocalRunner = SlowRunner  # type: ignore[misc,assignment]
+tune.HardWall = NoWatchdog  # type: ignore[misc,assignment]
+tune.SystemClock = lambda: CLOCK  # type: ignore[misc,assignment]
+tune.MachineLock = SimpleNamespace(of_machine=lambda *_: None)  # type: ignore[misc,assignment]
+tune.LoadCheck = SimpleNamespace(of_machine=lambda *_: None)  # type: ignore[misc,assignment]
+
+if __name__ == "__main__":
+    words = sys.argv[1:]
+    if words[:1] == ["search"] and "--driver" in words:
+        words[words.index("--driver") + 1] = "inline"
+    sys.argv[1:] = words
+    sys.exit(main())

@@ -1,0 +1,84 @@
+"""A real Ray cluster of this machine: a head with its Jobs server, and nodes, each a process group of ours."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import httpx
+import psutil
+
+ENV = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"}
+START_S = 120.0
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return sock.getsockname()[1]
+
+
+class Cluster:
+    """Starts and kills nodes; `close` ends what is left, and nothing else on the machine."""
+
+    def __init__(self):
+        self._folder = tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True)
+        self.port, self.dashboard = free_port(), free_port()
+        self.head = None
+        self.nodes = []
+
+    @property
+    def address(self):
+        """Of the Jobs server."""
+        return f"http://127.0.0.1:{self.dashboard}"
+
+    def start_head(self, *, cpus=2, gpus=0):
+        words = ["--head", f"--port={self.port}", "--dashboard-host=127.0.0.1", "--include-dashboard=true"]
+        words += [f"--dashboard-port={self.dashboard}", f"--temp-dir={self._folder.name}/r{time.time_ns()}"]
+        words += [f"--dashboard-agent-listen-port={free_port()}"]
+        self.head = self._start(words, cpus, gpus)
+        end = time.monotonic() + START_S
+        while True:
+            with contextlib.suppress(httpx.HTTPError):
+                if httpx.get(f"{self.address}/api/jobs/", timeout=5).status_code == 200:
+                    return
+            assert time.monotonic() < end, "the Jobs server did not come up"
+            assert self.head.poll() is None, "the head ended"
+            time.sleep(0.5)
+
+    def add_node(self, *, cpus=2, gpus=0, resources="{}"):
+        words = [f"--address=127.0.0.1:{self.port}", f"--dashboard-agent-listen-port={free_port()}"]
+        node = self._start([*words, f"--resources={resources}"], cpus, gpus)
+        self.nodes.append(node)
+        return node
+
+    def alive(self):
+        """How many nodes the head counts as alive."""
+        found = httpx.get(f"{self.address}/nodes?view=summary", timeout=10).json()["data"]["summary"]
+        return sum(node["raylet"].get("state") == "ALIVE" for node in found)
+
+    def kill(self, process):
+        """SIGKILL a node with all that it started."""
+        found = psutil.Process(process.pid)
+        for one in [*found.children(recursive=True), found]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.send_signal(signal.SIGKILL)
+        process.wait()
+
+    def close(self):
+        for process in [*self.nodes, self.head]:
+            if process is not None and process.poll() is None:
+                self.kill(process)
+        self._folder.cleanup()
+
+    def _start(self, words, cpus, gpus):
+        ray = str(Path(sys.executable).with_name("ray"))
+        return subprocess.Popen(
+            [ray, "start", *words, f"--num-cpus={cpus}", f"--num-gpus={gpus}", "--block", "--disable-usage-stats",
+             "--object-store-memory=80000000"],
+            env={**os.environ, **ENV}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
