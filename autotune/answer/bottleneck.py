@@ -480,7 +480,7 @@ def bottleneck(study: Study, config: Config) -> Bottleneck:
 
 def _probed(study: Study) -> list[Trial]:
     """Runs that look for what holds a config back; what Nsight Systems slowed down tells nothing of that."""
-    return [t for t in study.told(Stage.WHY) if not t.fidelity.under_nsys]
+    return [t for t in study.told(Stage.WHY) if t.fidelity.explains]
 
 
 def _with_flops(study: Study, config: Config, seen: Evidence) -> Evidence:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autotune.answer.communication import dropped_text
 from autotune.answer.eligibility import how_it_broke, why_not
 from autotune.answer.reasons import ratio_text
 from autotune.compare.alpha_spending import FEWEST_PAIRS
@@ -68,6 +69,8 @@ def caveats(
     if confirmation_cycles(study) and identical is None:
         told.append("Too few runs to compare your script with itself.")
     told += _refused_caveat(study)
+    if dropped := dropped_text(study):
+        told.append(dropped)
     if aside := disturbed_pairs(study, Stage.CONFIRM, _BASE):
         told.append(
             f"{aside} pair{'s were' if aside > 1 else ' was'} left out: another process used the machine "

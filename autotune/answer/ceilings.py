@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from autotune.answer.communication import FAMILY, communication_ratio, is_dropped
 from autotune.compare.amortised_rate import baseline_runs
 from autotune.compare.disturbances import OTHERS, STOPPED
 from autotune.model.knob_families import families_of
@@ -30,7 +31,9 @@ PROVABLE: Final = 1.02
 _LARGEST: Final = 100.0
 """A larger ratio is called none: no change of a script gains so much."""
 _LOADING: Final = frozenset({"loader"})
-_COMPUTING: Final = frozenset({"precision", "compile", "layout", "optimizer", "kernels", "memory"})
+_COMPUTING: Final = frozenset(
+    {"precision", "compile", "layout", "optimizer", "kernels", "memory", "communication", "wrapper"}
+)
 _PRECISION: Final = "precision"
 _SLOWED: Final = OTHERS | {STOPPED, "cpu_throttled", "throttled"}
 """Flags of a run whose steps were slowed down in its window, and perhaps not where they were counted."""
@@ -40,7 +43,7 @@ class Ceiling(NamedTuple):
     """The most that a part of a step can gain.
 
     Args:
-        part: ``loading``, ``computing``, ``precision`` or ``launch overhead``.
+        part: ``loading``, ``computing``, ``precision``, ``launch overhead`` or ``communication``.
         ratio: Of the throughput without that part to the baseline's; infinite where nothing bounds it.
         families: Knob families that act on this part alone.
     """
@@ -65,7 +68,9 @@ def ceilings(study: Study) -> tuple[Ceiling, ...]:
     bound nothing then.
     """
     runs = baseline_runs(study)
-    return (*_of_waits(study, runs), *_of_counted_steps(study, runs))
+    ratio = communication_ratio(study)
+    exchanged = () if ratio is None else (Ceiling("communication", ratio, frozenset({FAMILY})),)
+    return (*_of_waits(study, runs), *_of_counted_steps(study, runs), *exchanged)
 
 
 def hopeless(study: Study) -> frozenset[str]:
@@ -74,13 +79,14 @@ def hopeless(study: Study) -> frozenset[str]:
     Where computing has become faster loading takes a larger share of a step, and the other way round.
     """
     runs, space = baseline_runs(study), study.space
+    dropped = frozenset({FAMILY}) if is_dropped(study) else frozenset[str]()
     if not _of_waits(study, runs) or space is None:
-        return frozenset()
+        return dropped
     ended = study.told()
     loading, _ = _of_waits(study, (t for t in ended if not families_of(space, t.config) & _LOADING))
     _, computing = _of_waits(study, ended)
     parts = (loading, computing, *_of_counted_steps(study, runs, fed=True))
-    return frozenset[str]().union(*(c.families for c in parts if c.ratio < PROVABLE))
+    return dropped.union(*(c.families for c in parts if c.ratio < PROVABLE))
 
 
 def _of_waits(study: Study, trials: Iterable[Trial]) -> tuple[Ceiling, ...]:

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Final
 from autotune.model.facts import training_memory_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.model.config import Value
     from autotune.model.facts import Facts, RunFacts
     from autotune.model.measurement import Measurement
     from autotune.model.study import SpaceRequest, Study, StudySpec
@@ -32,6 +35,18 @@ _STARVED_ON_CPU: Final = 0.8
 _COLLECTS: Final = 0.02
 """Less of the time than this spent on looking for garbage is not worth a run."""
 _COLLECTOR: Final = "gc_control"
+_DISTRIBUTED: Final[Mapping[str, tuple[str, ...]]] = {
+    "ddp": (
+        *("ddp_bucket_cap_mb", "ddp_comm_hook", "ddp_no_sync", "ddp_find_unused_parameters"),
+        *("ddp_gradient_as_bucket_view", "ddp_static_graph", "cpu_affinity"),
+    ),
+    "fsdp": ("fsdp_reshard_after_forward", "fsdp_prefetch", "fsdp_param_dtype", "cpu_affinity"),
+}
+"""Wrapper of several processes -> knobs that keep the training, by expected gain (docs/distributed.md)."""
+_DISTRIBUTED_STARTS: Final[Mapping[str, tuple[Mapping[str, Value], ...]]] = {
+    "ddp": ({"ddp_bucket_cap_mb": "one_bucket"}, {"ddp_comm_hook": "fp16"}),
+    "fsdp": ({"fsdp_reshard_after_forward": False},),
+}
 
 
 def settled(study: Study) -> StudySpec:
@@ -44,6 +59,7 @@ def settled(study: Study) -> StudySpec:
     if not spec.space.candidates or facts is None or facts.run is None or measured is None:
         return spec
     space = _with_collector(_taken(spec.space, *_choice(facts, measured, spec.max_memory_bytes)), facts.run)
+    space = _with_distributed(space, facts.run)
     bounds = [b for b in (spec.max_memory_bytes, space.bound_bytes(facts.host, facts.run)) if b is not None]
     return replace(spec, space=space, max_memory_bytes=min(bounds, default=None))
 
@@ -84,6 +100,24 @@ def _with_collector(space: SpaceRequest, run: RunFacts) -> SpaceRequest:
     knobs = dict([first, (_COLLECTOR, ("auto", "freeze")), *rest])
     why = f"{_COLLECTOR} takes part, as Python looks for garbage {100 * frac:.0f} % of the time"
     return replace(space, knobs=knobs, added=(_COLLECTOR,), reason=f"{space.reason}; {why}")
+
+
+def _with_distributed(space: SpaceRequest, run: RunFacts) -> SpaceRequest:
+    """Knobs of several processes take part where several train, before all others.
+
+    Not where the user has left knobs out. In a single process they would add nothing but refusals.
+    """
+    if run.parallel is None or space.narrowed:
+        return space
+    named = {*space.knobs, *space.fixed}
+    added = tuple(knob for knob in _DISTRIBUTED[run.parallel.wrapper] if knob not in named)
+    return replace(
+        space,
+        knobs={**dict.fromkeys(added, ()), **space.knobs},
+        starts=(*_DISTRIBUTED_STARTS[run.parallel.wrapper], *space.starts),
+        added=(*space.added, *added),
+        reason=f"{space.reason}; {run.ranks} processes train together",
+    )
 
 
 def _choice(facts: Facts, measured: Measurement, bound_bytes: int | None) -> tuple[str, str]:

@@ -89,7 +89,7 @@ def _missing(study: Study) -> dict[str, str]:
     wanted = {"baseline": Config()}
     if answer is not None and answer.is_better:
         wanted["winner"] = answer.best.config
-    traced = {_name(t) for t in study.told(Stage.WHY) if t.measurement and not t.fidelity.under_nsys}
+    traced = {_name(t) for t in study.told(Stage.WHY) if t.measurement and t.fidelity.explains}
     return {
         name: "The process that records it ended without one." if name in traced else _why_none(study, config)
         for name, config in wanted.items()

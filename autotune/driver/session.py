@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeGuard, TypeVar
 
 from autotune.answer.ceilings import ceilings
+from autotune.answer.communication import communication_ratio, is_dropped
 from autotune.answer.space_selection import settled
 from autotune.clock import SystemClock
 from autotune.compare.disturbances import NEIGHBOUR, OTHERS, crowds
@@ -29,6 +30,7 @@ from autotune.model.change import Env
 from autotune.model.machine_load import news, warning
 from autotune.model.study import SCRIPT_CHANGED, VERIFY
 from autotune.model.trial import (
+    NO_COMMUNICATION,
     Assignment,
     Failure,
     FailureKind,
@@ -593,7 +595,8 @@ class Session:
             news = self._rebuild_space()
         self._judge_baseline(told)
         self._tell_listeners(lambda listener: listener.trial_ended(self.study, told))
-        for text in (news, *(self._outlook() if facts is not None else ())):
+        bound = self._ceiling_of_communication(told)
+        for text in (news, *(self._outlook() if facts is not None else ()), bound):
             if text:
                 self._tell_listeners(partial(_note, study=self.study, text=text))
         self._say_of_earlier()
@@ -605,6 +608,16 @@ class Session:
             return "", ""
         bounds = "; ".join(c.text for c in ceilings(study))
         return forecast(study, self.remaining_s - KILL_S), f"ceilings: {bounds}" if bounds else ""
+
+    def _ceiling_of_communication(self, trial: Trial) -> str:
+        """What a run without communication has shown, right after it; empty for others."""
+        if trial.fidelity.probe != NO_COMMUNICATION:
+            return ""
+        ratio = communication_ratio(self._study)
+        if ratio is None:
+            return "the run without an exchange of gradients showed no ceiling"
+        dropped = "; its knobs are left out" if is_dropped(self._study) else ""
+        return f"communication: at most {ratio:.2f}x{dropped}"
 
     def _say_of_earlier(self) -> None:
         """What came from earlier studies, and what of it no longer counts, as soon as it is so.

@@ -234,6 +234,16 @@ class Float8Seam(Protocol):
         """The recipe of layers that were compiled, ``off`` without any; None before that."""
 
 
+class DistributedHook(Protocol):
+    """How processes that train together exchange gradients and parameters."""
+
+    def set(self, setting: str, value: Value, /) -> None:
+        """Construct wrappers with this setting, which has the name of its knob, from now on."""
+
+    def observed(self, setting: str, /) -> Value | None:
+        """The setting of every wrapper in use; None before there was one, and where they differ."""
+
+
 class Patches(Protocol):
     """What a knob may touch in the training process; everything set here can be undone."""
 
@@ -255,6 +265,7 @@ class Patches(Protocol):
     process: ProcessSeam
     collector: CollectorSeam
     copies: CopiesSeam
+    distributed: DistributedHook
 
     def assign(self, owner: object, attribute: str, value: object) -> None:
         """Set an attribute and remember the old one."""

@@ -21,6 +21,17 @@ from autotune.knobs.compile.compile_region import CompileRegion
 from autotune.knobs.compile.compile_shapes import CompileShapes
 from autotune.knobs.compile.memory_budget import MemoryBudget
 from autotune.knobs.declared import declared_knob
+from autotune.knobs.distributed.cpu_affinity import CpuAffinity
+from autotune.knobs.distributed.ddp_bucket_cap_mb import DdpBucketCapMb
+from autotune.knobs.distributed.ddp_comm_hook import DdpCommHook
+from autotune.knobs.distributed.ddp_find_unused_parameters import DdpFindUnusedParameters
+from autotune.knobs.distributed.ddp_gradient_as_bucket_view import DdpGradientAsBucketView
+from autotune.knobs.distributed.ddp_no_sync import DdpNoSync
+from autotune.knobs.distributed.ddp_powersgd_rank import DdpPowersgdRank
+from autotune.knobs.distributed.ddp_static_graph import DdpStaticGraph
+from autotune.knobs.distributed.fsdp_param_dtype import FsdpParamDtype
+from autotune.knobs.distributed.fsdp_prefetch import FsdpPrefetch
+from autotune.knobs.distributed.fsdp_reshard_after_forward import FsdpReshardAfterForward
 from autotune.knobs.host.gc_control import GcControl
 from autotune.knobs.host.malloc import Malloc
 from autotune.knobs.host.threads import Threads
@@ -82,6 +93,17 @@ _BUILTIN: Final[tuple[type[Knob], ...]] = (
     InOrder,
     PureBf16,
     Fp8,
+    DdpBucketCapMb,
+    DdpCommHook,
+    DdpNoSync,
+    DdpFindUnusedParameters,
+    DdpGradientAsBucketView,
+    DdpStaticGraph,
+    FsdpReshardAfterForward,
+    FsdpPrefetch,
+    FsdpParamDtype,
+    CpuAffinity,
+    DdpPowersgdRank,
 )
 """By expected gain per cost of trying, largest first."""
 

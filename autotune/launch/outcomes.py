@@ -17,8 +17,10 @@ from autotune.model.trial import CEILINGS, Failure, FailureKind
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autotune.launch.result.process_reports import Told
     from autotune.launch.running_trial import Running
-    from autotune.model.trial import Outcome
+    from autotune.model.measurement import Measurement
+    from autotune.model.trial import Launch, Outcome
 
 LESS_MEMORY_SHARE = 0.75
 """Of what was planned for a trial: where less than that is free when it begins, others have come."""
@@ -81,9 +83,23 @@ def outcomes_of(
         # What the process does to memory and device afterwards is none of the segment's.
         goes_on = segment.fidelity.probe == CEILINGS
         seen = outside.until(closed.sent_ns or closed.end_ns) if goes_on else outside
-        outcome = measure(closed, told, seen, assignment.launch.changes)
+        unread = None if closed.short else _unread(assignment.launch, told)
+        outcome = unread or measure(closed, told, seen, assignment.launch.changes)
         outcomes[segment.trial] = with_rank(outcome, told.ranks) if isinstance(outcome, Failure) else outcome
     return outcomes
+
+
+def _unread(launch: Launch, told: Told) -> Failure | None:
+    """Return the failure of a trial in which a process has not read back what was asked for."""
+    missing = [rank for rank in range(1, launch.ranks) if rank not in told.applied]
+    if not missing or not launch.changes:
+        return None
+    knobs = ", ".join(change.knob for change in launch.changes)
+    return Failure(
+        kind=FailureKind.CONFIG_REJECTED,
+        message=f"rank {missing[0]} of {launch.ranks} did not report that {knobs} took effect",
+        evidence={"rank": missing[0]},
+    )
 
 
 def _others_memory(failure: Failure, running: Running, result: dict[str, Any] | None) -> Failure:

@@ -434,6 +434,30 @@ class InputFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelFacts:
+    """How the processes of a run exchange gradients and parameters, as seen in the first of them.
+
+    Args:
+        wrapper: ``ddp`` (`DistributedDataParallel`) or ``fsdp`` (`fully_shard`, FSDP2).
+        count: Wrappers of that kind: models under DDP, sharded modules under FSDP.
+        backend: Of the process group: ``gloo``, ``nccl``.
+        gradient_bytes: Gradients of one backward pass, per process.
+        all_used: Every parameter got a gradient on every process in every backward pass seen; None where that
+            is not known.
+        no_sync: The script itself leaves exchanges out (`no_sync`).
+        mixed_precision: DDP was given a policy of its own for number formats.
+    """
+
+    wrapper: str
+    count: int = 1
+    backend: str = ""
+    gradient_bytes: int = 0
+    all_used: bool | None = None
+    no_sync: bool = False
+    mixed_precision: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
     """What the baseline's own process showed.
 
@@ -493,6 +517,8 @@ class RunFacts:
         option_batch: Batch size of the script's own option in this run; 0 where that is not known.
         pass_samples: Samples of a pass over the data, where batches come without a loader and the loop that
             trains goes over a pass of them, by the size that its source gives a batch; else 0.
+        parallel: How several processes exchange gradients; None for one process, and where no wrapper of
+            PyTorch's was constructed.
     """
 
     loader: LoaderFacts | None = None
@@ -539,6 +565,7 @@ class RunFacts:
     fixed_steps: str = ""
     option_batch: int = 0
     pass_samples: int = 0
+    parallel: ParallelFacts | None = None
 
     @property
     def was_seen(self) -> bool:

@@ -29,13 +29,18 @@ FAMILIES: Final = (
     "optimizer",
     "kernels",
     "memory",
+    "communication",
+    "wrapper",
     "own",
 )
 """Every family; ``own`` is that of knobs which a user declared."""
 
-DECISIVE: Final = frozenset({"precision", "loader", "compile", "threads", "layout", "batch", "own"})
-"""Families that have brought gains of 10 % and more on recorded scripts (experiments/grids). The others bring
-a few per cent at the most, and "nothing is faster" does not wait for them."""
+DECISIVE: Final = frozenset(
+    {"precision", "loader", "compile", "threads", "layout", "batch", "communication", "own"}
+)
+"""Families that have brought gains of 10 % and more on recorded scripts (experiments/grids), and
+``communication`` by published figures (docs/distributed.md). The others bring a few per cent at the most, and
+"nothing is faster" does not wait for them."""
 
 
 def families_of(space: SearchSpace, config: Config) -> frozenset[str]:

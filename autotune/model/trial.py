@@ -17,6 +17,8 @@ from autotune.model.measurement import Measurement
 
 CEILINGS: Final = "ceilings"
 """Of `Fidelity.probe`: steps are counted once the segment is measured and sent."""
+NO_COMMUNICATION: Final = "no_communication"
+"""The same: processes that train together exchange no gradients, for the ceiling of communication."""
 AFTER_WINDOW_S: Final = "after_window_s"
 """Of `Measurement.extra`: seconds that counting them took, which no other run pays."""
 STOPPED_S: Final = "stopped_s"
@@ -170,7 +172,8 @@ class Fidelity:
         probe: ``why`` where the process goes on after its window to find out what holds it back, ``profile``
             where it keeps a profile of some steps as well, ``nsys`` where it runs under Nsight Systems, which
             records some steps on a CUDA device, ``nsys_whole`` all of it; ``ceilings`` where a few steps are
-            counted after the measurement is sent; empty for a measurement alone.
+            counted after the measurement is sent; ``no_communication`` where no gradients are exchanged;
+            empty for a measurement alone.
         dominated_below: Throughput in the script's own unit; measuring ends as soon as it is beyond
             doubt that this one lies below. 0: no such bar.
     """
@@ -190,6 +193,11 @@ class Fidelity:
     def under_nsys(self) -> bool:
         """It is run for the sake of a report by Nsight Systems."""
         return self.probe.startswith("nsys")
+
+    @property
+    def explains(self) -> bool:
+        """It is run to find out what holds a config back, in its own process."""
+        return self.probe in ("why", "profile")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

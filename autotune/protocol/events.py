@@ -179,7 +179,18 @@ class Broke:
     rank: int = 0
 
 
-Event = Hello | Steps | Compiling | Seen | Closed | Probed | Done | Broke
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """A process that does not measure has read every requested change back as applied.
+
+    Args:
+        rank: Its number among those that train together.
+    """
+
+    rank: int
+
+
+Event = Hello | Steps | Compiling | Seen | Closed | Probed | Done | Broke | Applied
 EVENTS: Mapping[str, Any] = {
-    kind.__name__: kind for kind in (Hello, Steps, Compiling, Seen, Closed, Probed, Done, Broke)
+    kind.__name__: kind for kind in (Hello, Steps, Compiling, Seen, Closed, Probed, Done, Broke, Applied)
 }

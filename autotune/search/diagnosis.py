@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from autotune.answer.communication import FAMILY, silent_runs
 from autotune.answer.pick import answer_or_none
 from autotune.model.config import Config
-from autotune.model.trial import Proposal, Stage
+from autotune.model.trial import NO_COMMUNICATION, Proposal, Stage
 
 if TYPE_CHECKING:
     from autotune.model.study import Study
+    from autotune.model.trial import Trial
     from autotune.search.costs import Costs
 
 PROBE_S = 6.0
@@ -23,6 +25,10 @@ PROFILE_SHARE = 0.2
 """The same where a profile was asked for by name, the run under Nsight Systems included."""
 NSYS_S = 30.0
 """Starting under Nsight Systems, being slowed by it, and waiting for its report."""
+
+CEILING_SHARE = 0.15
+"""A run without communication that costs more of the budget than this is left out. It saves the runs of a
+whole family, of which there are about six."""
 
 LONG_BUDGET_S = 1200.0
 """From this budget on, a twentieth of it (`BUDGET_SHARE`) is kept for each probe."""
@@ -92,7 +98,7 @@ def kept_s(study: Study, costs: Costs, config: Config) -> float:
         return 0.0
     kept = 0.0
     for is_own in (True, False):
-        runs = [t for t in study.trials if t.stage is Stage.WHY and t.config.is_baseline is is_own]
+        runs = [t for t in _probes(study) if t.config.is_baseline is is_own]
         if all(t.fidelity.under_nsys for t in runs):
             kept += probe_s(study, costs, _BASE if is_own else config)
         if not any(t.fidelity.under_nsys for t in runs):
@@ -106,7 +112,7 @@ def _probe(
     """What holds it back, then the same under Nsight Systems where that was asked for and is installed."""
     if study.open_trials:
         return None
-    runs = [t for t in study.trials if t.stage is Stage.WHY and t.config == config]
+    runs = [t for t in _probes(study) if t.config == config]
     seconds = probe_s(study, costs, config, is_spare=is_spare)
     if not any(not t.fidelity.under_nsys for t in runs):
         probe, reason, slow_s = "profile" if study.spec.profile else "why", "What holds {} back.", 0.0
@@ -127,6 +133,34 @@ def _probe(
         loss_samples=0,
     )
     return Proposal(stage=Stage.WHY, config=config, fidelity=fidelity, reason=reason.format(whose))
+
+
+def _probes(study: Study) -> list[Trial]:
+    return [t for t in study.trials if t.stage is Stage.WHY and t.fidelity.probe != NO_COMMUNICATION]
+
+
+def without_communication(study: Study, costs: Costs, remaining_s: float) -> Proposal | None:
+    """Return the run that bounds what knobs of communication can gain, before any of them is tried; once.
+
+    Only gradients under `DistributedDataParallel` can be kept from being exchanged.
+    """
+    facts, space = study.facts, study.space
+    parallel = None if facts is None or facts.run is None else facts.run.parallel
+    if parallel is None or parallel.wrapper != "ddp" or space is None or not study.spec.why:
+        return None
+    if study.open_trials or silent_runs(study) or study.spec.budget.trials is not None:
+        return None
+    if all(d.family != FAMILY for d in space.free()):
+        return None
+    if not 0.0 < costs.plain_s <= min(remaining_s, CEILING_SHARE * study.spec.budget.seconds):
+        return None
+    fidelity = costs.fidelity(Stage.WHY, _BASE, remaining_s=remaining_s, reserve_s=0.0)
+    return Proposal(
+        stage=Stage.WHY,
+        config=_BASE,
+        fidelity=replace(fidelity, probe=NO_COMMUNICATION, loss_samples=0),
+        reason="Your script without an exchange of gradients: the ceiling of communication.",
+    )
 
 
 def _kind(study: Study) -> str:

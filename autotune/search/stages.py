@@ -20,7 +20,7 @@ from autotune.model.effect import Effect
 from autotune.model.trial import CEILINGS, Proposal, Stage
 from autotune.search.confirmation.next_run import has_winner, is_confirming, next_confirmation
 from autotune.search.costs import Costs
-from autotune.search.diagnosis import kept_s, spare_probe
+from autotune.search.diagnosis import kept_s, spare_probe, without_communication
 from autotune.search.feature_flags import DEFAULT, Parts
 from autotune.search.screening.initial_design import next_start, start_is_over, uncovered
 from autotune.search.screening.refinement import (
@@ -83,6 +83,10 @@ class Staged(Strategy):
         if first is not None or study.space is None or len(_measured_baselines(study)) == 0:
             return first
         costs = Costs.of(study)
+        if not is_confirming(study):
+            ceiling = without_communication(study, costs, remaining_s)
+            if ceiling is not None:
+                return ceiling
         kept = kept_s(study, costs, _BASE)
         if not is_confirming(study):
             proposal = self._screened(study, costs, remaining_s - kept)

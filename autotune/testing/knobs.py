@@ -28,6 +28,7 @@ from autotune.model.facts import (
     LoaderFacts,
     ModelFacts,
     OptimizerFacts,
+    ParallelFacts,
     RunFacts,
     ScriptFacts,
     ScriptFlag,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
         CollectorSeam,
         CompileSeam,
         CopiesSeam,
+        DistributedHook,
         Float8Seam,
         GradientsSeam,
         Knob,
@@ -108,6 +110,35 @@ CPU_RUN = RunFacts(
     },
 )
 GPU_RUN = replace(CPU_RUN, model=ModelFacts(name="Net", has_4d=True, device="cuda"))
+DDP = ParallelFacts(wrapper="ddp", backend="gloo", gradient_bytes=90 << 20, all_used=True)
+"""Of two processes that train one model."""
+DDP_RUN = replace(
+    CPU_RUN,
+    ranks=2,
+    parallel=DDP,
+    values={
+        **CPU_RUN.values,
+        "ddp_bucket_cap_mb": 25,
+        "ddp_find_unused_parameters": False,
+        "ddp_gradient_as_bucket_view": False,
+        "ddp_static_graph": False,
+        "ddp_comm_hook": "none",
+        "ddp_powersgd_rank": 0,
+        "ddp_no_sync": 1,
+        "cpu_affinity": "none",
+    },
+)
+FSDP_RUN = replace(
+    CPU_RUN,
+    ranks=2,
+    parallel=ParallelFacts(wrapper="fsdp", count=6, backend="gloo", gradient_bytes=90 << 20),
+    values={
+        **CPU_RUN.values,
+        "fsdp_reshard_after_forward": True,
+        "fsdp_prefetch": 0,
+        "fsdp_param_dtype": "float32",
+    },
+)
 SCRIPT = ScriptFacts(path="/home/me/train.py", sha256="0" * 64, imports=("torch",))
 
 
@@ -169,6 +200,8 @@ def example_facts() -> Sequence[Facts]:
     attention = AttentionFacts(calls=24, kernel="flash", dtype="float32")
     transformer = replace(CPU_RUN, model=model, attention=attention, zeroes_gradients=True)
     on_gpu = replace(GPU_RUN, attention=replace(attention, kernel="efficient", dropout=True))
+    nccl = replace(DDP, backend="nccl", all_used=True)
+    busy = {"ddp_find_unused_parameters": True, "ddp_comm_hook": "own", "ddp_no_sync": 1}
     in_model = {"attention_backend": "math", "compile_mode": "default", "memory_budget": 0.9}
     owned = replace(CPU_RUN, owners=("accelerate",), own_autocast=True, own_compile=True, own_scaler=True)
     return (
@@ -206,6 +239,12 @@ def example_facts() -> Sequence[Facts]:
         facts(host=GPU_HOST, run=on_gpu),
         facts(run=replace(transformer, model=replace(model, blocks=watched), input_shapes_vary=True)),
         facts(run=replace(transformer, gradients_pause=True, values={**CPU_RUN.values, **in_model})),
+        facts(run=DDP_RUN),
+        facts(run=FSDP_RUN),
+        facts(host=GPU_HOST, run=replace(DDP_RUN, model=GPU_RUN.model, parallel=nccl)),
+        facts(run=replace(DDP_RUN, own_accumulation=True, backward_per_step=4.0)),
+        facts(run=replace(DDP_RUN, parallel=None)),
+        facts(run=replace(DDP_RUN, parallel=replace(nccl, no_sync=True), values={**DDP_RUN.values, **busy})),
     )
 
 
@@ -364,6 +403,8 @@ class FakePatches:
         self._collector, self._copies = _Collector(self, "auto"), _Copies(self)
         self.collector: CollectorSeam = self._collector
         self.copies: CopiesSeam = self._copies
+        self._distributed = _Settings(self)
+        self.distributed: DistributedHook = self._distributed
         self._model = model = FakeModelSeams(self.assign)
         self.attention: AttentionSeam = model.attention
         self.checkpointing: CheckpointingSeam = model.checkpointing
@@ -400,7 +441,8 @@ class FakePatches:
         """All that a knob could have changed."""
         seams = tuple(seam.value for seam in self._seams)
         kept = (self._collector.value, self._copies.value, *self._model.state())
-        return (self.threads, self.matmul, self.cudnn.benchmark, dict(self._keywords), *kept, *seams)
+        settings = (dict(self._keywords), dict(self._distributed.settings))
+        return (self.threads, self.matmul, self.cudnn.benchmark, *settings, *kept, *seams)
 
 
 def _switched(seam: Any, value: Value) -> Callable[[], None]:
@@ -474,6 +516,20 @@ class _Copies:
 
     def observed(self) -> bool | None:
         return self.value
+
+
+class _Settings:
+    """Wrappers that have what was set."""
+
+    def __init__(self, patches: FakePatches) -> None:
+        self.patches = patches
+        self.settings: dict[str, Value] = {}
+
+    def set(self, setting: str, value: Value, /) -> None:
+        self.patches.assign(self, "settings", {**self.settings, setting: value})
+
+    def observed(self, setting: str, /) -> Value | None:
+        return self.settings.get(setting)
 
 
 class FakeProcess:

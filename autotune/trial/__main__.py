@@ -88,6 +88,7 @@ def _run_rank(plan: Plan, rank: int, body: Callable[[Session], Any]) -> None:
         session.watch_rank(rank)
     if plan.measure and rank:
         session.recorder.on_untuned = lambda knob, why: ranks.tell_untuned(plan, rank, knob, why)
+        session.recorder.on_applied = lambda: ranks.report_applied(plan, rank)
     if plan.shadow_dir and plan.measure:
         try:
             shadow = importlib.import_module("autotune.trial.entry.file_redirect")

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from autotune.model.facts import DeviceFacts, HostFacts, ModelFacts, OptimizerFacts, RunFacts
-from autotune.testing.knobs import CPU_HOST, CPU_RUN, LOADER
+from autotune.testing.knobs import CPU_HOST, CPU_RUN, DDP, DDP_RUN, FSDP_RUN, LOADER
 
 
 def run(**changed: object) -> RunFacts:
@@ -20,6 +20,20 @@ def model(**changed: object) -> RunFacts:
 
 def optimizer(**changed: object) -> RunFacts:
     return replace(CPU_RUN, optimizer=replace(OptimizerFacts(name="AdamW", can_fuse=True), **changed))
+
+
+def ddp(
+    values: dict[str, object] | None = None, run: dict[str, object] | None = None, **changed: object
+) -> RunFacts:
+    """Of two processes under DistributedDataParallel."""
+    parallel = replace(DDP, **changed)
+    return replace(DDP_RUN, parallel=parallel, values={**DDP_RUN.values, **(values or {})}, **(run or {}))
+
+
+def fsdp(values: dict[str, object] | None = None, **changed: object) -> RunFacts:
+    """Of two processes under FSDP2."""
+    parallel = replace(FSDP_RUN.parallel, **changed)
+    return replace(FSDP_RUN, parallel=parallel, values={**FSDP_RUN.values, **(values or {})})
 
 
 def gpu(*capability: int) -> HostFacts:

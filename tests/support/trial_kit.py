@@ -12,9 +12,11 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
+from autotune.launch.ports import with_port
 from autotune.model import wire
 from autotune.model.change import Change
 from autotune.model.config import Config
+from autotune.model.distributed_launch import launch_variables, several
 from autotune.model.trial import Fidelity, Segment
 from autotune.protocol.events import Broke, Closed, Done, Event, Seen, StepRow, Steps
 from autotune.protocol.lines import Reader
@@ -114,6 +116,7 @@ def runner(tmp_path: Path) -> Callable[..., Ran]:
         module: str = "",
         strict: bool = False,
         own: dict[str, Any] | None = None,
+        ranks: int = 1,
     ) -> Ran:
         nonlocal count
         count += 1
@@ -138,9 +141,12 @@ def runner(tmp_path: Path) -> Callable[..., Ran]:
             module=module,
             strict=strict,
             own=own or {},
+            ranks=ranks,
         )
         (folder / "plan.json").write_text(wire.dumps(plan))
         variables = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
+        if ranks > 1:
+            variables = with_port({**variables, **launch_variables(several(ranks), variables)})
         variables[PLAN_VARIABLE] = str(folder / "plan.json")
         command = [sys.executable, str(script)] if bare else [sys.executable, "-m", "autotune.trial"]
         ended = subprocess.run(

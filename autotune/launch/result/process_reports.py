@@ -8,7 +8,18 @@ import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from autotune.protocol.events import Broke, Closed, Compiling, Done, Hello, Probed, Seen, StepRow, Steps
+from autotune.protocol.events import (
+    Applied,
+    Broke,
+    Closed,
+    Compiling,
+    Done,
+    Hello,
+    Probed,
+    Seen,
+    StepRow,
+    Steps,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,6 +50,8 @@ class Told:
     """What was found out after the segment; empty where nothing was."""
     done: Done | None = None
     broke: Broke | None = None
+    applied: set[int] = field(default_factory=set[int])
+    """Of processes that train together, those beside the first that have read back what was asked for."""
     ranks: tuple[RankLog, ...] = ()
     """Logs of all ranks, where several processes train together; read once they have ended."""
     beating: bool = False
@@ -59,6 +72,8 @@ class Told:
             self.facts = event.facts
         elif isinstance(event, Hello):
             self.hello = event
+        elif isinstance(event, Applied):
+            self.applied.add(event.rank)
         elif isinstance(event, Done):
             self.done = event
         elif self.broke is None or (_lost_neighbour(self.broke) and not _lost_neighbour(event)):

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         CollectorSeam,
         CompileSeam,
         CopiesSeam,
+        DistributedHook,
         Float8Seam,
         GradientsSeam,
         LayoutSeam,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from autotune.trial.actuators.hook_set import ModelSeams
     from autotune.trial.hooks.data.h2d_copies import Copies
     from autotune.trial.hooks.data.loader import Loader
+    from autotune.trial.hooks.distributed.settings import Distributed
     from autotune.trial.hooks.model.compiling import Compile
     from autotune.trial.hooks.model.trained_modules import Root
     from autotune.trial.hooks.step.optimizer import Optimizer
@@ -50,6 +52,7 @@ class Patches:
         collector: Collector,
         copies: Copies,
         model: ModelSeams,
+        distributed: Distributed,
     ) -> None:
         self.torch = torch
         self._undo = undo
@@ -64,6 +67,7 @@ class Patches:
         self.process: ProcessSeam = process
         self.collector: CollectorSeam = collector
         self.copies: CopiesSeam = copies
+        self.distributed: DistributedHook = distributed
         self.attention: AttentionSeam = model.attention
         self.checkpointing: CheckpointingSeam = model.checkpointing
         self.budget: BudgetSeam = model.budget

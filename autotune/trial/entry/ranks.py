@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from autotune.model.distributed_launch import rank_variables
-from autotune.protocol.events import Broke
+from autotune.protocol.events import Applied, Broke
 from autotune.protocol.plan import RANK_VARIABLE, RANKS_VARIABLE
 from autotune.trial.runtime.channel import Channel
 from autotune.trial.runtime.exception_kind import kind_of
@@ -35,7 +35,7 @@ _BY_OPTION = ("--local_rank", "--local-rank")
 """Of `autotune.model.distributed_launch.rank_words`."""
 _GRACE_S = 30.0
 """From the request to end to the kill, under `apply`; torchrun's own."""
-_TOLD_CODES = (1, 130)
+_TOLD_CODES = (1, 6, 130)
 """Of a process that has told of its failure itself."""
 _LAST_WORDS_S = 2.0
 """In a trial: what the others get to say why they failed."""
@@ -132,7 +132,13 @@ def tell_untuned(plan: Plan, rank: int, knob: str, why: str) -> None:
     )
 
 
-def _tell(plan: Plan, event: Broke) -> None:
+def report_applied(plan: Plan, rank: int) -> None:
+    """Report that this process has read every requested change back as applied."""
+    if plan.changes:
+        _tell(plan, Applied(rank=rank))
+
+
+def _tell(plan: Plan, event: Applied | Broke) -> None:
     with contextlib.suppress(OSError):
         channel = Channel(Path(plan.events_path), plan.nonce)
         channel.send(event)

@@ -22,7 +22,7 @@ from autotune.model import wire
 from autotune.model.change import Flag, Keyword, Patch
 from autotune.model.facts import OPTION, TOLD, RunFacts
 from autotune.model.supported import UNSUPPORTED, torch_refusal
-from autotune.model.trial import CEILINGS
+from autotune.model.trial import CEILINGS, NO_COMMUNICATION
 from autotune.protocol.disturbed import Listener
 from autotune.protocol.rank_log import RankWriter, file_name
 from autotune.source.loops import CARRIED, COLLECTED, OWN_GRADIENT, STEP_COUNTED
@@ -38,6 +38,7 @@ from autotune.trial.entry.spawned_ranks import Spawning
 from autotune.trial.hooks.data.h2d_copies import Copies
 from autotune.trial.hooks.data.loader import Loader
 from autotune.trial.hooks.data.worker_watch import WorkerWatch
+from autotune.trial.hooks.distributed.settings import Distributed
 from autotune.trial.hooks.libraries.frameworks import Frameworks
 from autotune.trial.hooks.model.compiling import Compile
 from autotune.trial.hooks.model.rng_usage import LoopDraws
@@ -88,7 +89,9 @@ _IN_A_THREAD = (
 _WHERE_BUILT = frozenset(
     {
         *("batch_size", "num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "in_order"),
-        *("mp_context", "fused_optimizer", "threads", "tf32", "cudnn_benchmark"),
+        *("mp_context", "fused_optimizer", "threads", "tf32", "cudnn_benchmark", "cpu_affinity"),
+        *("ddp_bucket_cap_mb", "ddp_find_unused_parameters", "ddp_gradient_as_bucket_view"),
+        *("ddp_static_graph", "ddp_comm_hook", "fsdp_reshard_after_forward", "fsdp_param_dtype"),
     }
 )
 """Knobs that are carried out once, or where a loader or an optimizer is built, and at no step."""
@@ -183,6 +186,7 @@ class Session:
         """What the script has itself of what it took by `autotune.value`."""
         self._model: ModelSeams | None = None
         self._copies: Copies | None = None
+        self._distributed: Distributed | None = None
         self._threads_ns = 0
         """Since when there was training in another thread."""
         self._roots_at = (0, 0)
@@ -243,6 +247,9 @@ class Session:
         self.plan = replace(self.plan, ranks=count)
         self.state.ranks = count
         self.recorder.probe = self.recorder.ceilings = None
+        torch = sys.modules.get("torch")
+        if self._distributed is not None and torch is not None:
+            self._distributed.install(torch)
         if self.plan.measure:
             self.watch_rank(rank)
 
@@ -323,6 +330,13 @@ class Session:
         compiling.install(torch)
         root.install(torch)
         losses.install(torch, undo.assign)
+        distributed = self._distributed = Distributed(
+            state, undo, self.hooks, watches=self.plan.measure and not self.plan.changes
+        )
+        distributed.exchange.accumulation = optimizer.accumulation
+        probes = {segment.fidelity.probe for segment in self.plan.segments}
+        distributed.parallel.is_silent = NO_COMMUNICATION in probes
+        distributed.install(torch)
         optimizer.install(torch)
         model = ModelSeams(state, undo, self.hooks, root, compiling, self.boundary, optimizer.accumulation)
         model.install(torch)
@@ -389,7 +403,17 @@ class Session:
         if self.channel is not None and self.plan.segments and self.plan.segments[0].fidelity.probe:
             self._guarded("probe", lambda: self._prepare_probe(torch, loader, optimizer, root))
         self.patches = self.readings.patches = self.withdrawal.patches = Patches(
-            torch, undo, loader, root, compiling, optimizer, self.process, self.collector, copies, model
+            torch,
+            undo,
+            loader,
+            root,
+            compiling,
+            optimizer,
+            self.process,
+            self.collector,
+            copies,
+            model,
+            distributed,
         )
         for change in self.plan.changes:
             spelling = change.spelling
@@ -729,6 +753,7 @@ class Session:
             ),
             option_batch=self.plan.batch,
             pass_samples=0 if self.plan.changes else optimizer.own_pass_samples(),
+            parallel=None if self._distributed is None else self._distributed.facts(),
         )
 
     def _hazards(self, root: Root, optimizer: Optimizer) -> tuple[str, ...]:

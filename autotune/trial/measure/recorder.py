@@ -333,6 +333,8 @@ class Recorder:
             if self._channel is None:
                 self.reject(readings)
         if self._accepted:
+            if not self._was_accepted and not unfit:
+                self.on_applied()
             self._was_accepted = True
             self._on_settled(readings, True)
         return self._accepted
@@ -386,6 +388,9 @@ class Recorder:
         """A knob that was accepted is not carried out any more: end the trial; under `apply`, withdraw it."""
         if not self._accepted or knob not in self.hows:
             return  # what was not accepted yet is judged by its reading
+        if self._channel is None and self.withdrawal is None:
+            # Of several processes of a trial one that does not measure: the trial ends with it.
+            self.end_untuned(knob, reason)
         if self._channel is None:
             self._withdraw(knob, reason)
             return
@@ -970,6 +975,9 @@ class Recorder:
 
     def _compiling_counts(self, begin_ns: int) -> bool:
         return compiling_counts([mark for end_ns, _, _, mark, _ in self._rows if end_ns > begin_ns])
+
+    def on_applied(self) -> None:
+        """Called once every requested knob was first read as applied."""
 
     def on_untuned(self, knob: str, why: str) -> None:
         """Told before a process that is not measured ends for want of a knob; set where somebody listens."""

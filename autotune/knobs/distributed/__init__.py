@@ -1,0 +1,1 @@
+"""Knobs of trainings that several processes share."""

@@ -1,0 +1,28 @@
+"""Gradients that are views of the buckets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from autotune.knobs.distributed.wrapper_knob import SwitchKnob, uses_gradients
+from autotune.model.effect import Effect
+
+if TYPE_CHECKING:
+    from autotune.model.facts import Facts, ParallelFacts
+
+
+class DdpGradientAsBucketView(SwitchKnob):
+    """Gradients as views of the buckets: saves a copy of every gradient, and the memory of it.
+
+    Effect: EXACT. Unit: on or off. Source: torch.nn.parallel.DistributedDataParallel docs,
+    `gradient_as_bucket_view`.
+    """
+
+    name: ClassVar[str] = "ddp_gradient_as_bucket_view"
+    effect: ClassVar[Effect] = Effect.EXACT
+    family: ClassVar[str] = "wrapper"
+
+    def refuse_wrapper(self, parallel: ParallelFacts, facts: Facts) -> str | None:
+        if uses_gradients(facts):
+            return "The script's own code uses gradients, which cannot be detached from a bucket."
+        return None

@@ -1,0 +1,1 @@
+"""Hooks in what several processes exchange: DDP, FSDP2, the CPUs of each process."""

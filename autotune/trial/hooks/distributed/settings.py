@@ -1,0 +1,68 @@
+"""Implements `DistributedHook`: gradients and parameters that several processes exchange."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autotune.trial.hooks.distributed.affinity import AFFINITY, Affinity
+from autotune.trial.hooks.distributed.data_parallel import DataParallel
+from autotune.trial.hooks.distributed.deferred_exchange import NO_SYNC, DeferredExchange
+from autotune.trial.hooks.distributed.sharding import SETTINGS, Sharding
+
+if TYPE_CHECKING:
+    from autotune.model.config import Value
+    from autotune.model.facts import ParallelFacts
+    from autotune.trial.runtime.imports import AfterImport
+    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.undo import Undo
+
+
+class Distributed:
+    """Wrappers of PyTorch's around a model that several processes train; idle in a single process.
+
+    Args:
+        state: Shared counters.
+        undo: Restores what was changed.
+        hooks: Waits for imports.
+        watches: Watch the unchanged script for what knobs need to know.
+    """
+
+    def __init__(self, state: State, undo: Undo, hooks: AfterImport, *, watches: bool) -> None:
+        self._state = state
+        self.parallel = DataParallel(state, undo, watches=watches)
+        self.exchange = DeferredExchange(state, undo, self.parallel)
+        self._sharding = Sharding(state, undo, hooks)
+        self._affinity = Affinity(undo)
+
+    def install(self, torch: Any) -> None:
+        """Wrap constructors; install before what defers an optimizer's step."""
+        if self._state.ranks == 1:
+            return
+        self.parallel.install(torch)
+        self.exchange.install(torch)
+        self._sharding.install(torch)
+
+    def set(self, setting: str, value: Value, /) -> None:
+        """Construct wrappers with this setting from now on."""
+        if setting == NO_SYNC:
+            self.exchange.every = int(value)
+        elif setting == AFFINITY:
+            self._affinity.set(str(value))
+        elif setting in SETTINGS:
+            self._sharding.set(setting, value)
+        else:
+            self.parallel.set(setting, value)
+
+    def observed(self, setting: str, /) -> Value | None:
+        """Return the setting of every wrapper in use."""
+        if self._state.ranks == 1:
+            return None
+        if setting == NO_SYNC:
+            return self.exchange.observed()
+        if setting == AFFINITY:
+            return self._affinity.observed()
+        return (self._sharding if setting in SETTINGS else self.parallel).observed(setting)
+
+    def facts(self) -> ParallelFacts | None:
+        """Return what the run has shown; None for one process, and without a wrapper."""
+        return self.parallel.facts() or self._sharding.facts()
