@@ -56,13 +56,12 @@ def open_search(name: str | None) -> Opened:
         UsageError: It is what `autotune verify` has measured, which is no search.
     """
     from autotune.errors import UsageError
-    from autotune.model.study import VERIFY
     from autotune.store.paths import find_study
 
     opened = open_study(find_study(name, searches=True))
     label = opened.study.spec.label
-    if opened.study.spec.purpose == VERIFY:
-        message = f"study {label} is what `autotune verify` measured, and no search"
+    if purpose := opened.study.spec.purpose:
+        message = f"study {label} is what `autotune {purpose}` measured, and no search"
         raise UsageError(message, hint=f"it is here: autotune show {label}")
     return opened
 
