@@ -57,12 +57,11 @@ def open_search(name: str | None) -> Opened:
     """
     from autotune.cli.remote import find_study
     from autotune.errors import UsageError
-    from autotune.model.study import VERIFY
 
     opened = open_study(find_study(name, searches=True))
     label = opened.study.spec.label
-    if opened.study.spec.purpose == VERIFY:
-        message = f"study {label} is what `autotune verify` measured, and no search"
+    if purpose := opened.study.spec.purpose:
+        message = f"study {label} is what `autotune {purpose}` measured, and no search"
         raise UsageError(message, hint=f"it is here: autotune show {label}")
     return opened
 

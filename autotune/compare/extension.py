@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 from autotune.compare.alpha_spending import LATE_LOOK_PAIRS
 from autotune.loss.non_inferiority import USUAL_RUNS
 from autotune.model.objective import ENERGY
-from autotune.model.study import VERIFY
 from autotune.model.trial import Stage
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ def goes_on(study: Study) -> bool:
     chosen, and it stays as it is from then on, unless the budget itself is changed. Never for a search for
     the least energy, nor where one config is measured against the script again: these end as ever.
     """
-    if study.spec.objective == ENERGY or study.spec.purpose == VERIFY:
+    if study.spec.objective == ENERGY or study.spec.purpose:
         return False
     usual = [t for t in study.told(Stage.CONFIRM) if t.group <= USUAL_RUNS]
     if sum(t.group == USUAL_RUNS for t in usual) < _PAIR:

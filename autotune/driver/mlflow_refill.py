@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 
 from autotune.errors import AutotuneError, StudyLocked
-from autotune.model.study import VERIFY
 from autotune.report.mlflow.local_store import needs_refill, refilled
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
@@ -33,7 +32,7 @@ def refill(deadline_s: float = 60.0) -> None:
         try:
             with Journal.read(found.path / JOURNAL_FILE) as journal:
                 spec = fold(journal.entries()).spec
-            if spec.purpose != VERIFY and spec.tracking_uri in ("", default_tracking_uri()):
+            if not spec.purpose and spec.tracking_uri in ("", default_tracking_uri()):
                 missing += sync_study(found.path, deadline_s, again=True) > 0
         except StudyLocked:
             # Its search is running; that sends only what is new.

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 from autotune.driver.spec import untaken_label
 from autotune.launch.devices.lock_folder import opened
-from autotune.model.study import VERIFY
 from autotune.model.wire import to_wire
 from autotune.store.journal import Journal
 from autotune.store.outbox import rows_for
@@ -69,7 +68,7 @@ def append_opened(journal: Journal, spec: StudySpec, *, wall_s: float, secrets: 
             "secrets": list(secrets),
         }
     )
-    rows = () if spec.purpose == VERIFY else rows_for("opened", data)
+    rows = () if spec.purpose else rows_for("opened", data)
     journal.append("opened", f"opened/{journal.epoch}", data, outbox=rows)
 
 

@@ -28,7 +28,7 @@ from autotune.launch.runner import NOT_BEGUN, REMEDY, Ended, is_of_cold_starts, 
 from autotune.loss.effective_batch_check import unlike_step
 from autotune.model.change import Env
 from autotune.model.machine_load import news, warning
-from autotune.model.study import SCRIPT_CHANGED, VERIFY
+from autotune.model.study import SCRIPT_CHANGED
 from autotune.model.trial import (
     NO_COMMUNICATION,
     Assignment,
@@ -604,7 +604,7 @@ class Session:
     def _outlook(self) -> tuple[str, str]:
         """What the budget allows and what can be gained at most, right after the first run."""
         study = self._study
-        if study.spec.purpose == VERIFY or study.spec.budget.trials is not None:
+        if study.spec.purpose or study.spec.budget.trials is not None:
             return "", ""
         bounds = "; ".join(c.text for c in ceilings(study))
         return forecast(study, self.remaining_s - KILL_S), f"ceilings: {bounds}" if bounds else ""
@@ -779,7 +779,7 @@ class Session:
 
     def _append(self, kind: str, key: str, data: Mapping[str, object], **shown: str) -> None:
         wired: dict[str, object] = to_wire(data)
-        rows = () if self._study.spec.purpose == VERIFY else rows_for(kind, wired, **shown)
+        rows = () if self._study.spec.purpose else rows_for(kind, wired, **shown)
         self._journal.append(kind, f"{kind}/{key}", wired, outbox=rows)
 
     def _tell_listeners(self, call: Callable[[Listener], None]) -> None:

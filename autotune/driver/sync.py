@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from autotune.driver.profiles import profile_files
 from autotune.driver.rebuild_space import space_of
 from autotune.errors import AutotuneError, StoreError, UsageError
-from autotune.model.study import VERIFY
 from autotune.report.mlflow.recorder import MlflowSink, Refused, absolute_uri
 from autotune.shortage import first_line
 from autotune.store.fold import fold
@@ -354,8 +353,9 @@ def _address(study: Study, tracking_uri: str) -> str:
 
 
 def _refuse_verification(study: Study) -> None:
-    if study.spec.purpose == VERIFY:
-        message = f"study {study.spec.label} is what `autotune verify` measured, which is not sent to MLflow"
+    if study.spec.purpose:
+        what = f"study {study.spec.label} is what `autotune {study.spec.purpose}` measured"
+        message = f"{what}, which is not sent to MLflow"
         raise UsageError(message, hint=f"it is here: autotune show {study.spec.label}")
 
 

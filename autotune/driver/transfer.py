@@ -17,7 +17,6 @@ from autotune.compare.transfer import fingerprint, is_own
 from autotune.driver.rebuild_space import space_of
 from autotune.errors import AutotuneError
 from autotune.model.history_record import ALL, OFF, Transfer
-from autotune.model.study import VERIFY
 from autotune.search.history_export import lessons, unfit
 from autotune.search.samplers.registry import PLANNER
 from autotune.store.fold import fold
@@ -124,7 +123,7 @@ def _read(path: Path, present: Study, mine: Fingerprint) -> Earlier | str | None
     theirs = fingerprint(study)
     is_ours = is_own(mine, theirs)
     label = (study.spec.label if is_ours else "") or path.name
-    if study.spec.purpose == VERIFY:
+    if study.spec.purpose:
         return None
     if not study.stopped:
         return f"{label}: it has not ended."
@@ -146,7 +145,7 @@ def _read(path: Path, present: Study, mine: Fingerprint) -> Earlier | str | None
 
 def _may_tell(begun: Study, present: Study, mine: Fingerprint) -> bool:
     """It is a search of the same script, or of another one where these are asked for."""
-    if begun.spec.purpose == VERIFY:
+    if begun.spec.purpose:
         return False
     return present.spec.transfer == ALL or is_own(mine, fingerprint(begun))
 

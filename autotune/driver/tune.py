@@ -282,9 +282,16 @@ def resume_search(
 
 def _resumable(folded: Study, budget_s: float | None, trials: int | None = None) -> StudySpec:
     """What is gone on with, if it can be."""
-    if folded.spec.purpose == VERIFY:
-        message = f"study {folded.spec.label} is no search, but what `autotune verify` measured"
-        raise UsageError(message, hint="name a search: autotune resume LABEL, or verify again")
+    if folded.spec.purpose:
+        message = (
+            f"study {folded.spec.label} is no search, but what `autotune {folded.spec.purpose}` measured"
+        )
+        again = (
+            "verify again"
+            if folded.spec.purpose == VERIFY
+            else f"autotune scale --resume {folded.spec.label}"
+        )
+        raise UsageError(message, hint=f"name a search: autotune resume LABEL, or {again}")
     spec = with_secrets(folded.spec)
     if budget_s is not None:
         spec = replace(spec, budget=replace(spec.budget, seconds=folded.elapsed_s + budget_s))

@@ -58,9 +58,11 @@ if TYPE_CHECKING:
     from autotune.driver.planner import Dead
     from autotune.export.best_config import PickPart
     from autotune.inspection.command import Command
+    from autotune.launch.runner import Runner
     from autotune.model.change import Refusal
     from autotune.model.measurement import Estimate
     from autotune.model.study import Study
+    from autotune.model.trial import Assignment
     from autotune.report.listener import Listener
 
 log = logging.getLogger(__name__)
@@ -204,7 +206,7 @@ def verify(
     )
     spec = _spec(command, label, budget_s)
     spec = replace(spec, wait_for_quiet_s=wait_for_quiet_s, wait_s=wait_s, share=share)
-    facts = _facts(spec, command)
+    facts = facts_of(spec, command)
     planner = _planner(asked)
     with ExitStack() as closers:
         closers.enter_context(learned(spec.args))
@@ -228,14 +230,14 @@ def verify(
             machine=machine,
         )
         watch.follow(lambda: modules_of(session.study))
-        _tell(listeners, lambda listener: listener.study_began(session.study))
-        if text := _isolation_of(spec).note:
-            _tell(listeners, lambda listener: listener.note(session.study, text))
+        tell(listeners, lambda listener: listener.study_began(session.study))
+        if text := isolation_of(spec).note:
+            tell(listeners, lambda listener: listener.note(session.study, text))
         runner = LocalRunner(study_dir=home, isolation=facts.host.isolation, free_memory=free_memory)
-        study = _run(session, runner, planner)
-        _tell(listeners, lambda listener: listener.study_ended(study))
+        study = run_to_end(session, runner, planner, again=_AGAIN)
+        tell(listeners, lambda listener: listener.study_ended(study))
     if not any(trial.measurement for trial in study.baseline):
-        raise _why_nothing(study)
+        raise why_nothing_measured(study, _AGAIN)
     found = _judged(asked, study, home)
     if found.verdict == "failed" and (reason := _not_applied(study, asked.config)):
         raise NotApplied(
@@ -282,9 +284,24 @@ def _judged(asked: Asked, study: Study, home: Path) -> Verified:
     )
 
 
-def _run(session: Session, runner: LocalRunner, planner: FixedPlanner) -> Study:
-    """Run to the end; whatever breaks on the way is raised once it is written down how it ended."""
-    driver = InlineDriver(session, runner)
+def run_to_end(
+    session: Session,
+    runner: Runner,
+    planner: Planner,
+    *,
+    again: str,
+    place: Callable[[Assignment], Assignment] = lambda assignment: assignment,
+) -> Study:
+    """Run to the end; whatever breaks on the way is raised once it is written down how it ended.
+
+    Args:
+        session: What to run.
+        runner: Runs one assignment.
+        planner: Of the session.
+        again: The command that continues, for the hint of an error.
+        place: Returns an assignment as it is to run on this machine.
+    """
+    driver = InlineDriver(session, runner, place=place)
 
     def stop(why: str) -> None:
         session.stop(why)
@@ -299,7 +316,7 @@ def _run(session: Session, runner: LocalRunner, planner: FixedPlanner) -> Study:
             return session.close()
     except BaseException as error:
         if isinstance(error, AutotuneError) and "autotune resume" in error.hint:
-            error.hint = _AGAIN
+            error.hint = again
         session.stop("error")
         try:
             session.close()
@@ -330,12 +347,12 @@ def _spec(command: Command, label: str, budget_s: float) -> StudySpec:
     )
 
 
-def _isolation_of(spec: StudySpec) -> isolation.Isolation:
+def isolation_of(spec: StudySpec) -> isolation.Isolation:
     return isolation.found_for(spec.script, spec.cwd, os.environ)
 
 
-def _facts(spec: StudySpec, command: Command) -> Facts:
-    host = replace(host_facts(), isolation=_isolation_of(spec).mode)
+def facts_of(spec: StudySpec, command: Command) -> Facts:
+    host = replace(host_facts(), isolation=isolation_of(spec).mode)
     if spec.python != sys.executable:
         found = interpreter(spec.python, spec.options)
         host = replace(host, python=found.version, versions=found.versions)
@@ -372,19 +389,24 @@ def _not_applied(study: Study, config: Config) -> str:
     return next((f.message for f in failures if f.kind is FailureKind.CONFIG_REJECTED), "")
 
 
-def _why_nothing(study: Study) -> AutotuneError:
-    """As for a search, in the words of this verb."""
+def why_nothing_measured(study: Study, again: str) -> AutotuneError:
+    """As for a search, in the words of this verb.
+
+    Args:
+        study: Without a measured baseline.
+        again: The command that continues, or begins anew.
+    """
     script = Path(study.spec.script).name
     if not study.told() and study.stopped in ("interrupted", "signal"):
         kind = StoppedBySignal if study.stopped == "signal" else StoppedEarly
-        return kind(f"verifying {script} was stopped before its first measurement", hint=_AGAIN)
+        return kind(f"measuring {script} was stopped before its first measurement", hint=again)
     error = why_nothing(study)
     if study.stopped == SCRIPT_CHANGED or "autotune resume" in error.hint:
-        error.hint = _AGAIN
+        error.hint = again
     return error
 
 
-def _tell(listeners: Sequence[Listener], call: Callable[[Listener], None]) -> None:
+def tell(listeners: Sequence[Listener], call: Callable[[Listener], None]) -> None:
     for listener in listeners:
         try:
             call(listener)

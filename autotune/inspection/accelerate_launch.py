@@ -1,6 +1,6 @@
 """What ``accelerate launch`` would start, as accelerate itself decides it: its options and its YAML included.
 
-Its own launcher is run in its own interpreter, with the two functions replaced by which it starts processes.
+Its own launcher is run in its own interpreter, with the functions replaced by which it starts processes.
 So nothing of accelerate's rules is written down here a second time.
 """
 
@@ -22,7 +22,7 @@ _ANSWER: Final = "autotune-launch:"
 _WAIT_S: Final = 120.0
 """Importing torch and accelerate takes some 10 s from a cold disk."""
 _CODE: Final = """
-import json, os, subprocess, sys
+import json, os, sys
 from accelerate.commands import launch
 import torch.distributed.run as run
 
@@ -36,16 +36,23 @@ def told(count, nodes, env, args):
 def by_run(given):
     told(given.nproc_per_node, getattr(given, "nnodes", 1), dict(os.environ), args)
 
-def by_popen(command, env=None, **_):
+def by_itself(args):
+    command, env = launch.prepare_simple_launcher_cmd_env(args)
     if os.path.basename(command[0]).startswith("mpi"):
-        raise ValueError("it starts mpirun")
-    told(1, 1, env or dict(os.environ), args)
+        refuse(args)
+    told(1, 1, env, args)
 
+def refuse(args):
+    raise ValueError("it starts processes in a way of its own")
+
+deepspeed = launch.deepspeed_launcher
 os_before = dict(os.environ)
 args = launch.launch_command_parser().parse_args(sys.argv[1:])
-run.run, launch.subprocess.Popen = by_run, by_popen
+run.run, launch.simple_launcher = by_run, by_itself
+launch.tpu_launcher = launch.tpu_pod_launcher = launch.sagemaker_launcher = refuse
+launch.deepspeed_launcher = lambda args: (refuse if (args.num_machines or 1) > 1 else deepspeed)(args)
 launch.launch_command(args)
-raise ValueError("it starts processes in a way of its own")
+refuse(args)
 """
 
 

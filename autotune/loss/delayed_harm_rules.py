@@ -15,7 +15,7 @@ from typing import Final
 from autotune.model.config import Config, Value, value_text
 from autotune.model.facts import RunFacts
 from autotune.model.run_length import planned_steps
-from autotune.model.study import VERIFY, DeclaredSpec, Study
+from autotune.model.study import DeclaredSpec, Study
 
 _RULED: Final = "effective_batch"
 _FOLLOWERS: Final = (_RULED, "accumulation")
@@ -260,7 +260,7 @@ def unshown(study: Study, config: Config, steps: int) -> tuple[Unshown, ...]:
         config: What is changed.
         steps: Optimizer steps of the unchanged script that the trace covers.
     """
-    if study.spec.purpose == VERIFY:
+    if study.spec.purpose:
         return ()
     own = {spec.name for spec in study.spec.space.declared}
     found: list[Unshown] = []

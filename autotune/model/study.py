@@ -121,7 +121,8 @@ class StudySpec:
         source: File that options and hazards are read from, where it is not `script` itself (behind a
             console script).
         output_args: Options of the script that name an output folder; a trial gets one of its own.
-        purpose: ``verify`` where one configuration is measured against the script again; empty for a
+        purpose: ``verify`` where one configuration is measured against the script again, ``scale`` where
+            one is measured with several numbers of processes; empty for a
             search.
         why: Find out what holds the script and the winner back, in a process more for each.
         price_per_hour: Of the machine, in whatever currency; None where no cost is wanted.
@@ -217,7 +218,8 @@ SCRIPT_CHANGED = "script"
 """Why a search stopped whose script, or a module that it imports, was edited meanwhile."""
 
 VERIFY = "verify"
-"""Purpose of a study that is no search."""
+SCALE = "scale"
+"""Purposes of studies that are no searches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

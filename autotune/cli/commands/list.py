@@ -117,7 +117,7 @@ def _outcome(opened: Opened) -> str:
     """Return the answer in a few words, or why there is none."""
     from autotune.answer.answer import SearchOutcome
     from autotune.model.config import config_text
-    from autotune.model.study import VERIFY
+    from autotune.model.study import SCALE, VERIFY
     from autotune.report.view.summary import failed_baseline, failure_line
 
     study, answer = opened.study, opened.answer
@@ -128,6 +128,8 @@ def _outcome(opened: Opened) -> str:
         return "no answer yet" if not study.stopped else "no answer"
     if study.spec.purpose == VERIFY:
         return _verified(opened.path)
+    if study.spec.purpose == SCALE:
+        return f"scaling: autotune show {study.spec.label}"
     if answer.is_better:
         return f"faster {answer.best.speedup.value:.2f}x {config_text(answer.best.config)}"
     if not study.stopped:

@@ -34,7 +34,7 @@ def show(
     from autotune.cli.open_study import filed, named_file, open_study
     from autotune.cli.outcome import guarded, print_json
     from autotune.cli.remote import find_study
-    from autotune.model.study import VERIFY
+    from autotune.model.study import SCALE, VERIFY
     from autotune.report.text.study_notes import note
     from autotune.report.view.bottleneck_text import why_lines
 
@@ -44,6 +44,8 @@ def show(
             _show_trial(opened, trial, json=json)
         elif opened.study.spec.purpose == VERIFY:
             _show_verified(opened, json=json)
+        elif opened.study.spec.purpose == SCALE:
+            _show_scaling(opened, json=json)
         elif json:
             print_json(show_json(opened))
         elif md:
@@ -121,6 +123,21 @@ def _show_trial(opened: Opened, number: int, *, json: bool) -> None:
         return
     logs = f"autotune logs {study.spec.label} {number}" if trial_folders(opened.path, number) else ""
     sys.stdout.write(redact(trial_text(study, found, logs=logs), free=True))
+
+
+def _show_scaling(opened: Opened, *, json: bool) -> None:
+    """What `autotune scale` has measured, in its own words."""
+    from autotune.cli.commands.scale import as_dict, screen
+    from autotune.cli.outcome import print_json
+    from autotune.driver.scaling import read_scaled
+    from autotune.report.text.terminal_text import trials_table
+    from autotune.text.redact import redact
+
+    found = read_scaled(opened.path)
+    if json:
+        print_json({**as_dict(found), "exit": 0})
+    else:
+        sys.stdout.write(redact(screen(found)) + "trials\n" + trials_table(found.study))
 
 
 def _show_verified(opened: Opened, *, json: bool) -> None:

@@ -22,7 +22,7 @@ from autotune.compare.comparison import compare
 from autotune.compare.disturbances import baseline_is_steady, busy_notes
 from autotune.model.config import config_text
 from autotune.model.effect import Effect
-from autotune.model.study import VERIFY
+from autotune.model.study import SCALE, VERIFY
 from autotune.model.trial import Stage
 from autotune.report.listener import Listener
 from autotune.report.terminal.async_writer import Outlet, raw
@@ -266,6 +266,8 @@ class Progress(Listener):
             return "starting" if not study.trials else "choosing what comes next"
         if study.spec.purpose == VERIFY:
             return "fresh pairs: your script and the file's configuration in alternation"
+        if study.spec.purpose == SCALE:
+            return "fresh runs with each number of processes in alternation"
         return _DOING[stages[-1]]
 
 

@@ -85,7 +85,7 @@ class Spawning:
 
         @functools.wraps(original)
         def start(this: Any, args: Any = (), *rest: Any, **kwargs: Any) -> None:
-            given = kwargs.get("env")
+            given: Any = kwargs.get("env")
             count = self._starts_itself(args, given)
             if not count:
                 original(this, args, *rest, **kwargs)

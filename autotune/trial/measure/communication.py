@@ -184,7 +184,7 @@ def _bucket_bytes(texts: Any) -> int:
 
 def _size(args: Any, kwargs: Any, place: int) -> int:
     """Bytes of the tensors that are reduced; a scalar (no dimension) is a figure for a log."""
-    given = args[place] if len(args) > place else next((kwargs[n] for n in _NAMES if n in kwargs), None)
+    given: Any = args[place] if len(args) > place else next((kwargs[n] for n in _NAMES if n in kwargs), None)
     tensors = given if isinstance(given, (list, tuple)) else (given,)
     return sum(t.numel() * t.element_size() for t in tensors if hasattr(t, "element_size") and t.dim())
 

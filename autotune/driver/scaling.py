@@ -1,0 +1,312 @@
+"""How a training scales: fresh interleaved runs with 1, 2, 4, ... processes of one command.
+
+The session, the runner, the guard and the statistics are those of a search, so that a figure means the same
+(docs/decisions/0137). What is measured is a study of its own, with the question in an event ``scaling``.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune.clock import SystemClock
+from autotune.compare.scaling import PROCESSES, Scaling, processes_of, scaling
+from autotune.driver.backends.head_start import on_first_devices
+from autotune.driver.cleanup.dead_drivers import clear_up
+from autotune.driver.host_memory import free_memory
+from autotune.driver.new_study import append_opened, create_study
+from autotune.driver.planner import Planner
+from autotune.driver.script_watch import ScriptWatch, modules_of
+from autotune.driver.session import ENDING_S, Session
+from autotune.driver.spec import redirected_stdin, version, with_secrets
+from autotune.driver.verification import facts_of, isolation_of, run_to_end, tell, why_nothing_measured
+from autotune.errors import StoreError, UsageError
+from autotune.knobs.registry import builtin
+from autotune.launch.devices.load_check import LoadCheck
+from autotune.launch.devices.machine_lock import MachineLock
+from autotune.launch.process import LocalRunner
+from autotune.model.change import Change
+from autotune.model.distributed_launch import with_ranks
+from autotune.model.effect import Effect
+from autotune.model.space import Dimension, SearchSpace
+from autotune.model.study import SCALE, Budget, SpaceRequest, StudySpec
+from autotune.model.wire import from_wire, to_wire
+from autotune.search.confirmation.scaling_rounds import ScalingRounds
+from autotune.space.environment import user_environment
+from autotune.store.fold import fold
+from autotune.store.journal import Journal
+from autotune.store.paths import JOURNAL_FILE, new_id
+from autotune.text.redact import learned
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from autotune.driver.planner import Dead
+    from autotune.inspection.command import Command
+    from autotune.launch.runner import Runner
+    from autotune.model.change import Refusal
+    from autotune.model.config import Config
+    from autotune.model.facts import Facts
+    from autotune.model.study import Study
+    from autotune.model.trial import Assignment, Failure, Trial
+    from autotune.report.listener import Listener
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is measured.
+
+    Args:
+        counts: Numbers of processes, ascending.
+        rounds: Fresh runs of each, at most.
+        price: Of one process for an hour, in any unit; 0 for none.
+        changes: How the values of a best.yaml reach the script; empty for the script unchanged.
+        pick: The pick's name; empty without a file.
+    """
+
+    counts: tuple[int, ...]
+    rounds: int = 5
+    price: float = 0.0
+    changes: tuple[Change, ...] = ()
+    pick: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaled:
+    """What was found.
+
+    Args:
+        question: What was asked.
+        scaling: The figures.
+        study: Every run.
+        study_dir: Where everything lies.
+    """
+
+    question: Question
+    scaling: Scaling
+    study: Study
+    study_dir: Path
+
+
+class ScalePlanner(Planner):
+    """Plans one config under launchers that differ in the number of processes."""
+
+    def __init__(self, question: Question, *, environ: Mapping[str, str]) -> None:
+        super().__init__(knobs=builtin(), environ=environ, memory_limit_bytes=0)
+        self._question = question
+
+    def space(
+        self, spec: StudySpec, facts: Facts, dead: Dead = frozenset()
+    ) -> tuple[SearchSpace, dict[str, str]]:
+        """The number of processes alone. Ratios of rates are asked for, so no loss is compared."""
+        counts = self._question.counts
+        dimension = Dimension(
+            knob=PROCESSES, values=counts[1:], own=counts[0], effect=Effect.EXACT, redeals=False
+        )
+        return SearchSpace(dimensions={PROCESSES: dimension} if len(counts) > 1 else {}), {}
+
+    def changes(
+        self, config: Config, facts: Facts, dead: Dead = frozenset()
+    ) -> tuple[Sequence[Change], Sequence[Refusal]]:
+        """As the file says, whatever the number of processes."""
+        return self._question.changes, ()
+
+    def assign(self, study: Study, trial: Trial) -> Assignment | Failure:
+        """The same command, started as so many processes."""
+        count = processes_of(trial.config, self._question.counts[0])
+        spec = replace(study.spec, launcher=with_ranks(study.spec.launcher, count))
+        return super().assign(replace(study, spec=spec), trial)
+
+
+def scale(
+    question: Question,
+    command: Command,
+    *,
+    label: str,
+    budget_s: float,
+    head_start_s: float = 0.0,
+    wait_s: float | None = None,
+    share: bool = False,
+    listeners: Sequence[Listener] = (),
+    runner: Runner | None = None,
+) -> Scaled:
+    """Measure until the rounds or the budget are used up.
+
+    Args:
+        question: What to measure.
+        command: How the user starts the script, with its launcher.
+        label: Of the study that holds the runs.
+        budget_s: Wall time for all of it.
+        head_start_s: Seconds of the budget already spent when this was called.
+        wait_s: Longest wait for a search on the same machine; None for twice the budget.
+        share: Measure beside it after that wait.
+        listeners: Receive the study as it goes.
+        runner: Runs one assignment; None for the real one.
+
+    Raises:
+        ScriptError: The script fails with the fewest processes.
+        StoreError: The study cannot be written.
+    """
+    clock = SystemClock()
+    began_s = clock.now_s() - head_start_s
+    spec = StudySpec(
+        study_id=new_id(),
+        label=label,
+        script=command.script,
+        args=command.args,
+        cwd=str(Path.cwd()),
+        python=command.python,
+        space=SpaceRequest(name=SCALE),
+        budget=Budget(seconds=budget_s),
+        effective_batch="keep",
+        driver="inline",
+        version=version(),
+        module=command.module,
+        options=command.options,
+        launcher=command.launcher,
+        source=command.source,
+        stdin=redirected_stdin(),
+        purpose=SCALE,
+        wait_s=wait_s,
+        share=share,
+    )
+    facts = facts_of(spec, command)
+    with ExitStack() as closers:
+        closers.enter_context(learned(spec.args))
+        spec, home, journal = create_study(spec, wall_s=clock.wall_s())
+        closers.callback(journal.close)
+        for kind, data in (("inspected", {"facts": facts}), (SCALING, {"question": question})):
+            journal.append(kind, f"{kind}/1", to_wire(data))
+        study = _measure(question, journal, home, clock.now_s() - began_s, listeners, runner)
+    return _found(question, study, home)
+
+
+def resume_scale(
+    directory: Path,
+    *,
+    budget_s: float | None = None,
+    rounds: int | None = None,
+    listeners: Sequence[Listener] = (),
+    runner: Runner | None = None,
+) -> Scaled:
+    """Go on where the journal ends; no finished run is run again.
+
+    Args:
+        directory: Of a study of `scale`.
+        budget_s: Further wall time from now; None for what is left.
+        rounds: Rounds in all; None keeps the old number.
+        listeners: As for `scale`.
+        runner: As for `scale`.
+
+    Raises:
+        UsageError: The script was edited since.
+        StoreError: It is no study of `scale`.
+    """
+    journal = Journal.open(directory / JOURNAL_FILE)
+    with ExitStack() as closers:
+        closers.callback(journal.close)
+        entries = list(journal.entries())
+        question = _question(entries, directory)
+        question = question if rounds is None else replace(question, rounds=rounds)
+        study = fold(entries, build=_planner(question).space)
+        clear_up(directory, entries, study.spec)
+        spec = with_secrets(study.spec)
+        if budget_s is not None:
+            spec = replace(spec, budget=replace(spec.budget, seconds=study.elapsed_s + budget_s))
+        if study.facts is None:
+            raise StoreError(f"{directory} ended before anything was known about the script")
+        if changed := ScriptWatch(spec.inspected, study.facts.script.sha256)():
+            raise UsageError(changed, hint="measure again: autotune scale -- torchrun ...")
+        closers.enter_context(learned(spec.args))
+        append_opened(journal, spec, wall_s=SystemClock().wall_s())
+        study = _measure(question, journal, directory, study.elapsed_s, listeners, runner)
+    return _found(question, study, directory)
+
+
+def read_scaled(directory: Path) -> Scaled:
+    """Return what a study of `scale` found, from its journal alone.
+
+    Raises:
+        StoreError: The study cannot be read, or is none of `scale`.
+    """
+    journal = Journal.read(directory / JOURNAL_FILE)
+    try:
+        entries = list(journal.entries())
+    finally:
+        journal.close()
+    question = _question(entries, directory)
+    return _found(question, fold(entries, build=_planner(question, {}).space), directory)
+
+
+SCALING = "scaling"
+"""Kind of the event that holds the question."""
+
+
+def _question(entries: Sequence[Any], directory: Path) -> Question:
+    data = next((entry.data for entry in entries if entry.kind == SCALING), None)
+    if data is None:
+        raise StoreError(f"{directory} does not say which numbers of processes were measured")
+    return from_wire(Question, data["question"])
+
+
+def _planner(question: Question, environ: Mapping[str, str] | None = None) -> ScalePlanner:
+    if environ is None:
+        environ = user_environment(os.environ, keep_loggers=False, trial=True)
+    return ScalePlanner(question, environ=environ)
+
+
+def _measure(
+    question: Question,
+    journal: Journal,
+    home: Path,
+    elapsed_s: float,
+    listeners: Sequence[Listener],
+    runner: Runner | None,
+) -> Study:
+    planner = _planner(question)
+    study = fold(journal.entries(), build=planner.space)
+    spec, facts = study.spec, study.facts
+    assert facts is not None
+    machine = MachineLock.of_machine(os.environ, spec)
+    watch = ScriptWatch(spec.inspected, facts.script.sha256)
+    session = Session(
+        journal=journal,
+        study=study,
+        strategy=ScalingRounds(question.counts, rounds=question.rounds),
+        planner=planner,
+        clock=SystemClock(),
+        elapsed_s=elapsed_s,
+        ending_s=ENDING_S,
+        listeners=listeners,
+        watch=watch,
+        load=LoadCheck.of_machine(os.environ),
+        machine=machine,
+    )
+    watch.follow(lambda: modules_of(session.study))
+    tell(listeners, lambda listener: listener.study_began(session.study))
+    if text := isolation_of(spec).note:
+        tell(listeners, lambda listener: listener.note(session.study, text))
+    runner = runner or LocalRunner(study_dir=home, isolation=facts.host.isolation, free_memory=free_memory)
+    there = len(facts.host.devices)
+    try:
+        study = run_to_end(
+            session,
+            runner,
+            planner,
+            again=f"autotune scale --resume {spec.label}",
+            place=lambda assignment: on_first_devices(assignment, there),
+        )
+    finally:
+        machine.release()
+    tell(listeners, lambda listener: listener.study_ended(study))
+    if not any(trial.measurement for trial in study.baseline):
+        raise why_nothing_measured(study, f"autotune scale --resume {spec.label}")
+    return study
+
+
+def _found(question: Question, study: Study, home: Path) -> Scaled:
+    found = scaling(study, question.counts, question.price)
+    return Scaled(question=question, scaling=found, study=study, study_dir=home)

@@ -1,0 +1,137 @@
+"""A study of scaling in words and as an object: one source for terminal, page, JSON and MLflow."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from autotune.compare.scaling import HALF
+
+if TYPE_CHECKING:
+    from autotune.compare.scaling import Scaling
+    from autotune.model.measurement import Estimate
+
+COLUMNS: Final = ("processes", "throughput", "efficiency", "per million", "communication", "memory")
+_NONE: Final = "-"
+
+
+def figure(estimate: Estimate | None, digits: int = 3) -> str:
+    """Return ``1,234 [1,200, 1,268]``; ``-`` without one. An interval with no end is left open."""
+    if estimate is None:
+        return _NONE
+    value, low, high = (number(x, digits) for x in (estimate.value, estimate.low, estimate.high))
+    return f"{value} [{low}, {high}]"
+
+
+def number(value: float, digits: int = 3) -> str:
+    """Return a figure with so many significant digits: ``1,230``, ``0.0451``."""
+    if not math.isfinite(value):
+        return "?"
+    if value == 0.0:
+        return "0"
+    places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    return f"{round(value, digits - 1 - math.floor(math.log10(abs(value)))):,.{places}f}"
+
+
+def rows(found: Scaling) -> list[tuple[str, ...]]:
+    """Return the cells of the table, by `COLUMNS`."""
+    table: list[tuple[str, ...]] = []
+    for point in found.points:
+        share, peak = point.communication_frac, point.peak_bytes
+        waits = _NONE if share is None else f"{100 * share:.0f} %"
+        waits += "" if point.straggler is None else f" (rank {point.straggler} is late)"
+        table.append(
+            (
+                str(point.processes),
+                figure(point.throughput),
+                figure(point.efficiency, 2),
+                figure(point.cost),
+                waits,
+                _NONE if peak is None else f"{peak / 2**30:.2f} GiB",
+            )
+        )
+    return table
+
+
+def sentences(found: Scaling) -> list[str]:
+    """Return the findings, a sentence each."""
+    measured = [p for p in found.points if p.throughput is not None]
+    said: list[str] = []
+    if found.knee is not None:
+        least = f"{100 * HALF:.0f} % of the ideal gain"
+        if found.knee == measured[-1].processes:
+            said.append(f"No knee up to {found.knee} processes: each step brings at least {least}.")
+        else:
+            said.append(f"The knee is at {_processes(found.knee)}: the next step brings less than {least}.")
+        if not found.is_clear:
+            said.append("The intervals do not settle the knee; more rounds narrow them.")
+    if found.cheapest is not None and found.fastest is not None and len(measured) > 1:
+        said.append(
+            f"{_processes(found.fastest).capitalize()} are fastest; "
+            f"{_processes(found.cheapest)} cost least per sample."
+            if found.fastest != 1
+            else "One process is fastest and costs least per sample."
+        )
+    said += [f"{_processes(p.processes).capitalize()}: {p.failure}." for p in found.points if p.failure]
+    if len(measured) > 1:
+        said.append("The effective batch grows with the processes unless the script keeps it.")
+    return said
+
+
+def _processes(count: int) -> str:
+    return "one process" if count == 1 else f"{count} processes"
+
+
+def bars(found: Scaling, width: int = 40) -> list[str]:
+    """Return a plot for a terminal: throughput as a bar, and where the ideal one would end."""
+    measured = [(p.processes, p.throughput.value) for p in found.points if p.throughput is not None]
+    if not measured:
+        return []
+    fewest, base = measured[0]
+    largest = max(max(rate, base * count / fewest) for count, rate in measured)
+    lines: list[str] = []
+    for count, rate in measured:
+        filled = round(width * rate / largest)
+        ideal = min(width - 1, max(filled, round(width * base * count / fewest / largest) - 1))
+        bar = "█" * filled + "·" * (ideal - filled)
+        lines.append(f"{count:>9}  {bar + ('|' if ideal >= filled else ''):<{width}}  {number(rate)}")
+    return lines
+
+
+def as_object(found: Scaling) -> dict[str, Any]:
+    """Return the figures for JSON."""
+    return {
+        "unit": found.unit,
+        "price_per_process_hour": found.price or None,
+        "knee": found.knee,
+        "knee_is_clear": found.is_clear,
+        "fastest": found.fastest,
+        "cheapest": found.cheapest,
+        "points": [
+            {
+                "processes": p.processes,
+                "throughput": _estimate(p.throughput),
+                "efficiency": _estimate(p.efficiency),
+                "cost_per_million_samples": _estimate(p.cost),
+                "communication_frac": p.communication_frac,
+                "straggler": p.straggler,
+                "peak_bytes": p.peak_bytes,
+                "failure": p.failure or None,
+            }
+            for p in found.points
+        ],
+    }
+
+
+def _estimate(estimate: Estimate | None) -> dict[str, Any] | None:
+    if estimate is None:
+        return None
+    low, high = (x if math.isfinite(x) else None for x in (estimate.low, estimate.high))
+    return {
+        "value": estimate.value,
+        "low": low,
+        "high": high,
+        "n": estimate.n,
+        "unit": estimate.unit,
+        "confidence": estimate.confidence,
+    }

@@ -1,0 +1,85 @@
+"""Rounds of fresh runs, one per number of processes, until the rounds or the time are used up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from autotune.compare.scaling import config_of, processes_of
+from autotune.model.config import Config
+from autotune.model.trial import Proposal, Stage
+from autotune.search.costs import Costs
+from autotune.search.strategy import Strategy
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.model.study import Study
+
+FEWEST_ROUNDS: Final = 3
+"""Rounds that an interval needs to say something; fewer leave it open."""
+
+
+class ScalingRounds(Strategy):
+    """One run that shows what a run costs, then rounds in turning order.
+
+    A number of processes at which a run failed by its own fault is left out of the rounds to come.
+
+    Args:
+        counts: Numbers of processes, ascending; the first is what the others are compared with.
+        rounds: At most so many.
+    """
+
+    def __init__(self, counts: Sequence[int], *, rounds: int) -> None:
+        self._counts = tuple(counts)
+        self._rounds = rounds
+
+    def ask(self, study: Study, remaining_s: float) -> Proposal | None:
+        """See `Strategy.ask`."""
+        if study.stopped or study.open_trials:
+            return None
+        if not study.trials:
+            return self._proposal(study, Stage.BASELINE, Config(), 0, remaining_s)
+        if not any(t.measurement for t in study.baseline):
+            return None
+        trials = [t for t in study.trials if t.stage is Stage.CONFIRM]
+        group = max((t.group for t in trials), default=0)
+        left = self._left(study, group)
+        if not left:
+            group += 1
+            left = self._left(study, group)
+        if group > self._rounds or not left:
+            return None
+        costs = Costs.of(study)
+        # A round that cannot be ended is not begun: its runs would lie in no pair.
+        if sum(costs.confirming(config) for config in left) > remaining_s:
+            return None
+        return self._proposal(study, Stage.CONFIRM, left[0], group, remaining_s)
+
+    def is_finished(self, study: Study, remaining_s: float) -> bool:
+        """See `Strategy.is_finished`."""
+        return not study.open_trials and self.ask(study, remaining_s) is None
+
+    def _left(self, study: Study, group: int) -> list[Config]:
+        """What is still to run in a round; an even round goes from the most processes to the fewest."""
+        if not group:
+            return []
+        failed = {t.config for t in study.told() if t.failure is not None and t.failure.kind.teaches}
+        order = self._counts if group % 2 else self._counts[::-1]
+        configs = [config_of(count, self._counts[0]) for count in order]
+        done = {t.config for t in study.trials if t.stage is Stage.CONFIRM and t.group == group}
+        return [config for config in configs if config not in done and config not in failed]
+
+    def _proposal(
+        self, study: Study, stage: Stage, config: Config, group: int, remaining_s: float
+    ) -> Proposal:
+        fidelity = Costs.of(study).fidelity(stage, config, remaining_s=remaining_s, reserve_s=0.0)
+        count = processes_of(config, self._counts[0])
+        what = "One process" if count == 1 else f"{count} processes"
+        return Proposal(
+            stage=stage,
+            config=config,
+            fidelity=fidelity,
+            reason=f"{what}, round {group}." if group else f"{what}: what a run takes.",
+            seed=group,
+            group=group,
+        )
