@@ -1,7 +1,7 @@
-"""autotune: the configuration with which a training script trains fastest, without hurting it.
+"""autotune: find the fastest configuration of a training script that does not harm its training.
 
-The root stays light: importing it loads nothing but the standard library. `tune`, the errors and the
-two calls for scripts are loaded when they are asked for.
+Importing the package loads only the standard library. `tune`, the errors and the two SDK calls are loaded on
+first use.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def __getattr__(name: str) -> object:
 
 
 def _refuse_elsewhere() -> None:
-    """A script may call `step` anywhere; a search needs the systems that we know."""
+    """Raise `BackendError` on an unsupported system; `step` and `value` work on every system."""
     reason = importlib.import_module("autotune.model.supported").refusal(sys.platform, sys.version_info)
     if reason:
         raise importlib.import_module("autotune.errors").BackendError(reason)

@@ -1,7 +1,6 @@
-"""What a script may call itself: `step` and `value`. No-ops outside a trial; standard library only.
+"""Calls for training scripts: `step` and `value`. No-ops outside a trial; standard library only.
 
-Only for loops that nothing else reaches (no torch, an own engine): a script that calls neither is
-watched from outside all the same.
+They are needed only for loops that autotune cannot instrument itself, such as an engine without PyTorch.
 """
 
 from __future__ import annotations
@@ -29,23 +28,23 @@ _session: _Session | None = None
 
 
 def step(samples: int | None = None, loss: object = None) -> None:
-    """Say that one optimizer step has ended; from the first call on nothing else counts steps.
+    """Report the end of one optimizer step. From the first call on, only these calls count steps.
 
     Args:
-        samples: Samples this step consumed. What a training DataLoader hands over counts in its place; where
-            neither is known, throughput is in steps per second.
-        loss: Its loss: a number, or an array or tensor of any framework. What may still be computed on
-            a device is kept and read later, so that nobody waits for it here.
+        samples: Samples that this step consumed. By default the batches of the training DataLoader are
+            counted; without one, throughput is in steps per second.
+        loss: A number, or an array or tensor of any framework. A value that is still being computed on a
+            device is read later, so this call does not block.
     """
     if _session is not None:
         _session.sdk_step(samples, loss)
 
 
 def value(name: str, default: T) -> T:
-    """The value that the search asks for under this name; the default when nobody searches.
+    """Return the value that the current trial assigns to this name, or the default outside a trial.
 
-    It comes as the default's kind where that says the same (``1e-3`` for a float, ``on`` for a bool),
-    else as it was declared.
+    The value has the type of the default if the conversion is lossless (``1e-3`` for a float, ``on`` for a
+    bool), otherwise the type that was declared.
     """
     if _session is None:
         return default
@@ -53,24 +52,24 @@ def value(name: str, default: T) -> T:
 
 
 def attach(session: _Session | None) -> None:
-    """Connect to the trial of this process; None disconnects."""
+    """Connect the calls to the trial of this process; None disconnects them."""
     global _session  # noqa: PLW0603 - one process, one trial
     _session = session
 
 
-def _like(wanted: Value, default: object) -> object:
-    """The same in the default's kind; nothing is cut off, and nothing is raised into the script."""
+def _like(assigned: Value, default: object) -> object:
+    """Return the value in the type of the default if that is lossless, else unchanged. Never raises."""
     kind: Any = type(default)
-    if kind is type(wanted) or default is None:
-        return wanted
+    if kind is type(assigned) or default is None:
+        return assigned
     if isinstance(default, bool):
-        return _SWITCHES.get(str(wanted).lower(), wanted)
+        return _SWITCHES.get(str(assigned).lower(), assigned)
     if isinstance(default, str):
-        return str(wanted).lower() if isinstance(wanted, bool) else str(wanted)
-    if not isinstance(default, (int, float)) or isinstance(wanted, bool):
-        return wanted
+        return str(assigned).lower() if isinstance(assigned, bool) else str(assigned)
+    if not isinstance(default, (int, float)) or isinstance(assigned, bool):
+        return assigned
     try:
-        found = kind(wanted)
+        converted = kind(assigned)
     except (TypeError, ValueError, OverflowError):
-        return wanted
-    return found if isinstance(wanted, str) or found == wanted else wanted
+        return assigned
+    return converted if isinstance(assigned, str) or converted == assigned else assigned

@@ -1,7 +1,7 @@
-"""Do segments of a visit say what fresh processes say? Knob by knob; pure, standard library only.
+"""Agreement between runs of a config within a running process and in a fresh process. Pure.
 
-A config that was measured both ways is a pair. A knob whose pairs disagree is not switched in a running
-process any more in this study, and what its segments had said no longer counts.
+Used for old journals, in which a process visited several configs, each for a segment of steps. A config that
+was measured both ways is a pair. A knob whose pairs disagree is not trusted: its segments do not count.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ if TYPE_CHECKING:
     from autotune.model.trial import Trial
 
 BOUND: Final = 0.03
-"""In ln rate: segments of a knob may differ by so much from fresh processes."""
+"""Largest difference between segments and fresh processes, in ln rate."""
 
 ENOUGH: Final = 3
-"""Configs of a knob that differ by more, after which it is not probed live any more."""
+"""Configs beyond the bound from which a knob is distrusted."""
 
 PROCESS_SD: Final = 0.02
-"""Between processes, in ln rate: what the planner's model takes it to be (docs/decisions/0052)."""
+"""Standard deviation between processes, in ln rate, as in the search model (docs/decisions/0052)."""
 
 UNCLEAR: Final = 0.1
-"""Standard deviation of ln ratio above which a segment says nothing, as if there were none."""
+"""Standard deviation of ln ratio above which a segment is ignored."""
 
 _NORMAL: Final = 1.96
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """One config, measured both ways.
+    """One config that was measured both ways.
 
     Args:
-        live: ln of its rate over that of its process's own config, by segments.
-        fresh: The same by processes of their own.
-        sd: Standard deviation of the difference as far as it is known.
+        live: ln of its rate over that of its process's own config, from segments.
+        fresh: The same from fresh processes.
+        sd: Standard deviation of the difference, as far as known.
     """
 
     config: Config
@@ -53,18 +53,18 @@ class Pair:
 
     @property
     def bias(self) -> float:
-        """How much faster it looks live, in ln rate."""
+        """Excess of its segments' rate, in ln rate."""
         return self.live - self.fresh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """What the pairs of one knob say.
+    """The pairs of one knob.
 
     Args:
-        knob: Changed in every one of these configs.
-        segments: Configs that segments have measured with it.
-        pairs: Those of them that have had a process of their own as well.
+        knob: Changed in each of these configs.
+        segments: Number of configs that segments measured.
+        pairs: Those that were also measured in a fresh process.
     """
 
     knob: str
@@ -73,14 +73,14 @@ class Agreement:
 
     @property
     def bias(self) -> float | None:
-        """Mean over the pairs, in ln rate; None without one."""
+        """Mean bias of the pairs, in ln rate; None without a pair."""
         return statistics.fmean(p.bias for p in self.pairs) if self.pairs else None
 
     @property
     def rank(self) -> float | None:
-        """Kendall's tau between both ways, the unchanged config among them; None without a pair.
+        """Kendall's tau between both ways, with the unchanged config; None without a pair.
 
-        1: the same order. -1: the opposite one.
+        1: the same order. -1: the opposite order.
         """
         if not self.pairs:
             return None
@@ -93,7 +93,7 @@ class Agreement:
 
     @property
     def is_live(self) -> bool:
-        """Nothing speaks against its segments: too few pairs are beyond the bound, and not their mean."""
+        """Whether its segments are trusted: few pairs and not their mean exceed the bound."""
         if sum(abs(p.bias) > BOUND for p in self.pairs) >= ENOUGH:
             return False
         if not self.pairs:
@@ -103,24 +103,24 @@ class Agreement:
 
     @property
     def text(self) -> str:
-        """One sentence for people."""
+        """Sentence for the user."""
         if self.bias is None:
             return f"{self.knob}: {self.segments} measured in a running process, none in one of its own."
         percent = 100.0 * math.expm1(self.bias)
-        said = f"{self.knob} looks {percent:+.1f} % faster in a running process than in one of its own"
+        found = f"{self.knob} is {percent:+.1f} % faster in a running process than in one of its own"
         count = f"{len(self.pairs)} configuration" + ("s" if len(self.pairs) != 1 else "")
         end = "" if self.is_live else "; it is no longer switched in a running process"
-        return f"{said} ({count}){end}."
+        return f"{found} ({count}){end}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What segments say of one config, as long as its knobs are trusted.
+    """The result of a config's segments.
 
     Args:
         anchor: The config of the process that measured it.
         log_ratio: ln of its rate over the anchor's.
-        sd: Of that, by its windows alone.
+        sd: Standard deviation of `log_ratio` from its windows alone.
     """
 
     anchor: Config
@@ -129,37 +129,37 @@ class Known:
 
 
 def agreements(study: Study) -> tuple[Agreement, ...]:
-    """Of every knob of which a segment has told something, by name."""
+    """Return the agreement of each knob that was measured by segments, sorted by name."""
     if not study.visits:
         return ()
     rates = _fresh(study)
-    seen: dict[str, set[Config]] = {}
+    measured: dict[str, set[Config]] = {}
     pairs: dict[str, list[Pair]] = {}
     for trial, observation in _observed(study):
         pair = _pair(trial.config, observation, rates)
         for knob in changed(trial.config, observation.config):
-            seen.setdefault(knob, set()).add(observation.config)
+            measured.setdefault(knob, set()).add(observation.config)
             if pair is not None:
                 pairs.setdefault(knob, []).append(pair)
     return tuple(
-        Agreement(knob=knob, segments=len(seen[knob]), pairs=tuple(pairs.get(knob, ())))
-        for knob in sorted(seen)
+        Agreement(knob=knob, segments=len(measured[knob]), pairs=tuple(pairs.get(knob, ())))
+        for knob in sorted(measured)
     )
 
 
 def distrusted(study: Study) -> frozenset[str]:
-    """Knobs that are not switched in a running process any more."""
+    """Return the knobs whose segments are not trusted."""
     return frozenset(a.knob for a in agreements(study) if not a.is_live)
 
 
 def trusted(study: Study) -> dict[Config, Known]:
-    """What segments tell of configs, by their last reading; without those of a distrusted knob."""
+    """Return config -> its last result by segments, without those of a distrusted knob."""
     if not study.visits:
         return {}
-    out = distrusted(study)
+    excluded = distrusted(study)
     found: dict[Config, Known] = {}
     for trial, observation in _observed(study):
-        if observation.ratio is None or out & set(changed(trial.config, observation.config)):
+        if observation.ratio is None or excluded & set(changed(trial.config, observation.config)):
             continue
         found[observation.config] = Known(
             anchor=trial.config, log_ratio=math.log(observation.ratio.value), sd=observation.log_sd
@@ -168,7 +168,7 @@ def trusted(study: Study) -> dict[Config, Known]:
 
 
 def changed(anchor: Config, config: Config) -> tuple[str, ...]:
-    """Knobs in which a segment differs from its process's own config."""
+    """Return the knobs in which a segment differs from its process's own config."""
     return tuple(k for k in {**anchor, **config} if anchor.get(k) != config.get(k))
 
 
@@ -179,24 +179,24 @@ def _observed(study: Study) -> Iterator[tuple[Trial, Observation]]:
 
 
 def _fresh(study: Study) -> dict[Config, Sequence[float]]:
-    """Ln rates of fresh processes by config, in the unit of the script's own runs."""
-    told = [t for t in study.told() if t.measurement is not None and t.measurement.throughput.value > 0]
-    units = {t.measurement.throughput.unit for t in told if t.config.is_baseline and t.measurement}
+    """Return config -> ln rates of fresh processes, in the unit of the script's own runs."""
+    runs = [t for t in study.told() if t.measurement is not None and t.measurement.throughput.value > 0]
+    units = {t.measurement.throughput.unit for t in runs if t.config.is_baseline and t.measurement}
     found: dict[Config, list[float]] = {}
-    for trial in told:
+    for trial in runs:
         if trial.measurement is not None and trial.measurement.throughput.unit in units:
             found.setdefault(trial.config, []).append(math.log(trial.measurement.throughput.value))
     return dict(found)
 
 
 def _pair(anchor: Config, observation: Observation, rates: dict[Config, Sequence[float]]) -> Pair | None:
-    ours, base = rates.get(observation.config), rates.get(anchor)
-    if not ours or not base or observation.ratio is None:
+    own, base = rates.get(observation.config), rates.get(anchor)
+    if not own or not base or observation.ratio is None:
         return None
-    variance = observation.log_sd**2 + PROCESS_SD**2 * (1.0 / len(ours) + 1.0 / len(base))
+    variance = observation.log_sd**2 + PROCESS_SD**2 * (1.0 / len(own) + 1.0 / len(base))
     return Pair(
         config=observation.config,
         live=math.log(observation.ratio.value),
-        fresh=statistics.fmean(ours) - statistics.fmean(base),
+        fresh=statistics.fmean(own) - statistics.fmean(base),
         sd=math.sqrt(variance),
     )

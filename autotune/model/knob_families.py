@@ -39,7 +39,7 @@ a few per cent at the most, and "nothing is faster" does not wait for them."""
 
 
 def families_of(space: SearchSpace, config: Config) -> frozenset[str]:
-    """Families of the knobs that a config changes."""
+    """Return families of the knobs that a config changes."""
     return frozenset(space.dimensions[k].family for k in config if k in space.dimensions)
 
 
@@ -51,7 +51,7 @@ def applicable(space: SearchSpace) -> frozenset[str]:
 
 
 def without(space: SearchSpace, families: Collection[str]) -> SearchSpace:
-    """The space without the knobs of these families; unchanged where no other is free."""
+    """Return the space without the knobs of these families; unchanged where no other is free."""
     dimensions = {
         name: replace(d, values=()) if d.family in families and name not in space.fixed else d
         for name, d in space.dimensions.items()
@@ -68,7 +68,7 @@ def without(space: SearchSpace, families: Collection[str]) -> SearchSpace:
 
 
 def measured(study: Study) -> frozenset[str]:
-    """Families of which a configuration was measured, or failed for a reason of its own."""
+    """Return families of which a configuration was measured, or failed for a reason of its own."""
     space = study.space
     if space is None:
         return frozenset()
