@@ -1,4 +1,4 @@
-"""autotune: the configuration with which a training script trains fastest, without hurting it.
+"""autotune: find the fastest configuration of a training script that does not harm its training.
 
 Importing the package loads the standard library only; each name below is loaded on first use.
 """

@@ -1,6 +1,6 @@
 """The command `autotune`, and `python -m autotune`.
 
-The machine is looked at first: where it does not do, that is said, and not whatever import fails there.
+The system is checked first, so that an unsupported one gets a clear message instead of a failed import.
 """
 
 import sys
@@ -10,7 +10,7 @@ from autotune.model.supported import refusal
 
 
 def main() -> None:
-    """Run the command line of this process, or say why that cannot be done here."""
+    """Run the command line of this process, or exit with the reason why this machine cannot run it."""
     reason = refusal(sys.platform, sys.version_info)
     if reason:
         sys.stderr.write(f"error: {reason}\n")
@@ -18,13 +18,13 @@ def main() -> None:
     try:
         from autotune.cli.main import main as command
     except Exception as error:
-        from autotune.shortage import shortage  # not above: other systems lack what it imports
+        from autotune.shortage import shortage  # late: `resource` does not exist on every system
 
-        lacks = shortage(error)
-        if lacks is None:
+        found = shortage(error)
+        if found is None:
             raise
-        sys.stderr.write(f"error: {lacks.message}\nhint: {lacks.hint}\n")
-        raise SystemExit(lacks.exit_code) from None
+        sys.stderr.write(f"error: {found.message}\nhint: {found.hint}\n")
+        raise SystemExit(found.exit_code) from None
     command()
 
 

@@ -1,4 +1,4 @@
-"""Time, as a thing that can be handed in. Standard library only; anybody may import it."""
+"""Injectable time source. Standard library only; every package may import it."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from abc import ABC, abstractmethod
 class Clock(ABC):
     """A monotonic clock for durations and a wall clock for labels.
 
-    Durations are never taken from the wall clock: it jumps.
+    Durations never come from the wall clock, which can jump.
     """
 
     @abstractmethod
     def now_s(self) -> float:
-        """Monotonic seconds since an arbitrary moment."""
+        """Return monotonic seconds since an arbitrary moment."""
 
     @abstractmethod
     def wall_s(self) -> float:
-        """Seconds since the epoch; a label, never subtracted."""
+        """Return seconds since the epoch, for labels only."""
 
     @abstractmethod
     def sleep(self, seconds: float) -> None:
-        """Wait, or move the simulated time on."""
+        """Sleep, or advance the simulated time."""
 
 
 class SystemClock(Clock):
@@ -39,7 +39,7 @@ class SystemClock(Clock):
 
 
 class SimulatedClock(Clock):
-    """A clock that moves only when told, for tests and replay."""
+    """A clock that advances only by `sleep`, for tests and replay."""
 
     def __init__(self, *, start_s: float = 0.0, wall_s: float = 1_700_000_000.0) -> None:
         self._now_s = start_s

@@ -1,14 +1,14 @@
-"""The error tree: what is told to a person, with a remedy and an exit code.
+"""The error tree: errors for the user, with a hint and an exit code.
 
-Anybody may import this module; it imports nothing of ours.
+Every package may import this module; it imports no other one of the project.
 
 ```
-AutotuneError          exit 70   an internal error; asks for a bug report with `autotune doctor`
+AutotuneError          exit 70   an internal error; please report it with the output of `autotune doctor`
   UsageError           exit 2    UnknownKnob  InvalidSpace  InvalidBudget
   ScriptError          exit 3    the script fails with its own defaults; shows its last lines
   NothingFeasible      exit 4    every configuration failed; shows the commonest failure
   StoreError           exit 5    StudyNotFound  StudyLocked  JournalDamaged
-    DiskFull DiskFailed  exit 6  like everything that this machine lacks (`autotune.shortage`)
+    DiskFull DiskFailed  exit 6  a resource of the machine is used up (`autotune.shortage`)
   BackendError         exit 6    RayUnavailable  TrackerUnavailable  NotApplied
 ```
 
@@ -32,18 +32,18 @@ EXIT_INTERRUPTED = 130
 
 
 class AutotuneError(Exception):
-    """Something that a person must hear of, with what to do about it.
+    """An error for the user.
 
     Args:
-        message: What happened, with the value seen and where.
-        hint: What to do next; empty where nothing can be said.
+        message: What happened, where, with the offending value.
+        hint: What to do next; empty if there is nothing to suggest.
     """
 
     exit_code = 70
     is_told = False
-    """Whether the program that asked for JSON has its object already."""
+    """Whether the JSON object for this error has been printed already."""
     end: Any = None
-    """What there is to tell besides (`autotune.driver.tune.SearchEnd`), where a search has come so far."""
+    """The result of the search up to the error (`autotune.driver.tune.SearchEnd`), or None."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -56,25 +56,25 @@ class AutotuneError(Exception):
 
 
 class UsageError(AutotuneError):
-    """The command line or a file given by the user cannot be carried out; nothing was run."""
+    """The command line or a file of the user is invalid; nothing was run."""
 
     exit_code = 2
 
 
 class UnknownKnob(UsageError):
-    """A knob was named that does not exist."""
+    """No knob has the given name."""
 
 
 class InvalidSpace(UsageError):
-    """A search space file is malformed, or names nothing that the script has."""
+    """A search space file is malformed, or names a script option that does not exist."""
 
 
 class InvalidBudget(UsageError):
-    """A budget is no duration, or too small to hold a search."""
+    """A budget is not a duration, or is too small for a search."""
 
 
 class ScriptError(AutotuneError):
-    """The user's script fails by itself, without any change of ours."""
+    """The unchanged script fails."""
 
     exit_code = 3
 
@@ -92,31 +92,31 @@ class StoreError(AutotuneError):
 
 
 class StudyNotFound(StoreError):
-    """No study has that id or label."""
+    """No study has the given id or label."""
 
 
 class StudyLocked(StoreError):
-    """Another driver writes to this study."""
+    """Another process writes to this study."""
 
 
 class JournalDamaged(StoreError):
-    """The chain of events in a journal is broken."""
+    """The hash chain of a journal is broken."""
 
 
 class DiskFull(StoreError):
-    """A disk is full, or a quota is used up; a search that was stopped by it can be resumed."""
+    """A disk is full or a quota is used up; the search can be resumed."""
 
     exit_code = 6
 
 
 class DiskFailed(StoreError):
-    """A disk is read-only, or reading and writing on it fail."""
+    """A disk is read-only, or I/O on it fails."""
 
     exit_code = 6
 
 
 class BackendError(AutotuneError):
-    """The machine or a service we need cannot do what was asked."""
+    """The machine, or a service that is required, cannot do what was requested."""
 
     exit_code = 6
 
@@ -126,7 +126,7 @@ class RayUnavailable(BackendError):
 
 
 class TrackerUnavailable(BackendError):
-    """MLflow cannot be reached; never ends a search."""
+    """MLflow cannot be reached. Never ends a search."""
 
 
 class NotApplied(BackendError):
@@ -134,21 +134,21 @@ class NotApplied(BackendError):
 
 
 def add_note(error: BaseException, note: str) -> None:
-    """As `BaseException.add_note`, which came with Python 3.11."""
+    """Add a note to an error, like `BaseException.add_note` of Python 3.11."""
     error.__notes__ = [*notes_of(error), note]  # type: ignore[attr-defined]
 
 
 def notes_of(error: BaseException) -> Sequence[str]:
-    """What was said further about an error on its way, as sentences."""
+    """Return the notes that were added to an error, as sentences."""
     return tuple(getattr(error, "__notes__", ()))
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A sentence that names the likeliest intended word, or an empty string.
+    """Return a sentence that suggests the closest known word, or an empty string.
 
     Args:
-        word: What was typed.
-        known: Every word that would have been right.
+        word: What the user typed.
+        known: All valid words.
     """
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f'Did you mean "{close[0]}"?' if close else ""

@@ -52,24 +52,24 @@ def value(name: str, default: T) -> T:
 
 
 def attach(session: _Session | None) -> None:
-    """Connect to the trial of this process; None disconnects."""
+    """Connect the calls to the trial of this process; None disconnects them."""
     global _session  # noqa: PLW0603 - one process, one trial
     _session = session
 
 
-def _like(wanted: Value, default: object) -> object:
+def _like(assigned: Value, default: object) -> object:
     """Return the value in the type of the default if that is lossless, else unchanged; never raises."""
     kind: Any = type(default)
-    if kind is type(wanted) or default is None:
-        return wanted
+    if kind is type(assigned) or default is None:
+        return assigned
     if isinstance(default, bool):
-        return _SWITCHES.get(str(wanted).lower(), wanted)
+        return _SWITCHES.get(str(assigned).lower(), assigned)
     if isinstance(default, str):
-        return str(wanted).lower() if isinstance(wanted, bool) else str(wanted)
-    if not isinstance(default, (int, float)) or isinstance(wanted, bool):
-        return wanted
+        return str(assigned).lower() if isinstance(assigned, bool) else str(assigned)
+    if not isinstance(default, (int, float)) or isinstance(assigned, bool):
+        return assigned
     try:
-        found = kind(wanted)
+        converted = kind(assigned)
     except (TypeError, ValueError, OverflowError):
-        return wanted
-    return found if isinstance(wanted, str) or found == wanted else wanted
+        return assigned
+    return converted if isinstance(assigned, str) or converted == assigned else assigned

@@ -1,6 +1,6 @@
-"""Errors that mean that a resource of this machine is used up, as errors of ours with place and amounts.
+"""Conversion of errors that mean a used-up resource (disk, memory, processes) to `AutotuneError`.
 
-Python, SQLite and the libraries above them report a full disk, or a limit of the shell, in many ways.
+Python, SQLite and other libraries report a full disk or a reached limit in many different forms.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     Place = str | os.PathLike[str]
 
 _ENOUGH_BYTES: Final = 64 * 1024**2
-"""A disk with more room than this is not what is full, or a quota is; the journal's reserve is 16 MiB."""
+"""A disk with more free space than this is not full; a quota may be. The journal reserves 16 MiB."""
 _LEAST_BYTES: Final = 64 * 1024
-"""SQLite opens no database where it cannot make its smallest files."""
+"""Free space that SQLite needs to create its smallest files."""
 _UNITS: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 _ELSEWHERE: Final = "set AUTOTUNE_HOME or TMPDIR to a folder on another disk"
 _STARTS: Final = ("subprocess.py", "popen_fork.py", "pty.py")
-"""Files of the standard library that start processes; elsewhere EAGAIN means something else."""
+"""Files of the standard library that start processes; EAGAIN from other files has other causes."""
 
 
 def shortage(error: BaseException, *, what: str = "", places: Sequence[Place] = ()) -> AutotuneError | None:
-    """Return the error that names a used-up resource; None if `error` has another cause.
+    """Return the error for a used-up resource, or None if `error` has another cause.
 
     Args:
-        error: Its causes are examined as well.
-        what: What could not be done, as the beginning of the sentence.
-        places: Folders or files that may have been written to, for an error that names none.
+        error: Examined together with its causes.
+        what: What failed, as the beginning of the sentence.
+        places: Files or folders that may have been written, used if the error names none.
     """
     for cause in _causes(error):
         found = _recognised(cause, places)
@@ -44,33 +44,33 @@ def shortage(error: BaseException, *, what: str = "", places: Sequence[Place] = 
 
 
 def first_line(error: BaseException, places: Sequence[Place] = ()) -> str:
-    """One line about an error of somebody else's: what this machine lacks, else its kind and first line."""
-    lacks = shortage(error, places=places)
-    if lacks is not None:
-        return lacks.message
-    said = str(error).strip().split("\n", 1)[0]
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+    """Return a used-up resource as one line, else the type of the error and its first line."""
+    found = shortage(error, places=places)
+    if found is not None:
+        return found.message
+    line = str(error).strip().split("\n", 1)[0]
+    return f"{type(error).__name__}: {line}" if line else type(error).__name__
 
 
 def size_text(size: float) -> str:
-    """``6.8 GiB``, ``512.0 MiB``, ``3.2 KiB``, ``12 bytes``."""
+    """Return a size as text: ``6.8 GiB``, ``512.0 MiB``, ``3.2 KiB``, ``12 bytes``."""
     unit, factor = next(((u, f) for u, f in _UNITS if size >= f), ("", 1))
     return f"{size / factor:.1f} {unit}" if unit else f"{size:.0f} bytes"
 
 
 def address_space_bytes() -> int | None:
-    """The limit of this process's address space (``ulimit -v``); None without one."""
+    """Return the limit of this process's address space (``ulimit -v``), or None if unlimited."""
     return _limit(resource.RLIMIT_AS)
 
 
 def address_space() -> str:
-    """The limit of this process's address space (``ulimit -v``), as a clause; empty without one."""
+    """Return the limit of this process's address space as a clause, empty if unlimited."""
     limit = _limit(resource.RLIMIT_AS)
     return f"this process may use {size_text(limit)} of address space" if limit is not None else ""
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and everything it was raised for; SQLAlchemy keeps SQLite's own error apart."""
+    """Yield the error and its causes, also SQLite's own error within one of SQLAlchemy."""
     known: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -138,7 +138,7 @@ def _full(places: Sequence[Place]) -> DiskFull:
 def _failed(text: str, places: Sequence[Place]) -> DiskFailed:
     folder = _fullest(places)
     free = f" ({size_text(_free(folder))} free)" if folder else ""
-    hint = f"check that the disk is there and can be written, or {_ELSEWHERE}"
+    hint = f"check that the disk is mounted and writable, or {_ELSEWHERE}"
     return DiskFailed(f"{text}{_in(folder)}{free}", hint=hint)
 
 
@@ -160,10 +160,10 @@ def _processes() -> BackendError:
     limit, space = _limit(resource.RLIMIT_NPROC), address_space()
     limits = [f"this user may have {limit} of them"] if limit is not None else []
     limits += [space] if space else []
-    ways = ["ulimit -v unlimited"] if space else []
-    ways += ["ulimit -u 4096"] if limit is not None else []
+    commands = ["ulimit -v unlimited"] if space else []
+    commands += ["ulimit -u 4096"] if limit is not None else []
     message = "no more threads or processes can be started" + (f": {', and '.join(limits)}" if limits else "")
-    hint = f"allow more: {' and '.join(ways)}" if ways else "allow this container more processes (pids.max)"
+    hint = f"allow more: {' and '.join(commands)}" if commands else "allow this container more processes (pids.max)"
     return BackendError(message, hint=hint)
 
 
@@ -172,7 +172,7 @@ def _no_memory(text: str) -> bool:
 
 
 def _starts_process(error: BaseException) -> bool:
-    """Whether it was raised on the way to a new process."""
+    """Return whether the error was raised while a process was started."""
     trace = error.__traceback__
     while trace is not None and not trace.tb_frame.f_code.co_filename.endswith(_STARTS):
         trace = trace.tb_next
@@ -189,15 +189,15 @@ def _in(folder: str) -> str:
 
 
 def _fullest(places: Iterable[Place]) -> str:
-    """The folder with the least free space among these, or above them; empty without any."""
+    """Return the existing folder with the least free space of these places, or an empty string."""
     folders = [found for place in places if (found := _existing(os.fspath(place)))]
     return min(folders, key=_free, default="")
 
 
 def _existing(path: str) -> str:
-    """The folder of a path, or the nearest one above it that exists; empty if none can be examined."""
+    """Return the path or its nearest existing parent folder; empty if none can be examined."""
     try:
-        path = os.path.abspath(path)  # noqa: PTH100 (no more of Python is imported while something runs out)
+        path = os.path.abspath(path)  # noqa: PTH100 (pathlib may not be importable any more)
     except OSError:
         return ""
     while not os.path.isdir(path):  # noqa: PTH112
@@ -208,7 +208,7 @@ def _existing(path: str) -> str:
 
 
 def _free(folder: str) -> int:
-    """Free bytes of a disk, 0 if it takes no more files; huge if unknown."""
+    """Return the free bytes of a disk: 0 without free inodes, 2**63 if unknown."""
     try:
         status = os.statvfs(folder)
     except OSError:

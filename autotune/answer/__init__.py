@@ -1,4 +1,4 @@
-"""The answer of a study: its outcome, the picks, their evidence, and what holds the script back.
+"""The answer of a study: outcome, picks, evidence and bottleneck.
 
-Entry point: `answer.pick`. Everything here is a pure function of a study. Imports `compare` and below.
+Entry point: `answer.pick`. All functions are pure functions of a study. May import `compare` and below.
 """

@@ -1,4 +1,4 @@
-"""Hints about the script's own code: each may buy at most what a run showed of its part of a step."""
+"""Hints about the source code of the script, each with an upper bound of its gain."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 _LEAST_FRAC: Final = 0.01
-"""Of a step: what buys less is not worth a change of the script."""
+"""Share of a step. A hint with a smaller gain is not worth a change of the script."""
 
 
 def advice_of(study: Study) -> tuple[Advice, ...]:
-    """Return the hints about the script as it was searched, those that may buy most first.
+    """Return the hints about the script, largest possible gain first.
 
-    Hints about reading a value are left out where the run used no accelerator: nothing waits there.
+    Hints about reading values are left out if the run used no accelerator, where a read does not wait.
     """
     facts = study.facts
     if facts is None or not facts.advice:
@@ -36,16 +36,15 @@ def advice_of(study: Study) -> tuple[Advice, ...]:
 def weighed(
     hints: Sequence[Advice], verdict: Bottleneck | None, *, on_device: bool = False
 ) -> tuple[Advice, ...]:
-    """The same with what each may buy at most by what a run showed, the largest first.
+    """Return the hints with an upper bound of each gain, largest first.
 
-    Hints that may buy less than `_LEAST_FRAC` by what the run showed are left out.
+    Hints below `_LEAST_FRAC` are left out.
 
     Args:
-        hints: Of `advise`.
-        verdict: On the unchanged script; None where it was not measured.
-        on_device: It trains on an accelerator. Waiting for that one hides what the host could do meanwhile:
-            what reading or writing less often would buy is bounded by the time in which the device computed
-            nothing, as far as its own counters tell, and by nothing else.
+        hints: From `advise`.
+        verdict: On the unchanged script; None if it was not measured.
+        on_device: Whether an accelerator trains. Waiting for it overlaps work of the host. The gain of
+            host-side hints is then bounded by the device's idle time, if its counters report that.
     """
     bounds: dict[str, float | None] = {}
     if verdict is not None:
@@ -54,31 +53,31 @@ def weighed(
             "input": verdict.input_frac_at_most,
             "host": _idle_frac(verdict) if on_device else verdict.host_frac,
         }
-    told = [replace(hint, gain_frac_at_most=bounds.get(hint.part)) for hint in hints]
-    told = [hint for hint in told if hint.gain_frac_at_most is None or hint.gain_frac_at_most >= _LEAST_FRAC]
-    return tuple(sorted(told, key=lambda h: -(h.gain_frac_at_most or 0.0)))
+    found = [replace(hint, gain_frac_at_most=bounds.get(hint.part)) for hint in hints]
+    found = [h for h in found if h.gain_frac_at_most is None or h.gain_frac_at_most >= _LEAST_FRAC]
+    return tuple(sorted(found, key=lambda h: -(h.gain_frac_at_most or 0.0)))
 
 
 def _idle_frac(verdict: Bottleneck) -> float | None:
-    """Share of the time in which the accelerator computed nothing; None where no counter tells."""
+    """Return the share of time in which the accelerator was idle, or None without a counter."""
     busy = None if verdict.evidence is None else verdict.evidence.busy_frac
     return None if busy is None else max(0.0, 1.0 - busy)
 
 
 def advice_text(hint: Advice) -> str:
-    """``train.py:42: ... (at most 3 % of a step)``."""
+    """Return a hint as text: ``train.py:42: ... (at most 3 % of a step)``."""
     bound = bound_text(hint)
     return f"{hint.place}: {hint.text}" + (f" ({bound} of a step)" if bound else "")
 
 
 def bound_text(hint: Advice) -> str:
-    """``at most 3 %``; empty where that was not measured."""
+    """Return the bound as text: ``at most 3 %``; empty if it was not measured."""
     bound = hint.gain_frac_at_most
     return "" if bound is None else f"at most {100 * bound:.0f} %"
 
 
 def advice_data(hint: Advice) -> dict[str, str | int | float | None]:
-    """One hint as plain data."""
+    """Return one hint as JSON-ready data."""
     return {
         "kind": hint.kind,
         "file": hint.file,

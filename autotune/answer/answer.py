@@ -1,4 +1,4 @@
-"""What a study answers: values alone, which any part of the program may hold. Pure; standard library only."""
+"""Value classes of a study's answer. Pure; standard library only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autotune.model.measurement import Estimate
 
 
 class SearchOutcome(Enum):
-    """What a search found; `autotune.answer.outcome` has the rule."""
+    """The outcome of a search; `autotune.answer.outcome` has the rule."""
 
     FASTER = "faster"
     NOTHING_FASTER = "nothing_faster"
@@ -25,24 +25,24 @@ class Recommendation:
 
     Args:
         pick: ``safe``, ``best`` or ``fastest``; ``likely`` for a candidate that is not confirmed.
-        config: Changes relative to the script; empty where nothing beats the baseline.
-        trial: Number of a trial that measured it (the baseline's where nothing is changed).
+        config: Changes relative to the script; empty for the baseline.
+        trial: Number of a trial that measured it.
         effect: Strictest effect among its changes.
-        speedup: Ratio to the baseline from confirmation pairs alone; n = pairs. 1.0 for the
-            baseline itself. Of a ``likely`` pick with fewer than two pairs from screening runs; n = runs.
-        throughput: Of this config, over its confirmation runs.
-        peak_bytes: Largest peak seen for it, None where unknown.
-        loss: The guard's verdict.
-        compile_s: Cold compile time, 0 where it does not compile.
-        break_even_steps: Steps after which a cold compile has paid back, None where it never
-            costs anything.
-        pays_back_s: The same in seconds from the start of training, the compile included.
-        run_s: What the planned run takes with the unchanged script; None where its length is not known.
-        over_run: How many times as fast the planned run is as a whole, from an empty compile cache; None
-            where its length is not known or nothing is compiled.
+        speedup: Ratio to the baseline from confirmation pairs alone; n = pairs. 1.0 for the baseline itself.
+            For a ``likely`` pick with fewer than two pairs: from screening runs; n = runs.
+        throughput: Mean of its confirmation runs.
+        peak_bytes: Largest peak memory of its runs, None if unknown.
+        loss: Verdict of the loss guard.
+        compile_s: Cold compile time, 0 without compilation.
+        break_even_steps: Steps after which a cold compile is paid back; None if it costs nothing or never
+            pays back.
+        pays_back_s: The same in seconds from the start of training, compile time included.
+        run_s: Duration of the planned run with the unchanged script; None if its length is unknown.
+        over_run: Speedup of the whole planned run from an empty compile cache; None if its length is
+            unknown or nothing is compiled.
         reasons: Whole sentences.
-        advice: What its learning rate might have to be; empty with the script's own effective batch.
-        runs: Measured runs of a ``likely`` pick, of every stage; 0 for the others.
+        advice: Suggested learning rate; empty with the script's own effective batch.
+        runs: Measured runs of a ``likely`` pick, in all stages; 0 for other picks.
     """
 
     pick: str
@@ -65,10 +65,10 @@ class Recommendation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontMember:
-    """A config that no other dominates in throughput, peak memory and loss by more than noise.
+    """A config that no other config dominates in throughput, peak memory and loss beyond noise.
 
     Args:
-        is_disturbed: Others used the machine beside every run of it.
+        is_disturbed: Other processes used the machine during each of its runs.
     """
 
     trial: int
@@ -81,24 +81,24 @@ class FrontMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a study answers.
+    """The answer of a study.
 
     Args:
-        is_better: `best` beats the baseline: its lower bound is above 1.00, loss guard passed,
-            and the A/A control does not exclude 1.00.
+        is_better: `best` beats the baseline: its lower bound is above 1.00, it passed the loss guard, and
+            the A/A control does not exclude 1.00.
         baseline_throughput: Of the unchanged script.
-        baseline_peak_bytes: Its peak memory.
-        safe, best: Always there; the baseline itself where nothing beats it.
-        fastest: Only where it beats `best`.
-        identical: The A/A control: baseline against baseline, None with too few runs.
+        baseline_peak_bytes: Peak memory of the unchanged script.
+        safe, best: The baseline itself if no config beats it.
+        fastest: None unless it beats `best`.
+        identical: The A/A control, baseline against baseline; None with too few runs.
         front: Pareto front, fastest first.
         failures: Failure label -> count.
-        sentence: One line that says it all.
-        caveats: Whole sentences: what weakens the claim, what was not reached.
-        outcome: Whether something is faster, nothing is, or the search cannot say.
-        likely: The best candidate of an inconclusive search; None where nothing read faster.
-        unsettled: Why the search is inconclusive, in whole sentences.
-        resume: Command that continues an inconclusive search; empty where it cannot be continued.
+        sentence: One-line summary.
+        caveats: Whole sentences: weaknesses of the claim, and goals that were not reached.
+        outcome: Faster, nothing faster, or inconclusive.
+        likely: Best candidate of an inconclusive search; None if none was faster.
+        unsettled: Reasons why the search is inconclusive, as whole sentences.
+        resume: Command that continues an inconclusive search; empty if it cannot be continued.
     """
 
     is_better: bool

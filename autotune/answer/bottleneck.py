@@ -1,10 +1,10 @@
-"""What holds a training loop back: evidence of one run, and the verdict on it. Pure.
+"""The bottleneck of a training loop: evidence from one run, and the verdict. Pure.
 
-A step's time is split over kinds. Waiting for data is what a cached batch makes go away; being blocked is
-time in which the training thread neither runs nor could; the rest is work, split by what bounds every
-operation of one step on this machine: its arithmetic, the bytes it moves, or the time that starting any
-operation takes (`autotune.model.roofline`). Loader alone against cached batch is the comparison of J. Mohan
-et al., "Analyzing and mitigating data stalls in DNN training", VLDB 14 (5), 2021.
+A step's time is split over kinds. Input time is what a cached batch removes. Blocked time is time in which the
+training thread neither runs nor waits for a CPU. The rest is work, split by what bounds each operation of one
+step on this machine: arithmetic, memory traffic or launch overhead (`autotune.model.roofline`). The comparison
+of the loader alone with a cached batch follows J. Mohan et al., "Analyzing and mitigating data stalls in DNN
+training", VLDB 14 (5), 2021.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from autotune.model.trial import Trial
 
 KINDS = ("input", "transfer", "compute", "memory", "overhead", "sync", "communication")
-"""What a step can be bound by; communication only where several processes train together."""
+"""Possible bottlenecks of a step; communication only if several processes train together."""
 
 NAMES: Mapping[str, str] = {
     "input": "input: it waits for data",
@@ -40,67 +40,68 @@ NAMES: Mapping[str, str] = {
     "balanced": "nothing alone: it is balanced",
     "unclear": "not clear",
 }
-"""Kind -> how it is told."""
+"""Kind -> its name for the user."""
 
 PREFIX = "why_"
-"""Of a probe's figures among `Measurement.extra`."""
+"""Prefix of the probe's figures in `Measurement.extra`."""
 
 LEAST_SHARE = 0.35
-"""A kind below this share of the step is no verdict."""
+"""Share of a step below which a kind is not the bottleneck."""
 LEAD = 0.10
-"""By so much of the step it has to be ahead of the next one."""
+"""Lead, as a share of the step, that the largest kind needs over the second."""
 LEAST_KNOWN = 0.6
-"""With less of the step accounted for, nothing is said."""
+"""Share of the step that must be accounted for to call it balanced."""
 LEAST_EXPLAINED = 0.08
-"""Share of the work's time that the counted operations have to explain before they may divide it."""
+"""Share of the work's time that the counted operations must explain before they may divide it."""
 WAITS_ALONE = 0.5
-"""Without a probe, waiting for data is a verdict where it is at least half of the time."""
+"""Without a probe: share of waiting for data from which the loop is input-bound."""
 BUSY_ALONE = 0.8
-"""Without a probe, a device that computes for so much of the time is what a step is bound by."""
+"""Without a probe: share of device busy time from which a step is device-bound."""
 IDLE_ALONE = 0.5
-"""Without a probe, one that does not for so much of it, while hardly any data is late, waits for the host."""
+"""Without a probe: share of device idle time from which a step is host-bound if little data is late."""
 LATE_AT_MOST = 0.15
-"""Of the time, for that: where more of it is waited for data, loader and host are not told apart."""
+"""Largest share of waiting for data at which loader and host can be distinguished."""
 IMBALANCE_FRAC = 0.25
-"""With several threads, the main one waits for the others within operations; so much of that is normal."""
+"""Share of the work in which the main thread normally waits for other threads within operations."""
 _READS_EVERY_STEP = 0.5
+"""Value reads per step from which the host is blocked in every step or every other one."""
 _APART = 0.15
-"""Shares of a step that two ways of telling what data costs differ by, before it is said."""
+"""Difference between two estimates of the input share, in shares of a step, that is worth explaining."""
 MOVES_MUCH, MULTIPLIES_MUCH = 0.65, 0.35
-"""Of a device's memory bandwidth, and of the time of its tensor units, while it computes: what bounds it
-where its operations are not known one by one."""
+"""Share of the memory bandwidth, and of tensor unit time, while the device computes, from which it is bound by
+memory or by arithmetic. Used if operations are not counted one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What one run showed; None where it was not seen. Seconds are per optimizer step.
+    """Figures of one run; None if not measured. Seconds are per optimizer step.
 
     Args:
         step_s: Of the real loop.
-        wait_frac: Share of it spent waiting for the next batch.
+        wait_frac: Share of `step_s` spent waiting for the next batch.
         replay_step_s: The same loop on one cached batch.
-        drain_step_s: A step's batches from the loader alone, nothing else running.
+        drain_step_s: Time in which the loader alone produces the batches of one step.
         phases_s: ``forward``, ``loss`` (up to the backward pass), ``backward``, ``optimizer``, ``host``
-            (all the rest), of the loop on a cached batch, without waiting for a CPU.
-        blocked_s: How long of each phase the training thread neither ran nor waited for a CPU.
-        work: Of the operations of one step; None where they were not counted.
+            (the rest), on a cached batch, without waiting for a CPU.
+        blocked_s: Time of each phase in which the training thread neither ran nor waited for a CPU.
+        work: Of the operations of one step; None if they were not counted.
         flops: Floating-point operations of one step.
         ops: Number of operations of one step.
-        reads: How often one step fetched a value from a tensor (`.item()` and the like).
+        reads: Values that one step read from tensors (`.item()` and the like).
         peak_flops_per_s: Of a matrix product on this machine, in the dtype that most of them have.
         cpu_frac: CPU time of the process over wall time and CPUs, on a cached batch.
-        threads: Of PyTorch.
+        threads: PyTorch's intra-op threads.
         queue_frac: Share of a step of the real loop that the training thread waited for a CPU.
-        replay_queue_frac: The same of the loop on a cached batch.
-        compiled: The code was compiled, so that its operations are not seen one by one.
-        contended: Others took CPU that the run would have used.
-        collectives: Operations of one step that exchange with other processes.
-        on_device: An accelerator trains: who waits for it waits for work of the own.
-        busy_frac: Share of the time of the real loop in which that computed anything, by its own counters.
-        tensor_frac: Share of the time of its tensor units.
-        dram_frac: Share of the bandwidth of its memory.
-        start_s: Of one operation.
-        ranks: Figures of each, where several processes train together.
+        replay_queue_frac: The same on a cached batch.
+        compiled: The code was compiled, so its operations cannot be counted one by one.
+        contended: Other processes took CPU time that the run could have used.
+        collectives: Collective operations of one step.
+        on_device: An accelerator trains; waiting for it is waiting for the script's own work.
+        busy_frac: Share of the real loop's time in which the device computes, by its own counters.
+        tensor_frac: Share of the time in which its tensor units compute.
+        dram_frac: Share of its memory bandwidth in use.
+        start_s: Launch time of one operation.
+        ranks: Figures of each rank, if several processes train together.
         straggler: The rank that the others wait for.
     """
 
@@ -132,17 +133,17 @@ class Evidence:
 
     @property
     def communication_frac(self) -> float | None:
-        """Share of a step in which a rank is blocked in communication, averaged; None if unknown."""
+        """Share of a step in which a rank is blocked in communication, averaged over ranks."""
         return communication_frac(self.ranks)
 
     @property
     def probed(self) -> bool:
-        """More is known than how long the loop waits."""
+        """Whether a probe split the step into phases."""
         return bool(self.phases_s)
 
     @property
     def utilisation(self) -> float | None:
-        """Achieved operations per second over the measured peak, while no data is waited for."""
+        """Achieved FLOP/s over the measured peak, on a cached batch; None if either is unknown."""
         period_s = sum(self.phases_s.values()) or self.replay_step_s
         if not self.flops or not self.peak_flops_per_s or not period_s:
             return None
@@ -151,14 +152,14 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bottleneck:
-    """A verdict.
+    """A verdict on what bounds a training loop.
 
     Args:
-        kind: One of `KINDS`, ``balanced`` or ``unclear``; without a probe also ``device`` or ``host``, where
-            the device's own counters tell no more than which of the two waits for the other.
-        shares: Kind -> share of a step's time, as far as it is known; what is missing from 1 is not.
-        reasons: Whole sentences: the evidence, then what was not seen.
-        evidence: What it rests on; None where the config was never measured.
+        kind: One of `KINDS`, ``balanced`` or ``unclear``; without a probe also ``device`` or ``host``, if the
+            device counters only show which of the two waits for the other.
+        shares: Kind -> share of a step's time. The rest up to 1 is unknown.
+        reasons: Whole sentences: the evidence, then what was not measured.
+        evidence: None if the config was never measured.
     """
 
     kind: str
@@ -168,7 +169,7 @@ class Bottleneck:
 
     @property
     def host_frac(self) -> float | None:
-        """Share of a step outside forward, loss, backward and optimizer: all that cleaner code can buy."""
+        """Share of a step outside forward, loss, backward and optimizer: the bound for host-side changes."""
         seen = self.evidence
         if seen is None or not seen.phases_s:
             return None
@@ -177,10 +178,9 @@ class Bottleneck:
 
     @property
     def input_frac_at_most(self) -> float | None:
-        """Share of a step that data which is always there could buy at most; None where that was not tried.
+        """Largest share of a step that a faster input pipeline can save; None without a cached-batch run.
 
-        Waiting alone is no bound: who prepares the data takes cores from who computes. And the share of the
-        kind ``input`` lies between the two figures.
+        The wait alone is no bound, as data workers also take cores from the training.
         """
         seen = self.evidence
         if seen is None or seen.replay_step_s is None:
@@ -191,11 +191,11 @@ class Bottleneck:
 
 
 def evidence_of(measurement: Measurement) -> Evidence:
-    """What a run's figures say."""
+    """Return the evidence in a run's figures."""
     extra = {k.removeprefix(PREFIX): v for k, v in measurement.extra.items() if k.startswith(PREFIX)}
 
-    def named(begin: str) -> dict[str, float]:
-        return {k.removeprefix(begin).removesuffix("_s"): v for k, v in extra.items() if k.startswith(begin)}
+    def named(prefix: str) -> dict[str, float]:
+        return {k.removeprefix(prefix).removesuffix("_s"): v for k, v in extra.items() if k.startswith(prefix)}
 
     work = None
     if "work_compute_s" in extra:
@@ -235,7 +235,7 @@ def evidence_of(measurement: Measurement) -> Evidence:
 
 
 def judge(seen: Evidence) -> Bottleneck:
-    """The verdict on what one run showed."""
+    """Return the verdict on what one run showed."""
     if not seen.probed:
         return _unprobed(seen)
     shares = _shares(seen)
@@ -251,7 +251,7 @@ def judge(seen: Evidence) -> Bottleneck:
 
 
 def _unprobed(seen: Evidence) -> Bottleneck:
-    """What a run says that was not probed: how long it waits for data, and how long its device computes."""
+    """Return the verdict on a run without a probe: its waits for data and its device's busy time."""
     waits = seen.wait_frac
     shares, kind = {"input": waits}, "unclear"
     exchanges = seen.communication_frac
@@ -274,19 +274,19 @@ def _unprobed(seen: Evidence) -> Bottleneck:
     return Bottleneck(
         kind=kind,
         shares=shares,
-        reasons=(_wait_text(seen), *sentences(seen.ranks, seen.straggler), *_device_told(seen)),
+        reasons=(_wait_text(seen), *sentences(seen.ranks, seen.straggler), *_device_texts(seen)),
         evidence=seen,
     )
 
 
 def _shares(seen: Evidence) -> dict[str, float]:
-    """Kind -> share of a step of the real loop."""
-    # A CPU that others had is no part of what the script is bound by.
+    """Return kind -> share of a step of the real loop."""
+    # CPU time taken by other processes is not part of the script's bottleneck.
     step_s = max(seen.step_s * (1.0 - min(0.95, seen.queue_frac)), 1e-12)
     input_s = seen.wait_frac * step_s
     if seen.replay_step_s is not None:
         replay_s = seen.replay_step_s * (1.0 - min(0.95, seen.replay_queue_frac))
-        # Each of both can be off by what else runs on the machine; neither counts alone.
+        # Other load on the machine can bias either estimate: use their mean.
         input_s = 0.5 * (input_s + max(0.0, step_s - replay_s))
     input_s = min(input_s, step_s)
     if seen.on_device and seen.busy_frac is not None:
@@ -297,7 +297,7 @@ def _shares(seen: Evidence) -> dict[str, float]:
     blocked_host_s = min(seen.blocked_s.get("host", 0.0), seen.phases_s.get("host", 0.0))
     blocked_work_s = min(math.fsum(v for k, v in seen.blocked_s.items() if k != "host"), work_s)
     normal_s = IMBALANCE_FRAC * work_s if seen.threads > 1 else 0.0
-    # Within its own work a thread waits for the device that does it, or for those it exchanges with.
+    # Within its own work a thread waits for the device, or for the processes it exchanges with.
     lost_s = 0.0 if seen.on_device else max(0.0, blocked_work_s - normal_s)
     with_others = bool(seen.collectives)
     active_s = max(0.0, work_s - lost_s)
@@ -320,18 +320,17 @@ def _shares(seen: Evidence) -> dict[str, float]:
 
 
 def _kinds(seen: Evidence) -> tuple[str, ...]:
-    """Those that a run can be bound by: one process alone communicates with nobody."""
-    # Of what a device exchanges its counters know no time.
+    """Return the kinds that can bind this run; one process alone has no communication."""
+    # Device counters do not report the time of collectives.
     is_timed = seen.collectives and not seen.on_device
     return KINDS if is_timed else tuple(kind for kind in KINDS if kind != "communication")
 
 
 def _device_shares(seen: Evidence, busy: float, waits: float, step_s: float) -> dict[str, float]:
-    """The same where the device itself tells how long it computed, in the real loop, where nothing stops it.
+    """Return kind -> share of a step by the device's own counters, measured in the real loop.
 
-    While it computes, it is bound by what its operations are; while it does not, beyond the time in which the
-    loop waits for data, it waits for the host. That is because the host cannot start operations faster, or
-    because it reads values, each of which it has to wait for, and starts nothing meanwhile.
+    While the device computes, its operations bound the step. While it is idle and no data is late, it waits
+    for the host: the host launches operations too slowly, or blocks on reading values.
     """
     busy = min(busy, 1.0 - waits)
     idle = 1.0 - waits - busy
@@ -341,7 +340,7 @@ def _device_shares(seen: Evidence, busy: float, waits: float, step_s: float) -> 
         shares["overhead"] = idle
     elif seen.reads is not None and seen.reads >= _READS_EVERY_STEP:
         shares["sync"] = idle
-    # What it exchanges counts as computing, and is in no sum of work.
+    # Collectives count as busy time but are not part of `work`.
     work = None if seen.collectives else seen.work
     done_s = 0.0 if work is None else work.compute_s + work.memory_s + work.transfer_s
     if work is not None and done_s > 0.0:
@@ -356,67 +355,67 @@ def _device_shares(seen: Evidence, busy: float, waits: float, step_s: float) -> 
 
 
 def _reasons(seen: Evidence, shares: Mapping[str, float]) -> list[str]:
-    said = [_wait_text(seen)]
+    reasons = [_wait_text(seen)]
     if seen.replay_step_s is not None:
         with_batch, real = _ms(seen.replay_step_s), _ms(seen.step_s)
-        said.append(f"On one cached batch a step takes {with_batch} in place of {real}.")
-        # Beside other work the two can lie far apart; a share that is neither of them has to be explained.
+        reasons.append(f"On one cached batch a step takes {with_batch} in place of {real}.")
+        # With other load on the machine the two estimates can differ much; explain the mean then.
         saved = max(0.0, 2.0 * shares.get("input", 0.0) - seen.wait_frac)
         if abs(saved - seen.wait_frac) > _APART:
             waits, saves = _percent(seen.wait_frac), _percent(saved)
-            said[-1] += (
+            reasons[-1] += (
                 f" By waiting data takes {waits} of a step, by that batch {saves}: their mean is used."
             )
     if seen.drain_step_s is not None:
-        said.append(f"The loader alone has the data of a step ready in {_ms(seen.drain_step_s)}.")
-    told = [
+        reasons.append(f"The loader alone has the data of a step ready in {_ms(seen.drain_step_s)}.")
+    phases = [
         f"{name} {_ms(seconds)}" for name, seconds in seen.phases_s.items() if seconds >= 0.01 * seen.step_s
     ]
-    if told:
-        said.append(f"Of such a step: {', '.join(told)}.")
-    said += _device_told(seen)
+    if phases:
+        reasons.append(f"Of such a step: {', '.join(phases)}.")
+    reasons += _device_texts(seen)
     if shares.get("communication", 0.0) >= 0.05:
-        said.append(
+        reasons.append(
             f"{100 * shares['communication']:.0f} % of the time it is blocked in work that "
             f"exchanges with other processes, {seen.collectives or 0.0:.0f} times a step."
         )
     if shares.get("sync", 0.0) >= 0.05 and seen.busy_frac is not None:
-        said.append(
+        reasons.append(
             f"{100 * shares['sync']:.0f} % of the time the device has nothing to do: the host waits for "
             "values that it reads, and starts nothing meanwhile."
         )
     elif shares.get("sync", 0.0) >= 0.05:
-        said.append(
+        reasons.append(
             f"{100 * shares['sync']:.0f} % of the time the training thread is blocked and no data is late: "
             "it sleeps, or waits for a lock, a file or another thread."
         )
     if seen.utilisation is not None:
         rate = seen.utilisation * (seen.peak_flops_per_s or 0.0)
-        said.append(
+        reasons.append(
             f"It does {_flops(rate)}, {100 * seen.utilisation:.0f} % of what a matrix product does here."
         )
     if seen.work is not None and seen.ops:
-        said.append(_work_text(seen, seen.work))
+        reasons.append(_work_text(seen, seen.work))
     elif seen.compiled:
-        said.append("Operations inside compiled code are not counted one by one.")
+        reasons.append("Operations inside compiled code are not counted one by one.")
     elif seen.work is None:
-        said.append("Its operations were not counted.")
+        reasons.append("Its operations were not counted.")
     if seen.reads:
         times = "once" if round(seen.reads) == 1 else f"{seen.reads:.0f} times"
-        said.append(f"A step reads values out of tensors {times}.")
+        reasons.append(f"A step reads values out of tensors {times}.")
     if seen.contended and seen.threads > 1:
-        said.append(
+        reasons.append(
             "Other processes used the CPUs meanwhile, which also delays threads that wait for each "
             "other: these shares are approximate."
         )
     if seen.cpu_frac is not None:
-        said.append(f"It keeps {100 * seen.cpu_frac:.0f} % of the CPUs busy meanwhile.")
-    return said
+        reasons.append(f"It keeps {100 * seen.cpu_frac:.0f} % of the CPUs busy meanwhile.")
+    return reasons
 
 
-def _device_told(seen: Evidence) -> list[str]:
-    """What the device's own counters say of the real loop."""
-    told = [
+def _device_texts(seen: Evidence) -> list[str]:
+    """Return a sentence about the device's own counters in the real loop, if there are any."""
+    shares = [
         f"{what} {100 * share:.0f} %"
         for what, share in (
             ("it computes", seen.busy_frac),
@@ -425,7 +424,7 @@ def _device_told(seen: Evidence) -> list[str]:
         )
         if share is not None
     ]
-    return [f"By the device's own counters, of the time: {', '.join(told)}."] if told else []
+    return [f"By the device's own counters, of the time: {', '.join(shares)}."] if shares else []
 
 
 def _work_text(seen: Evidence, work: Work) -> str:
@@ -457,7 +456,7 @@ def _flops(rate: float) -> str:
 
 
 def bottleneck(study: Study, config: Config) -> Bottleneck:
-    """The verdict on a config of a study: of its probe where it was probed, else of its other runs."""
+    """Return the verdict on a config, from its probe if it has one, else from its last other run."""
     probes = [m for m in (t.measurement for t in _probed(study) if t.config == config) if m is not None]
     if probes:
         return judge(_with_flops(study, config, evidence_of(probes[-1])))
@@ -467,7 +466,7 @@ def bottleneck(study: Study, config: Config) -> Bottleneck:
     seen = evidence_of(runs[-1])
     run = study.facts.run if study.facts is not None else None
     if run is not None and run.ranks > 1:
-        # A device that waits for the others within a collective counts as computing.
+        # A device that waits for other ranks within a collective counts as busy.
         seen = replace(seen, busy_frac=None)
     found = judge(seen)
     return Bottleneck(
@@ -479,28 +478,28 @@ def bottleneck(study: Study, config: Config) -> Bottleneck:
 
 
 def _probed(study: Study) -> list[Trial]:
-    """Runs that look for what holds a config back; what Nsight Systems slowed down tells nothing of that."""
+    """Return the diagnosis runs, without those slowed down by Nsight Systems."""
     return [t for t in study.told(Stage.WHY) if t.fidelity.explains]
 
 
 def _with_flops(study: Study, config: Config, seen: Evidence) -> Evidence:
-    """A compiled run does the arithmetic that the unchanged script was seen doing, per sample."""
+    """Return the evidence of a compiled run with the baseline's operation count, scaled by samples."""
     if seen.flops is not None or config.is_baseline:
         return seen
     own = [t.measurement for t in _probed(study) if t.config.is_baseline and t.measurement]
-    mine = [t.measurement for t in _probed(study) if t.config == config and t.measurement]
-    if not own or not mine or own[-1].effective_batch <= 0:
+    probed = [t.measurement for t in _probed(study) if t.config == config and t.measurement]
+    if not own or not probed or own[-1].effective_batch <= 0:
         return seen
     base = evidence_of(own[-1])
     if base.flops is None:
         return seen
-    ratio = mine[-1].effective_batch / own[-1].effective_batch
+    ratio = probed[-1].effective_batch / own[-1].effective_batch
     peak = seen.peak_flops_per_s or base.peak_flops_per_s
     return replace(seen, flops=base.flops * ratio, peak_flops_per_s=peak)
 
 
 def why_not_probed(study: Study, config: Config) -> str:
-    """A sentence: why no probe says more about this config."""
+    """Return a sentence that explains why this config has no detailed probe."""
     tried = [t.failure for t in _probed(study) if t.config == config and t.failure is not None]
     if tried:
         return f"The detailed probe ended early: {tried[-1].message.rstrip('.')}."
@@ -514,7 +513,7 @@ def why_not_probed(study: Study, config: Config) -> str:
 
 
 def shown(verdict: Bottleneck, *, most: int = 3) -> Sequence[str]:
-    """The evidence that goes with a verdict, strongest first, for a screen with little room."""
+    """Return the strongest evidence for a verdict, for a screen with little room."""
     reasons = list(verdict.reasons)
     if verdict.kind == "sync":
         reasons.sort(key=lambda r: "blocked" not in r)

@@ -1,4 +1,4 @@
-"""What weakens the answer of a study, or was not reached, in whole sentences. Pure."""
+"""Caveats of a study's answer, as whole sentences. Pure."""
 
 from __future__ import annotations
 
@@ -35,63 +35,63 @@ _BASE = Config()
 def caveats(
     study: Study, rest: Sequence[Comparison], identical: Estimate | None, bar: float
 ) -> tuple[str, ...]:
-    """What weakens the claim, and what was not reached.
+    """Return what weakens the claim, and what was not reached.
 
     Args:
-        study: As of now.
-        rest: What was compared and is no winner.
-        identical: Of `control`.
-        bar: Of `claim_bar`.
+        study: The study so far.
+        rest: Compared configs that do not win.
+        identical: From `control`.
+        bar: From `claim_bar`.
     """
-    told: list[str] = []
+    found: list[str] = []
     if study.stopped == SCRIPT_CHANGED:
         changed = study.changed or f"{study.spec.title} was changed meanwhile"
-        told.append(f"{changed}: this holds for the script before the change.")
-    told += [*_memory_caveat(study), *_energy_caveat(study)]
+        found.append(f"{changed}: this holds for the script before the change.")
+    found += [*_memory_caveat(study), *_energy_caveat(study)]
     if identical is not None and bar > 1.0:
-        told.append(
+        found.append(
             f"Your script differs from itself by {ratio_text(identical)}: this machine was not steady, so "
             f"a gain is claimed only with a lower bound above {bar:.2f}."
         )
     if (moved := drifted(study)) is not None:
-        told.append(
+        found.append(
             f"The machine drifted: at the end your script itself ran {ratio_text(moved)} times as fast as at "
             "the start. Gains are measured within pairs, which this does not affect; figures of single "
             "trials are affected."
         )
     for c in rest:
         if c.wins:
-            told.append(f"{c.config.text()} reads {ratio_text(c.speedup)}, but {why_not(study, c, bar)}.")
+            found.append(f"{c.config.text()} reads {ratio_text(c.speedup)}, but {why_not(study, c, bar)}.")
         elif 0 < c.speedup.n < FEWEST_PAIRS:
             few = f"{c.config.text()} was confirmed in {c.speedup.n} of {FEWEST_PAIRS} pairs only"
             broke = how_it_broke(study, c.config)
-            told.append(f"{few}: {broke}." if broke else f"{few}.")
+            found.append(f"{few}: {broke}." if broke else f"{few}.")
     if confirmation_cycles(study) and identical is None:
-        told.append("Too few runs to compare your script with itself.")
-    told += _refused_caveat(study)
+        found.append("Too few runs to compare your script with itself.")
+    found += _refused_caveat(study)
     if dropped := dropped_text(study):
-        told.append(dropped)
+        found.append(dropped)
     if aside := disturbed_pairs(study, Stage.CONFIRM, _BASE):
-        told.append(
+        found.append(
             f"{aside} pair{'s were' if aside > 1 else ' was'} left out: another process used the machine "
             "during one of the two runs only."
         )
     if not loss_traces(study, _BASE):
-        told.append(
+        found.append(
             "No loss was seen, so only changes that leave the arithmetic unchanged can be recommended."
         )
-    return tuple(told)
+    return tuple(found)
 
 
 def seen_from_outside(study: Study, compared: Sequence[Comparison]) -> list[str]:
-    """What was recorded beside the figures that these comparisons rest on."""
+    """Return notes on disturbances of the runs behind these comparisons."""
     configs = list(dict.fromkeys(c.config for c in compared))
-    seen = [*marked_runs(study, configs), *clocks_apart(study, configs), *left_out(study)]
-    return [*seen, *busy_notes(study)]
+    notes = [*marked_runs(study, configs), *clocks_apart(study, configs), *left_out(study)]
+    return [*notes, *busy_notes(study)]
 
 
 def _refused_caveat(study: Study) -> list[str]:
-    """What read faster than all else and was not confirmed, because no run of a search shows its harm."""
+    """Return a sentence about the fastest screened config if a rule on delayed harm excludes it."""
     ranked, steps = screened(study), trace_steps(study)
     tried = {t.config for t in study.told(Stage.CONFIRM)}
     found = {c: why for c in ranked if c not in tried and (why := barred(study, c, steps)) is not None}
@@ -107,7 +107,7 @@ def _refused_caveat(study: Study) -> list[str]:
 
 
 def _memory_caveat(study: Study) -> list[str]:
-    """Where the script itself needs more than the user allows: the fastest that does not."""
+    """Return a sentence about the fastest config that fits if the script exceeds the memory limit."""
     bound, own = study.spec.max_memory_bytes, largest_peak_bytes(study, _BASE)
     if bound is None or own is None or own <= bound or (config := fastest_fitting(study)) is None:
         return []

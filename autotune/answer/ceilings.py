@@ -1,8 +1,8 @@
-"""Ceilings: the most that a part of a step can gain, by how the script's first runs spent their time. Pure.
+"""Ceilings: upper bounds of what a part of a step can gain, from the script's first runs. Pure.
 
-A loop waits for data and it computes. Amdahl's law bounds what either part can gain: without the wait a step
-takes `1 - wait` of its time, and without the computing `wait` of it. Steps that the first run counted bound
-two parts of computing: number formats, and starting operations (`autotune.model.roofline`, decision 103).
+Amdahl's law bounds the gain of loading and of computing: without the wait for data a step takes `1 - wait` of
+its time, without the computing `wait` of it. Counted steps of the first run bound two parts of computing:
+number formats and launch overhead (`autotune.model.roofline`, decision 103).
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
     from autotune.model.trial import Trial
 
 PROVABLE: Final = 1.02
-"""A gain below this is within what runs of one configuration differ by on a quiet machine
+"""A smaller gain is within the run-to-run noise of one configuration on a quiet machine
 (experiments/noise_aa)."""
 
 _LARGEST: Final = 100.0
-"""A larger ratio is called none: no change of a script gains so much."""
+"""Ratios above this are shown as "no ceiling"."""
 _LOADING: Final = frozenset({"loader"})
 _COMPUTING: Final = frozenset(
     {"precision", "compile", "layout", "optimizer", "kernels", "memory", "communication", "wrapper"}
 )
 _PRECISION: Final = "precision"
 _SLOWED: Final = OTHERS | {STOPPED, "cpu_throttled", "throttled"}
-"""Flags of a run whose steps were slowed down in its window, and perhaps not where they were counted."""
+"""Flags of a run that was slowed down in its window, but perhaps not while its steps were counted."""
 
 
 class Ceiling(NamedTuple):
-    """The most that a part of a step can gain.
+    """An upper bound of what a part of a step can gain.
 
     Args:
         part: ``loading``, ``computing``, ``precision``, ``launch overhead`` or ``communication``.
-        ratio: Of the throughput without that part to the baseline's; infinite where nothing bounds it.
+        ratio: Throughput without that part over the baseline's; infinite if unbounded.
         families: Knob families that act on this part alone.
     """
 
@@ -54,18 +54,17 @@ class Ceiling(NamedTuple):
 
     @property
     def text(self) -> str:
-        """For people: ``loading: at most 1.08x``."""
+        """Text for the user: ``loading: at most 1.08x``."""
         if self.ratio > _LARGEST:
             return f"{self.part}: no ceiling"
         return f"{self.part}: at most {self.ratio:.2f}x"
 
 
 def ceilings(study: Study) -> tuple[Ceiling, ...]:
-    """What the baseline's runs bound, empty before one was measured.
+    """Return the ceilings from the baseline's runs; empty before the first one.
 
-    Worker processes that take cores from the training slow its computing down. Without cores to spare nothing
-    therefore bounds what another number of workers gains. Counted steps, which give the workers more time,
-    bound nothing then.
+    Data workers that share cores with the training slow it down. Without spare cores the gain of another
+    number of workers is therefore unbounded, and counted steps bound nothing.
     """
     runs = baseline_runs(study)
     ratio = communication_ratio(study)
@@ -74,9 +73,9 @@ def ceilings(study: Study) -> tuple[Ceiling, ...]:
 
 
 def hopeless(study: Study) -> frozenset[str]:
-    """Knob families whose ceiling is below what can be proved, beside every configuration that was measured.
+    """Return the knob families whose ceiling is below `PROVABLE`, next to every measured configuration.
 
-    Where computing has become faster loading takes a larger share of a step, and the other way round.
+    Faster computing increases the share of loading in a step, and the reverse.
     """
     runs, space = baseline_runs(study), study.space
     dropped = frozenset({FAMILY}) if is_dropped(study) else frozenset[str]()
@@ -90,12 +89,12 @@ def hopeless(study: Study) -> frozenset[str]:
 
 
 def _of_waits(study: Study, trials: Iterable[Trial]) -> tuple[Ceiling, ...]:
-    """Of loading and of computing, by how these runs spent their time; empty where that is not known."""
+    """Return the ceilings of loading and computing from the time these runs waited; empty if unknown."""
     runs = [t.measurement for t in trials if t.measurement is not None]
     facts = study.facts
     if not runs or facts is None or facts.run is None:
         return ()
-    # The largest wait seen bounds loading, the smallest bounds computing: neither may rule out too much.
+    # The largest wait bounds loading, the smallest bounds computing: the cautious choice for each.
     waits = [min(1.0, max(0.0, m.data_wait_frac)) for m in runs]
     loading = _over(1.0 - max(waits))
     if facts.run.loader is None:
@@ -109,14 +108,14 @@ def _of_waits(study: Study, trials: Iterable[Trial]) -> tuple[Ceiling, ...]:
 
 
 def _of_counted_steps(study: Study, trials: Iterable[Trial], *, fed: bool = False) -> list[Ceiling]:
-    """Return the ceilings of number formats, where one can be chosen, and of starting operations.
+    """Return the ceilings of number formats, if they can be changed, and of launch overhead.
 
-    What starts fewer operations moves fewer bytes as well, so no family acts on their starts alone.
+    Fewer launches also move fewer bytes, so no family acts on launch overhead alone.
 
     Args:
-        study: As of now.
-        trials: Runs of the script, one or more of which counted steps.
-        fed: As if data never were late, which other configurations may bring about.
+        study: The study so far.
+        trials: Runs of the script, some of which counted steps.
+        fed: Assume that data is never late, which other configurations may achieve.
     """
     facts, space = study.facts, study.space
     if facts is None or facts.run is None:
@@ -138,11 +137,11 @@ def _of_counted_steps(study: Study, trials: Iterable[Trial], *, fed: bool = Fals
 
 
 def _left(m: Measurement, bound: Remainder, *, fed: bool) -> tuple[float, float]:
-    """Return the least shares of a step that are left with the fastest format, and with immediate starts.
+    """Return the smallest shares of a step that remain with the fastest format, and with free launches.
 
-    A step goes on to wait as long for data, whatever computing takes; `fed` takes that wait off both.
+    A step waits as long for data as before, however fast computing is; `fed` removes that wait from both.
     """
-    # While the thread waited for a CPU, nothing of a step made progress.
+    # While the thread waits for a CPU, the step makes no progress.
     queued = 0.0 if bound.ops_s is None else min(0.95, m.contamination.run_queue_frac)
     step_s = m.step_time_s.value * (1.0 - queued)
     wait_s = m.data_wait_frac * step_s
@@ -152,7 +151,7 @@ def _left(m: Measurement, bound: Remainder, *, fed: bool) -> tuple[float, float]
     else:
         busy = m.extra.get("device_busy_frac")
         busy_s = step_s - wait_s if busy is None else min(1.0, busy) * step_s
-        # While the device is idle it waits for the host, which another format makes no faster.
+        # While the device is idle it waits for the host, which another format does not speed up.
         formats_s = step_s - busy_s + min(bound.reduced_s, busy_s / HEADROOM)
         starts_s = 0.0 if busy is None or bound.gaps_s is None else busy_s - bound.gaps_s
     off_s = wait_s if fed and wait_s < step_s else 0.0

@@ -1,4 +1,4 @@
-"""The config that came closest where nothing is claimed, and its figures, for all renderers. Pure."""
+"""The config closest to a gain if none is claimed, for all renderers. Pure."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _BASE = Config()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closest:
-    """A config that is not claimed to be faster.
+    """The config closest to a gain.
 
     Args:
-        ratio: To the baseline; n counts pairs, or single runs where no pair measured it.
-        trial: The first that measured it.
-        is_paired: Pairs of fresh runs measured it.
+        ratio: To the baseline; n counts pairs, or single runs if no pair measured it.
+        trial: The first trial that measured it.
+        is_paired: Whether pairs of fresh runs measured it.
     """
 
     config: Config
@@ -42,20 +42,20 @@ class Closest:
 
 
 def closest(study: Study) -> Closest | None:
-    """Return the config that reads fastest: in pairs, else in undisturbed single runs; None without one."""
+    """Return the fastest config by pairs, else by undisturbed single runs; None without one."""
     compared = compare(study)
     if compared:
         top = max(compared, key=lambda c: (c.wins, c.speedup.value))
         return Closest(config=top.config, ratio=top.speedup, trial=top.trial, is_paired=True)
-    for calm in (without_disturbed(study), study):
-        rates = screened(calm)
+    for view in (without_disturbed(study), study):
+        rates = screened(view)
         others = [c for c in rates if not c.is_baseline]
         if others and rates.get(_BASE, 0.0) > 0:
-            ahead = [c for c in finalists(calm) if c in rates]
+            ahead = [c for c in finalists(view) if c in rates]
             config = ahead[0] if ahead else max(others, key=lambda c: (rates[c], c.canonical()))
-            runs = [t for t in calm.of(config) if t.measurement is not None]
+            runs = [t for t in view.of(config) if t.measurement is not None]
             value = rates[config] / rates[_BASE]
-            # Single runs have no interval that holds for another process.
+            # The interval of a single run does not hold for another process.
             ratio = Estimate(value=value, low=0.0, high=math.inf, n=len(runs), unit="ratio")
             return Closest(config=config, ratio=ratio, trial=runs[0].number, is_paired=False)
     return None

@@ -1,6 +1,6 @@
-"""What each change of a recommended configuration contributes to its speedup. Pure; standard library only.
+"""Contribution of each change of a recommended configuration to its speedup. Pure; standard library only.
 
-The only place where contributions are computed: terminal, best.yaml, JSON, MLflow and the report show these.
+All outputs (terminal, best.yaml, JSON, MLflow, report) show the contributions computed here.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 Source = Literal["pairs", "estimated"]
 
 MOST_WIDE: Final = 1.5
-"""An interval that reaches further than this factor from its estimate says too little to be shown."""
+"""Factor from the estimate beyond which an interval is too wide to be shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contribution:
-    """How many times as fast a configuration is with one of its changes as without it.
+    """Speedup of a configuration with one of its changes over the configuration without it.
 
     Args:
-        knobs: One; several where they were never changed apart.
-        ratio: With its interval; n counts pairs of fresh runs, 0 where it is estimated from single runs.
+        knobs: One; several if they were never changed separately.
+        ratio: With its interval; n counts pairs of fresh runs, 0 if estimated from single runs.
     """
 
     knobs: tuple[str, ...]
@@ -56,42 +56,42 @@ class Contribution:
 
     @property
     def is_certain(self) -> bool:
-        """The interval excludes 1 and is no wider than `MOST_WIDE` allows."""
+        """Whether the interval excludes 1 and is no wider than `MOST_WIDE` allows."""
         return not self.ratio.low <= 1.0 <= self.ratio.high and self.half_width <= math.log(MOST_WIDE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contributions:
-    """Of one configuration; each of its knobs is named exactly once.
+    """Contributions to one configuration; each of its knobs occurs exactly once.
 
     Args:
-        parts: The known ones, largest first.
-        not_separated: Knobs whose contribution is not known apart from that of the others.
+        parts: Known contributions, largest first.
+        not_separated: Knobs whose contribution cannot be separated from that of others.
     """
 
     parts: tuple[Contribution, ...] = ()
     not_separated: tuple[str, ...] = ()
 
     def of(self, knob: str) -> Contribution | None:
-        """The contribution that a knob has a part in; None where it is not known."""
+        """Return the contribution that includes a knob, or None if it is unknown."""
         return next((part for part in self.parts if knob in part.knobs), None)
 
 
 def contributions(study: Study, pick: Recommendation) -> Contributions:
-    """Return what each change of a pick contributes, as far as that is consistent with the pick's speedup.
+    """Return the contribution of each change of a pick, as far as consistent with the pick's speedup.
 
-    Pairs of an ablation take precedence over the fit of single runs. If all contributions are known and their
-    product agrees with the speedup within both intervals, all are shown. Otherwise only certain ones are, the
+    Ablation pairs take precedence over the fit of single runs. If all contributions are known and their
+    product agrees with the speedup within both intervals, all are returned. Otherwise only certain ones are,
     most certain first, as long as their product does not exceed the speedup.
     """
     config, total = pick.config, pick.speedup
-    if pick.pick == "likely":  # not confirmed, so there is no speedup to be shared out
+    if pick.pick == "likely":  # not confirmed: no speedup to split
         return Contributions(not_separated=tuple(config))
     if len(config) < 2:
         alone = (Contribution(knobs=tuple(config), ratio=total),)
         return Contributions(parts=alone if config else ())
     found: list[Contribution] = []
-    # What counts for a change of the training is the time to equal loss, which no ablation measures.
+    # Training-changing picks are judged by time to equal loss, which no ablation measures.
     if pick.effect is not Effect.TRAINING and total.value > 1.0 and total.low > 0.0:
         found = _measured(study, config, total)
         found += _estimated(study, config, total, known={knob for part in found for knob in part.knobs})
@@ -104,7 +104,7 @@ def contributions(study: Study, pick: Recommendation) -> Contributions:
 
 
 def _measured(study: Study, config: Config, total: Estimate) -> list[Contribution]:
-    """Contributions from ablation pairs; those too noisy to say anything beside this speedup are left out."""
+    """Return contributions from ablation pairs, without those too noisy next to this speedup."""
     winner = ablated(study)
     if winner is None or config not in (winner, without_idle(study)):
         return []
@@ -114,7 +114,7 @@ def _measured(study: Study, config: Config, total: Estimate) -> list[Contributio
     for knob, gain in knob_gains(study).items():
         if knob not in config or gain.n < FEWEST_CYCLES or not 0.0 < gain.low <= gain.high < math.inf:
             continue
-        # A knob that follows from this one left together with it.
+        # Knobs that depend on this one were removed together with it.
         left = [k for k in config if k != knob and winner.get(k) != smaller[knob].get(k)]
         part = Contribution(knobs=(knob, *(k for k in left if k not in named)), ratio=gain)
         if 2.0 * part.half_width <= max(math.log(total.value), abs(part.log)) and knob not in named:
@@ -124,10 +124,9 @@ def _measured(study: Study, config: Config, total: Estimate) -> list[Contributio
 
 
 def _estimated(study: Study, config: Config, total: Estimate, *, known: set[str]) -> list[Contribution]:
-    """Certain contributions by the fit of undisturbed single runs.
+    """Return the certain contributions by the fit of undisturbed single runs.
 
-    One that reads more than the speedup is believed to be the speedup if its interval contains that, and is
-    left out otherwise.
+    An estimate above the speedup is clipped to the speedup if its interval contains that, else left out.
     """
     made = [
         Contribution(knobs=knobs, ratio=ratio)
@@ -143,19 +142,19 @@ def _estimated(study: Study, config: Config, total: Estimate, *, known: set[str]
 
 
 def _consistent(found: Sequence[Contribution], config: Config, total: Estimate) -> list[Contribution]:
-    """All of them if they multiply to the speedup; else certain ones that do not exceed it."""
+    """Return all if they multiply to the speedup; else the certain ones that do not exceed it."""
     if sum(len(part.knobs) for part in found) == len(config) and abs(_excess(found, total)) <= 1.0:
         return list(found)
-    kept: list[Contribution] = []
+    accepted: list[Contribution] = []
     certain = [part for part in found if part.is_certain]
     for part in sorted(certain, key=lambda p: (p.source != "pairs", -abs(p.log) / max(p.half_width, 1e-9))):
-        if _excess([*kept, part], total) <= 1.0:
-            kept.append(part)
-    return kept
+        if _excess([*accepted, part], total) <= 1.0:
+            accepted.append(part)
+    return accepted
 
 
 def _excess(found: Iterable[Contribution], total: Estimate) -> float:
-    """By how much the product exceeds the speedup, in ln ratio, over what both intervals allow for."""
+    """Return the ln excess of the product over the speedup, relative to what both intervals allow."""
     some = list(found)
     excess = math.fsum(part.log for part in some) - math.log(total.value)
     allowed = math.hypot(math.log(total.value / total.low), *(part.half_width for part in some))

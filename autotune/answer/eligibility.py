@@ -1,4 +1,4 @@
-"""What stands against recommending a config that was compared: as a decision, and in words. Pure."""
+"""Whether a compared config may be recommended, and the reason if not. Pure."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 _BASE = Config()
 _FEWEST_SAVING_PAIRS = 3
-"""Pairs that a saving of energy needs: no prior on the scatter of joules adds to what two pairs know."""
+"""Pairs required to claim an energy saving; unlike throughput, joules have no prior on their scatter."""
 
 
 def is_lawful(study: Study, compared: Comparison) -> bool:
-    """Its runs, loss and memory let it be recommended."""
+    """Return whether runs, loss, memory and compile time allow a recommendation."""
     if compared.config in broken(study):
         return False
     if not fits(study, compared.peak_bytes) or not is_frugal(study, compared.config):
@@ -41,7 +41,7 @@ def is_lawful(study: Study, compared: Comparison) -> bool:
 
 
 def saves(study: Study, compared: Comparison) -> bool:
-    """It takes less energy per sample beyond doubt, where that is what is searched for."""
+    """Return whether it certainly takes less energy per sample; True for other objectives."""
     if study.spec.objective != ENERGY:
         return True
     saving = compared.saving
@@ -53,12 +53,12 @@ def saves(study: Study, compared: Comparison) -> bool:
 
 
 def why_not(study: Study, compared: Comparison, bar: float) -> str:
-    """Why a config that is faster beyond doubt is not recommended: the end of a sentence.
+    """Return why a certainly faster config is not recommended, as the end of a sentence.
 
     Args:
-        study: As of now.
-        compared: One that wins.
-        bar: Of `claim_bar`.
+        study: The study so far.
+        compared: A config that wins.
+        bar: From `claim_bar`.
     """
     if broke := how_it_broke(study, compared.config):
         return broke
@@ -80,7 +80,7 @@ def why_not(study: Study, compared: Comparison, bar: float) -> str:
 
 
 def how_it_broke(study: Study, config: Config) -> str:
-    """How a run failed after which it is no answer: the end of a sentence."""
+    """Return which failure excludes a config, as the end of a sentence; empty without one."""
     trial = broken(study).get(config)
     if trial is None or trial.failure is None:
         return ""
@@ -91,7 +91,7 @@ def how_it_broke(study: Study, config: Config) -> str:
 
 
 def _late(study: Study, compared: Comparison) -> str:
-    """Where its compile has not paid back by the end of the planned run: the end of a sentence."""
+    """Return that its compile does not pay back within the planned run, or an empty string."""
     paid = None if compared.effect is Effect.TRAINING else break_even(study, compared.config)
     if paid is None or not paid.is_late or paid.run_s is None:
         return ""

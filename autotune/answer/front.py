@@ -1,4 +1,4 @@
-"""The Pareto front of a study: configs that no other dominates beyond noise. Pure; standard library only."""
+"""The Pareto front of a study: configs that no other config dominates beyond noise. Pure."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _BASE = Config()
 _NORMAL: Final = 1.96
 _LEAST_SAVED_FRAC: Final = 0.05
 _LEAST_SAVED_BYTES: Final = 16 * 2**20
-"""Smaller differences in peak memory come from allocators and shared pages (decision 100)."""
+"""Smaller differences in peak memory are noise of allocators and shared pages (decision 100)."""
 _LOSS_SDS: Final = 3.0
 _LOSS_FRAC: Final = 0.01
-"""A late loss is worse than the script's by more than this many standard deviations of its runs, or this
-share, whichever is more."""
+"""A late loss is worse than the script's if it exceeds it by this many standard deviations of its runs, and by
+this share."""
 
 
 class _Candidate(NamedTuple):
     """A measured config.
 
     Args:
-        member: As it would be shown.
+        member: Its entry on the front.
         logs: ln rate of each run.
         peaks: ln peak memory of each run.
         holds: Its late loss is not worse than the script's beyond noise.
@@ -51,7 +51,7 @@ class _Candidate(NamedTuple):
 
     @property
     def preference(self) -> tuple[int, int, float]:
-        """Of configs that are equal within noise the one with most runs, then fewest changes, is shown."""
+        """Sort key among equal configs: most runs, then fewest changes, then highest throughput."""
         return -len(self.logs), len(self.member.config), -self.member.throughput
 
 
@@ -62,46 +62,44 @@ class _Noise(NamedTuple):
     peak: float
 
     def is_faster(self, one: _Candidate, other: _Candidate) -> bool:
-        """Whether a config is faster than another by more than the scatter of their means."""
+        """Return whether `one` is faster than `other` beyond the scatter of their means."""
         scatter = self.rate * math.sqrt(1.0 / len(one.logs) + 1.0 / len(other.logs))
         return math.log(one.member.throughput / other.member.throughput) > _NORMAL * scatter
 
     def saves_memory(self, one: _Candidate, other: _Candidate) -> bool:
-        """Whether a config needs clearly less memory than another; unknown where a peak was not read."""
-        mine, theirs = one.member.peak_bytes, other.member.peak_bytes
-        if mine is None or theirs is None:
+        """Return whether `one` needs clearly less memory than `other`; False if a peak is unknown."""
+        peak, reference = one.member.peak_bytes, other.member.peak_bytes
+        if peak is None or reference is None:
             return False
         frac = max(_LEAST_SAVED_FRAC, _NORMAL * math.sqrt(2.0) * self.peak)
-        return theirs - mine > max(_LEAST_SAVED_BYTES, frac * theirs)
+        return reference - peak > max(_LEAST_SAVED_BYTES, frac * reference)
 
     def is_better(self, one: _Candidate, other: _Candidate) -> bool:
-        """Whether a config is better than another in anything, beyond noise."""
+        """Return whether `one` is better than `other` in any respect, beyond noise."""
         better_loss = one.holds and not other.holds
         return self.is_faster(one, other) or self.saves_memory(one, other) or better_loss
 
     def dominates(self, one: _Candidate, other: _Candidate) -> bool:
-        """Whether a config is better than another in something and worse in nothing, beyond noise."""
+        """Return whether `one` is better than `other` in some respect and worse in none, beyond noise."""
         return self.is_better(one, other) and not self.is_better(other, one)
 
 
 def front_members(study: Study) -> tuple[FrontMember, ...]:
     """Return the Pareto front, fastest first.
 
-    A config dominates another if it is better in throughput, peak memory or loss by more than noise, and
-    worse in none. A loss only counts as held or worse than the script's: a lower one keeps no slow config on
-    the front. Configs measured only beside other users of the machine are members only if all were, and
-    marked.
+    A config dominates another if it is better in throughput, peak memory or loss beyond noise, and worse in
+    none. Losses count only as held or worse than the script's, so a lower loss keeps no slow config on the
+    front. Configs with disturbed runs only are members, and marked, if no others exist.
     """
     found = _candidates(study)
-    calm = [c for c in found if not c.member.is_disturbed]
-    found = calm or found
+    found = [c for c in found if not c.member.is_disturbed] or found
     noise = _Noise(run_spread(c.logs for c in found), run_spread(c.peaks for c in found))
     best = [c for c in found if not any(noise.dominates(other, c) for other in found)]
-    kept: list[_Candidate] = []
+    front: list[_Candidate] = []
     for one in sorted(best, key=lambda c: c.preference):
-        if all(noise.is_better(one, other) or noise.is_better(other, one) for other in kept):
-            kept.append(one)
-    return tuple(sorted((c.member for c in kept), key=lambda m: -m.throughput))
+        if all(noise.is_better(one, other) or noise.is_better(other, one) for other in front):
+            front.append(one)
+    return tuple(sorted((c.member for c in front), key=lambda m: -m.throughput))
 
 
 def _candidates(study: Study) -> list[_Candidate]:

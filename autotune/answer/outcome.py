@@ -1,8 +1,8 @@
-"""The outcome of a search: faster, nothing is faster, or inconclusive. Pure; standard library only.
+"""The outcome of a search: faster, nothing faster, or inconclusive. Pure; standard library only.
 
-"Nothing is faster" is a claim and needs evidence: every knob family that applies was measured, and no
-candidate that read faster is left without a verdict. Without that evidence the search is inconclusive, and
-the answer names its likely candidate and the command that continues.
+"Nothing faster" requires evidence: every applicable knob family was measured, and every candidate that
+measured faster has a verdict. Otherwise the search is inconclusive, and the answer has the likely candidate and
+the command that continues.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ if TYPE_CHECKING:
     from autotune.model.trial import Trial
 
 WORTH_HAVING: Final = 1.05
-"""A gain below it decides nobody to change a script: a candidate whose interval ends below it is settled."""
+"""Smallest gain worth a change of the script: a candidate whose interval ends below it is settled."""
 
 HARDLY_FASTER: Final = 1.03
-"""A candidate that reads less than this in enough pairs is settled if its interval contains 1."""
+"""A candidate below this ratio in enough pairs is settled if its interval contains 1."""
 
 NOT_NOISE: Final = 1.10
-"""A reading above it needs a verdict of its own, however much runs scatter."""
+"""A candidate above this ratio needs a verdict, whatever the scatter of the runs."""
 
 NOISY_SPREAD: Final = 0.10
-"""Scatter of single runs, in ln rate, from which on a search that claims nothing cannot exclude a gain: two
-standard errors of a single comparison are then 1.3 times and more."""
+"""Standard deviation of single runs, in ln rate, from which a search without a claim is inconclusive: two
+standard errors of one comparison then amount to a factor of 1.3."""
 
 FURTHER_PAIRS: Final = 4
-"""Pairs that a continuation has time for: one more than the fewest that a claim can rest on."""
+"""Pairs that a continuation has time for: one more than the fewest for a claim."""
 
 _TWO_ERRORS: Final = 2.0
 _FEWEST_IN_PAIRS: Final = 2
 _SPARE: Final = 1.25
-"""Share of time for start-up and scheduling between runs."""
+"""Factor on time for start-up and scheduling between runs."""
 _ENDING_S: Final = 30.0
-"""Seconds for the end of a search: report, MLflow, clean-up."""
+"""Time for the end of a search: report, MLflow, clean-up."""
 _SCREENING: Final = (Stage.BASELINE, Stage.START, Stage.REFINE, Stage.SENTINEL)
 _UNJUDGED: Final = LossVerdict(level=0, verdict="unclear")
 _BASE: Final = Config()
@@ -68,14 +68,14 @@ _BASE: Final = Config()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conclusion:
-    """What can be concluded from a study as of now.
+    """The conclusion from a study so far.
 
     Args:
-        outcome: Of the three.
-        likely: The most likely candidate of an inconclusive search, None where nothing read faster.
-        runs: Its measured runs.
-        unsettled: Why the search is inconclusive, in whole sentences.
-        resume: Command that continues the search; empty where it cannot be continued.
+        outcome: One of the three.
+        likely: The most likely candidate of an inconclusive search; None if none measured faster.
+        runs: Measured runs of `likely`.
+        unsettled: Reasons why the search is inconclusive, as whole sentences.
+        resume: Command that continues the search; empty if it cannot be continued.
     """
 
     outcome: SearchOutcome
@@ -87,11 +87,11 @@ class Conclusion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reading:
-    """A candidate that reads faster: by its pairs where there are two or more, else by screening runs.
+    """A candidate that measured faster, in two or more pairs or else in screening runs.
 
     Args:
-        compared: Of its pairs, or made from its screening runs.
-        in_pairs: Which of the two.
+        compared: From its pairs or its screening runs.
+        in_pairs: Whether it comes from pairs.
         error: Standard error of its ln ratio.
     """
 
@@ -101,7 +101,7 @@ class _Reading:
 
     @property
     def cautious(self) -> float:
-        """Its ln ratio less one standard error."""
+        """Its ln ratio minus one standard error."""
         return math.log(self.compared.speedup.value) - self.error
 
 
@@ -113,19 +113,19 @@ def conclude(
     bar: float = 1.0,
     ruled_out: frozenset[str] = frozenset(),
 ) -> Conclusion:
-    """The outcome of a study, and for an inconclusive one what is likely and how to continue.
+    """Return the outcome of a study, with the likely candidate and the continuation if inconclusive.
 
     Args:
-        study: As of now, with a measured baseline.
-        compared: Of `autotune.compare.comparison.compare`.
-        is_better: A gain is claimed.
-        bar: Of `autotune.compare.control.claim_bar`.
+        study: The study so far, with a measured baseline.
+        compared: From `autotune.compare.comparison.compare`.
+        is_better: Whether a gain is claimed.
+        bar: From `autotune.compare.control.claim_bar`.
         ruled_out: Families whose ceiling excludes a gain worth having.
     """
     if is_better:
         return Conclusion(outcome=SearchOutcome.FASTER)
     if not study.stopped:
-        # A search asks for its answer before every run of its last stages; the evidence is not needed there.
+        # The planner requests an answer before each late run; it does not need the evidence.
         return Conclusion(outcome=SearchOutcome.INCONCLUSIVE, unsettled=("The search has not ended.",))
     missing = _missing(study, ruled_out)
     alike = _alike(study)
@@ -145,7 +145,7 @@ def conclude(
 
 
 def too_noisy_text(study: Study) -> str:
-    """``too noisy to tell (your script alone varied 74-350 samples/s)``."""
+    """Return ``too noisy to tell (your script alone varied 74-350 samples/s)``."""
     rates = [t.measurement.throughput.value for t in baseline_runs(study) if t.measurement]
     if len(rates) < 2:
         return "too few runs to tell (your script alone was measured once)"
@@ -154,7 +154,7 @@ def too_noisy_text(study: Study) -> str:
 
 
 def candidate_text(likely: Estimate, runs: int) -> str:
-    """``2.18x in 3 runs, not confirmed``: how a likely pick reads."""
+    """Return the reading of a likely pick: ``2.18x in 3 runs, not confirmed``."""
     return f"{likely.value:.2f}x in {runs} {'run' if runs == 1 else 'runs'}, not confirmed"
 
 
@@ -162,43 +162,43 @@ def _number(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
-# -- what is missing ------------------------------------------------------------------------------
+# -- missing measurements -------------------------------------------------------------------------
 
 
 def _missing(study: Study, ruled_out: frozenset[str]) -> list[str]:
-    """Families that apply, may bring a gain, and were not measured, in the order of `FAMILIES`."""
+    """Return the applicable families that may bring a gain and were not measured, ordered as `FAMILIES`."""
     space = study.space
     if space is None:
         return []
-    wanted = applicable(space) - ruled_out
+    required = applicable(space) - ruled_out
     if not loss_traces(study, _BASE):
-        # Without a loss nothing but an EXACT config can be recommended.
-        wanted &= {d.family for d in space.free() if d.effect is Effect.EXACT}
-    left = wanted - measured(study)
-    return [family for family in FAMILIES if family in left]
+        # Without a loss only EXACT configs can be recommended.
+        required &= {d.family for d in space.free() if d.effect is Effect.EXACT}
+    missing = required - measured(study)
+    return [family for family in FAMILIES if family in missing]
 
 
-# -- what read faster -----------------------------------------------------------------------------
+# -- faster candidates ----------------------------------------------------------------------------
 
 
 def _faster(
     study: Study, compared: Sequence[Comparison], alike: Mapping[Config, Sequence[float]]
 ) -> list[_Reading]:
-    """Candidates that keep the training, may be recommended, and read faster than the script.
+    """Return the training-preserving candidates that measured faster than the script and may be recommended.
 
-    By pairs that is any reading above 1. By screening runs it is one beyond their noise, or one so large that
-    noise is no verdict.
+    In pairs, any ratio above 1 counts. In screening runs, only a ratio beyond their noise or above
+    `NOT_NOISE` counts.
 
     Args:
-        study: As of now.
-        compared: Of `autotune.compare.comparison.compare`.
-        alike: Of `_alike`, for runs of every stage.
+        study: The study so far.
+        compared: From `autotune.compare.comparison.compare`.
+        alike: From `_alike`, for runs of all stages.
     """
     space, failed = study.space, broken(study)
     if space is None:
         return []
     spread, screening = run_spread(alike.values()), _alike(study, *_SCREENING)
-    own = alike.get(_BASE, [])  # of pairs as well, as the mean that is shown beside it
+    own = alike.get(_BASE, [])  # with runs in pairs, like the mean shown next to it
     paired = {c.config: c for c in compared if c.speedup.n >= _FEWEST_IN_PAIRS}
     found: list[_Reading] = []
     for config in [*paired, *(c for c in screening if c not in paired)]:
@@ -221,14 +221,14 @@ def _faster(
 def _from_screening(
     study: Study, config: Config, log: float, error: float, alike: Mapping[Config, Sequence[float]]
 ) -> Comparison:
-    """A comparison from screening runs; its interval is as wide as the scatter of all repeated runs says.
+    """Return a comparison from screening runs; the scatter of all repeated runs gives its interval.
 
     Args:
-        study: As of now.
-        config: Of which a run was measured.
-        log: Its ln ratio to the script.
-        error: Standard error of that.
-        alike: Of `_alike`, for runs of every stage.
+        study: The study so far.
+        config: A config with a measured run.
+        log: ln ratio to the script.
+        error: Standard error of `log`.
+        alike: From `_alike`, for runs of all stages.
     """
     repeats = sum(len(logs) - 1 for logs in alike.values())
     half = t_quantile(0.975, max(1, repeats)) * error
@@ -255,7 +255,7 @@ def _from_screening(
 
 
 def _alike(study: Study, *stages: Stage) -> dict[Config, list[float]]:
-    """Config -> ln rates of its undisturbed runs of these stages; of all that count without any."""
+    """Return config -> ln rates of its undisturbed runs in these stages (default: all)."""
     found: dict[Config, list[float]] = {}
     for trial in undisturbed(study, in_own_unit(study, study.told(*stages))):
         rate = amortised(study, trial.measurement) if trial.measurement is not None else 0.0
@@ -269,7 +269,7 @@ def _runs(study: Study, config: Config) -> list[Trial]:
 
 
 def _is_settled(study: Study, reading: _Reading, bar: float) -> bool:
-    """Whether a candidate has its verdict: no gain worth having, or not allowed to be recommended."""
+    """Return whether a candidate has its verdict: too small a gain, or ruled out."""
     c = reading.compared
     if not _may_be_picked(study, c):
         return True
@@ -286,10 +286,9 @@ def _is_settled(study: Study, reading: _Reading, bar: float) -> bool:
 
 
 def _may_be_picked(study: Study, c: Comparison) -> bool:
-    """Nothing seen so far bars it for good.
+    """Return whether a candidate is not ruled out for good.
 
-    A loss that is not clear yet counts as one that holds: too few values to compare are no evidence that
-    nothing is faster. A script whose loss is never seen has none to clear.
+    An unclear loss counts as passed: too few values are no evidence that nothing is faster.
     """
     loss = c.loss
     if loss.verdict == "unclear" and not loss.rule and loss_traces(study, _BASE):
@@ -298,7 +297,7 @@ def _may_be_picked(study: Study, c: Comparison) -> bool:
 
 
 def _likely(study: Study, waiting: Sequence[_Reading]) -> Comparison | None:
-    """The candidate that is fastest even one standard error below its reading; None without one."""
+    """Return the candidate with the best ratio minus one standard error; None if none is above 1."""
     top = max(waiting, key=lambda r: (r.cautious, -len(r.compared.config)), default=None)
     if top is None or top.cautious <= 0.0:
         return None
@@ -308,7 +307,7 @@ def _likely(study: Study, waiting: Sequence[_Reading]) -> Comparison | None:
     return replace(c, loss=by_rule(study, c.config, loss_verdict(study, c.config)))
 
 
-# -- in words -------------------------------------------------------------------------------------
+# -- text -----------------------------------------------------------------------------------------
 
 
 def _unsettled(
@@ -335,9 +334,10 @@ def _unsettled(
 
 
 def _resume(study: Study, missing: Sequence[str], likely: Comparison | None) -> str:
-    """The command, with time for the missing families and for pairs of the likely candidate.
+    """Return the command that continues, with time for the missing families and the likely candidate.
 
-    Empty for a search that `autotune resume` refuses.
+    Returns:
+        An empty string if `autotune resume` would refuse the study.
     """
     if study.stopped == SCRIPT_CHANGED or study.spec.purpose == VERIFY:
         return ""
@@ -347,18 +347,18 @@ def _resume(study: Study, missing: Sequence[str], likely: Comparison | None) -> 
     base_s = _run_s(baseline_runs(study))
     all_s = max(base_s, _run_s([t for t in study.told() if t.measurement is not None]))
     likely_s = all_s if likely is None else _run_s(_runs(study, likely.config))
-    wanted_s = _SPARE * (len(missing) * all_s + pairs * (base_s + likely_s)) + _ENDING_S
+    required_s = _SPARE * (len(missing) * all_s + pairs * (base_s + likely_s)) + _ENDING_S
     command = f"autotune resume {study.spec.label}"
     budget = study.spec.budget
     is_cut = study.stopped in ("interrupted", "signal") and budget.trials is None
-    if is_cut and budget.seconds - study.elapsed_s >= wanted_s:
+    if is_cut and budget.seconds - study.elapsed_s >= required_s:
         return command
-    command += f" --budget {math.ceil(wanted_s / 60.0)}m"
+    command += f" --budget {math.ceil(required_s / 60.0)}m"
     if budget.trials is not None:
         command += f" --trials {len(missing) + 2 * pairs}"
     return command
 
 
 def _run_s(trials: Sequence[Trial]) -> float:
-    """Seconds of a run; the median, as a first run on a cold machine takes longer than those that follow."""
+    """Return the median duration of these runs in seconds; a first run on a cold machine takes longer."""
     return statistics.median([t.own_s for t in trials]) if trials else 0.0

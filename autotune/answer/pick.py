@@ -1,4 +1,4 @@
-"""The picks of a study: which config is recommended, with what evidence. Pure; standard library only."""
+"""The picks of a study: the recommended configs and their evidence. Pure; standard library only."""
 
 from __future__ import annotations
 
@@ -43,17 +43,16 @@ _BASE = Config()
 
 
 def answer_or_none(study: Study) -> Answer | None:
-    """`answer`, or None as long as no baseline run was measured."""
+    """Return `answer(study)`, or None before a baseline run was measured."""
     return answer(study) if baseline_runs(study) else None
 
 
 def answer(study: Study, *, score: Callable[[Measurement], float] | None = None) -> Answer:
-    """Return the answer of a study as of now; claims are based on confirmation runs only.
+    """Return the answer of a study so far; claims are based on confirmation runs only.
 
-    A gain is claimed where the lower bound of a paired interval lies above 1.00, the loss guard
-    passed, and the baseline does not differ from itself in the same cycles. Among configs that are
-    equally fast the one with less memory wins, then the one with fewer changes. How fast each is counts over
-    the planned run, with an empty compile cache: what pays back within it may still be behind another.
+    A gain is claimed if the lower bound of its paired interval is above 1.00, it passed the loss guard, and the
+    A/A control does not exclude 1.00. Among equally fast configs the one with less memory wins, then the one
+    with fewer changes. Speed counts over the planned run, from an empty compile cache.
 
     Args:
         study: With a measured baseline.
@@ -61,7 +60,7 @@ def answer(study: Study, *, score: Callable[[Measurement], float] | None = None)
             with the largest mean score of its confirmation runs is picked.
 
     Raises:
-        AutotuneError: No baseline run was measured; use `answer_or_none` where that is possible.
+        AutotuneError: No baseline run was measured; see `answer_or_none`.
     """
     runs = baseline_runs(study)
     if not runs:
@@ -94,13 +93,13 @@ def answer(study: Study, *, score: Callable[[Measurement], float] | None = None)
         "best": _recommend(study, "best", best) if best else replace(base, pick="best"),
     }
     found = conclude(study, compared, is_better=best is not None, bar=bar, ruled_out=hopeless(study))
-    # Why the likely one is not confirmed stands in the outcome.
+    # The outcome already has the reason why the likely candidate is not confirmed.
     rest = [c for c in compared if c not in winners and c is not found.likely]
-    said, unsettled = sentence(study, picks["best"], fastest, compared, bar), found.unsettled
+    summary, unsettled = sentence(study, picks["best"], fastest, compared, bar), found.unsettled
     if study.stopped and found.outcome is SearchOutcome.INCONCLUSIVE:
         if found.likely is None and (near := closest(study)) is not None:
             unsettled += (f"The closest, {closest_text(study, near)}.",)
-        said = f"Inconclusive: {' '.join(unsettled)}" if fastest is None else said
+        summary = f"Inconclusive: {' '.join(unsettled)}" if fastest is None else summary
     return Answer(
         is_better=best is not None,
         baseline_throughput=base.throughput,
@@ -111,7 +110,7 @@ def answer(study: Study, *, score: Callable[[Measurement], float] | None = None)
         identical=identical,
         front=front_members(study),
         failures=_failures(study),
-        sentence=said,
+        sentence=summary,
         caveats=(
             *caveats(study, rest, identical, bar),
             *seen_from_outside(study, [c for c in (best, safe, fastest) if c is not None] or compared),
@@ -129,7 +128,7 @@ def _mean_score(study: Study, config: Config, score: Callable[[Measurement], flo
 
 
 def _likely_pick(study: Study, found: Conclusion) -> Recommendation | None:
-    """The likely candidate as a pick that can be applied by name; None without one."""
+    """Return the likely candidate as a pick that can be applied by name, or None without one."""
     if found.likely is None:
         return None
     reads = f"It reads {candidate_text(found.likely.speedup, found.runs)}."

@@ -1,4 +1,4 @@
-"""What is said for a pick: its reasons, and the one sentence of the whole answer. Pure."""
+"""Text of the picks: their reasons, and the one-line summary of the answer. Pure."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _BASE = Config()
 
 
 def reasons_for(study: Study, chosen: Comparison) -> list[str]:
-    """Why a config is recommended and what it changes, in whole sentences."""
+    """Return why a config is recommended and what it changes, as whole sentences."""
     speedup = chosen.speedup
     what = "reaches the same loss" if chosen.effect is Effect.TRAINING else "trains"
     steps = judged_steps(study, chosen.config, chosen.loss)
     reasons = [
         f"It {what} {ratio_text(speedup)} times as fast, in {speedup.n} pairs of fresh runs.",
-        *_saving_told(chosen),
+        *_saving_text(chosen),
         chosen.loss.reason,
         *(found.sentence for found in unshown(study, chosen.config, steps)),
     ]
@@ -45,17 +45,17 @@ def reasons_for(study: Study, chosen: Comparison) -> list[str]:
     space = study.spec.space
     if chosen.effect is Effect.TRAINING:
         named = [k for k in chosen.config if k in space.allowed or k == "effective_batch"]
-        wild = [k for k in named if not study.space or study.space.effect(Config({k: 0})) is Effect.TRAINING]
-        said = ", ".join(wild).replace("_", " ") or "the effective batch or what depends on it"
-        reasons.append(f"It changes the training itself: {said}.")
+        changing = [k for k in named if not study.space or study.space.effect(Config({k: 0})) is Effect.TRAINING]
+        names = ", ".join(changing).replace("_", " ") or "the effective batch or what depends on it"
+        reasons.append(f"It changes the training itself: {names}.")
     if own := [spec.name for spec in space.declared if spec.name in chosen.config]:
         reasons.append(f"{', '.join(own)}: delivered, effect not read.")
-    reasons += _taken_out(study, chosen.config)
+    reasons += _removed_text(study, chosen.config)
     return [r for r in reasons if r]
 
 
-def _saving_told(chosen: Comparison) -> list[str]:
-    """Its energy per sample over the script's, where that is what was searched for."""
+def _saving_text(chosen: Comparison) -> list[str]:
+    """Return a sentence about its energy per sample, if energy is the objective."""
     saving = chosen.saving
     if saving is None or min(saving.low, saving.value) <= 0:
         return []
@@ -64,29 +64,29 @@ def _saving_told(chosen: Comparison) -> list[str]:
     return [f"It takes {ratio} times your script's energy per sample, in {saving.n} pairs."]
 
 
-def _taken_out(study: Study, config: Config) -> list[str]:
-    """What the ablation showed to buy nothing, said of the config that is left."""
+def _removed_text(study: Study, config: Config) -> list[str]:
+    """Return a sentence about the knobs that an ablation removed from this config, if any."""
     if config != without_idle(study):
         return []
     found = knob_gains(study)
-    told = ", ".join(f"{knob} ({ratio_text(found[knob])})" for knob in idle_knobs(found))
-    return [f"Removed, because it has no measurable effect: {told}."]
+    knobs = ", ".join(f"{knob} ({ratio_text(found[knob])})" for knob in idle_knobs(found))
+    return [f"Removed, because it has no measurable effect: {knobs}."]
 
 
 def ratio_text(speedup: Estimate) -> str:
-    """A ratio and its interval; an end that says nothing is left out."""
+    """Return a ratio with its interval, or with its lower bound if the interval is unbounded."""
     if speedup.is_bounded:
         return f"{speedup.value:.2f} [{speedup.low:.2f}, {speedup.high:.2f}]"
     return f"{speedup.value:.2f} ({unbounded_text(speedup)})"
 
 
 def unbounded_text(speedup: Estimate) -> str:
-    """What takes the place of an interval with an end that says nothing."""
+    """Return the text shown in place of an unbounded interval."""
     return f"at least {speedup.low:.2f}" if speedup.low > 1.0 else "too few runs for an interval"
 
 
 def closest_text(study: Study, found: Closest) -> str:
-    """``bf16, reads 1.21 [0.98, 1.49] in 4 pairs``, or that it is too noisy to tell, and why."""
+    """Return ``bf16, reads 1.21 [0.98, 1.49] in 4 pairs``, or that the runs are too noisy."""
     ratio = f"{found.ratio.value:.2f} {found.rests_on}"
     if found.is_paired and found.ratio.is_bounded:
         ratio = f"{ratio_text(found.ratio)} {found.rests_on}"
@@ -102,14 +102,14 @@ def sentence(
     compared: Sequence[Comparison],
     bar: float,
 ) -> str:
-    """One line that says it all.
+    """Return a one-line summary of the answer.
 
     Args:
-        study: As of now.
-        best: The pick of that name; the baseline where nothing beats it.
-        fastest: What is picked although it changes the training.
-        compared: Every confirmed config.
-        bar: Of `claim_bar`.
+        study: The study so far.
+        best: The pick ``best``; the baseline if no config beats it.
+        fastest: The training-changing pick, or None.
+        compared: All confirmed configs.
+        bar: From `claim_bar`.
     """
     if not best.config.is_baseline:
         ratio = f"{ratio_text(best.speedup)} times as fast as your script"

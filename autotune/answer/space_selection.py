@@ -1,7 +1,7 @@
-"""Which of several search spaces suits a script: decided by what its first run showed. Pure.
+"""Selection of a search space for ``--space auto``, from the first run of the script. Pure.
 
-``--space auto`` loads its candidates at the start and journals them with the study. The choice
-follows from journaled facts alone, so a resumed study and whoever reads it later make the same one.
+The candidates are loaded at the start and journaled with the study. The choice depends on journaled facts
+alone, so a resumed study and every reader of its journal make the same one.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from autotune.model.study import SpaceRequest, Study, StudySpec
 
 CANDIDATES: Final = ("default", "cpu", "gpu_vision", "gpu_transformer", "memory", "dataloader")
-"""Presets that ``auto`` chooses among; `default` where the first run says nothing clear."""
+"""Presets that ``auto`` chooses among; `default` if the first run shows no clear need."""
 
 MOST_WORKERS: Final = 32
-"""Workers that can help where the loader waits for storage or a network and not for a core."""
+"""Most workers that can help if the loader waits for storage or a network instead of a core."""
 
+# Design values: shares of the time or of the memory, or ratios.
 _WAITS: Final = 0.1
 _FULL: Final = 0.85
 _STATE_SHARE: Final = 0.6
@@ -33,7 +34,7 @@ _STILL_WAITS: Final = 2.0
 _LOADER_WAITS: Final = 0.5
 _STARVED_ON_CPU: Final = 0.8
 _COLLECTS: Final = 0.02
-"""Less of the time than this spent on looking for garbage is not worth a run."""
+"""Share of the time in garbage collection from which its knob is worth a run."""
 _COLLECTOR: Final = "gc_control"
 _DISTRIBUTED: Final[Mapping[str, tuple[str, ...]]] = {
     "ddp": (
@@ -50,9 +51,9 @@ _DISTRIBUTED_STARTS: Final[Mapping[str, tuple[Mapping[str, Value], ...]]] = {
 
 
 def settled(study: Study) -> StudySpec:
-    """The study's specification with one search space, as soon as a baseline was measured.
+    """Return the study's specification with a single search space once a baseline was measured.
 
-    A space that the user named stays; among candidates the first measured baseline decides.
+    A space that the user named is unchanged.
     """
     spec, facts = study.spec, study.facts
     measured = next((t.measurement for t in study.baseline if t.measurement), None)
@@ -65,7 +66,7 @@ def settled(study: Study) -> StudySpec:
 
 
 def likely(request: SpaceRequest, facts: Facts) -> SpaceRequest:
-    """The candidate that is likely before the script has run; a named space as it is."""
+    """Return the likely candidate before the script has run; a named space is unchanged."""
     if not request.candidates:
         return request
     if not facts.host.has_cuda:
@@ -77,19 +78,19 @@ def likely(request: SpaceRequest, facts: Facts) -> SpaceRequest:
     ):
         if found := sorted(packages & imports):
             return _taken(request, name, f"the script imports {' and '.join(found)}")
-    return _taken(request, "default", "the source does not say what kind of model it trains")
+    return _taken(request, "default", "the source does not show which kind of model it trains")
 
 
 def _taken(request: SpaceRequest, name: str, reason: str) -> SpaceRequest:
-    """The candidate of that name, the first one where there is none."""
+    """Return the candidate of that name, or the first one."""
     found = next((c for c in request.candidates if c.name == name), request.candidates[0])
     return replace(found, reason=reason)
 
 
 def _with_collector(space: SpaceRequest, run: RunFacts) -> SpaceRequest:
-    """When Python looks for garbage takes part where that was seen to take time, and early.
+    """Return the space with `gc_control` in second place if garbage collection takes much time.
 
-    Not where the user has left knobs out, nor where the script says itself when that is.
+    Unchanged if the user narrowed the space, or if the script sets garbage collection itself.
     """
     frac = run.collecting_frac
     if frac is None or frac < _COLLECTS or run.values.get(_COLLECTOR) not in (None, "auto"):
@@ -98,7 +99,7 @@ def _with_collector(space: SpaceRequest, run: RunFacts) -> SpaceRequest:
         return space
     first, *rest = space.knobs.items() or [(_COLLECTOR, ())]
     knobs = dict([first, (_COLLECTOR, ("auto", "freeze")), *rest])
-    why = f"{_COLLECTOR} takes part, as Python looks for garbage {100 * frac:.0f} % of the time"
+    why = f"{_COLLECTOR} is included: garbage collection takes {100 * frac:.0f} % of the time"
     return replace(space, knobs=knobs, added=(_COLLECTOR,), reason=f"{space.reason}; {why}")
 
 
@@ -121,7 +122,7 @@ def _with_distributed(space: SpaceRequest, run: RunFacts) -> SpaceRequest:
 
 
 def _choice(facts: Facts, measured: Measurement, bound_bytes: int | None) -> tuple[str, str]:
-    """Name of a preset, and why; the thresholds are design values."""
+    """Return the name of a preset, and the reason."""
     model = None if facts.run is None else facts.run.model
     if model is None:
         return "default", "no model was seen that is trained"
@@ -158,14 +159,14 @@ def _waiting(measured: Measurement) -> str:
 def _short_of_memory(
     facts: Facts, measured: Measurement, bound_bytes: int | None, *, cuda: bool
 ) -> str | None:
-    """Peak memory near what there is, or a model that with its optimizer nearly fills the device."""
+    """Return a clause if peak memory, or model with optimizer, nearly fills the available memory."""
     whole = training_memory_bytes(facts.host, facts.run) if cuda else measured.memory.limit
     limit = min((b for b in (whole, bound_bytes) if b), default=0)
     peak = measured.memory.peak_bytes or 0
     if limit and peak >= _FULL * limit:
         return f"at its peak the script takes {100 * peak / limit:.0f} % of the memory that it may use"
     model = None if facts.run is None else facts.run.model
-    # Weights, gradients and the two moments of Adam.
+    # Weights, gradients and Adam's two moments.
     state = 0 if model is None else _COPIES * model.parameter_bytes
     if cuda and limit and state >= _STATE_SHARE * limit:
         return f"the model and its optimizer take about {100 * state / limit:.0f} % of the device's memory"
@@ -173,18 +174,18 @@ def _short_of_memory(
 
 
 def _starved(facts: Facts, measured: Measurement, *, cuda: bool) -> str | None:
-    """It waits for data, and by far would with as many workers as can help: computing hardly counts."""
+    """Return a clause if the script would wait for data even with as many workers as can help."""
     loader = None if facts.run is None else facts.run.loader
     waits = min(0.999, measured.data_wait_frac)
     if loader is None or waits < _WAITS:
         return None
     busy = loader.fetch_cpu_frac
     shares_cores = busy is None or busy >= _LOADER_WAITS
-    # Where both use the same cores, what computes faster leaves them to the loader.
+    # If both share cores, faster computing frees cores for the loader.
     if not cuda and shares_cores and waits < _STARVED_ON_CPU:
         return None
     most = max(1, facts.host.cpus) if shares_cores else MOST_WORKERS
-    # A loop without workers loads and computes in turn; with workers it runs at the loader's pace.
+    # Without workers loading and computing alternate; with workers the loop runs at the loader's pace.
     rest = waits / most if loader.num_workers == 0 else 1.0 / max(1.0, most / loader.num_workers)
     if rest <= _STILL_WAITS * (1.0 - waits):
         return None

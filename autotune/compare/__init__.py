@@ -1,5 +1,5 @@
 """Comparison of configurations with the baseline, in confirmation rounds of fresh runs.
 
-Entry point: `compare.comparison`. Everything here is a pure function of a study. Imports `model`,
+Entry point: `compare.comparison`. All functions are pure functions of a study. May import `model`,
 `statistics` and `loss`.
 """

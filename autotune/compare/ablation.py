@@ -1,8 +1,8 @@
-"""What each knob of a winner buys: the winner against itself without the knob, in cycles of fresh runs. Pure.
+"""Ablation: the winner against itself without one knob, in cycles of fresh runs. Pure.
 
-One knob at a time is sound around a winner, where it is unsound as a search: what the others bring is
-there. Two knobs that each look free may still need one another, so what is left after taking all of them
-out is confirmed anew before it is recommended.
+Changing one knob at a time is sound around a winner, where the other knobs have their effect, but not as a
+search. Two knobs that each look idle may need one another, so the config without all idle knobs is confirmed
+again before it is recommended.
 """
 
 from __future__ import annotations
@@ -24,44 +24,45 @@ if TYPE_CHECKING:
     from autotune.model.study import Study
 
 FEWEST_CYCLES: Final = 3
-"""Cycles below which nothing is concluded from an ablation."""
+"""Fewest cycles for a conclusion from an ablation."""
 
 WORTH: Final = 1.02
-"""A knob that brings less, and is not shown to bring anything, is taken out; the tie rule of the picks."""
+"""A knob with a smaller gain, and none beyond doubt, is removed; the tie rule of the picks."""
 
 _LEAST_SPREAD: Final = 0.005
+"""Lower bound of the spread of pairs, in ln ratio."""
 
 
 def variants(study: Study, config: Config) -> dict[str, Config]:
-    """Knob -> the config without it; knobs that a rule sets, and those that cannot be taken out, are absent.
+    """Return knob -> the config without it; derived knobs and those that cannot be removed are absent.
 
     Args:
-        study: Its space completes what is left.
+        study: Its space completes the remaining knobs.
         config: The winner.
     """
     space = study.space
     if space is None:
         return {}
-    wanted = space.resolved_free(config)
+    free = space.resolved_free(config)
     found: dict[str, Config] = {}
-    for knob in wanted:
+    for knob in free:
         if knob in space.fixed:
             continue
-        other = space.complete({k: v for k, v in wanted.items() if k != knob})
+        other = space.complete({k: v for k, v in free.items() if k != knob})
         if isinstance(other, Config) and other != config and other not in found.values():
             found[knob] = other
     return found
 
 
 def ablated(study: Study) -> Config | None:
-    """The winner whose knobs were, or are being, taken out one by one; None before that."""
-    seen = [t.config for t in study.trials if t.stage is Stage.ABLATE]
+    """Return the winner of the ablation, or None before an ablation started."""
+    configs = [t.config for t in study.trials if t.stage is Stage.ABLATE]
     # Every variant has at least one change less.
-    return max(seen, key=lambda c: (len(c), c.canonical()), default=None)
+    return max(configs, key=lambda c: (len(c), c.canonical()), default=None)
 
 
 def knob_gains(study: Study) -> dict[str, Estimate]:
-    """Knob -> how much faster the ablated winner is with it than without, largest first."""
+    """Return knob -> speedup of the ablated winner over the variant without it, largest first."""
     winner = ablated(study)
     if winner is None:
         return {}
@@ -83,9 +84,9 @@ def knob_gains(study: Study) -> dict[str, Estimate]:
 
 
 def without_idle(study: Study) -> Config | None:
-    """The ablated winner without the knobs that buy nothing; None while open, or where all buy something.
+    """Return the ablated winner without its idle knobs; None before that is known, or without idle knobs.
 
-    A variant that failed keeps its knob: without it the config does not run.
+    A knob whose variant failed is retained: the config does not run without it.
     """
     winner, space = ablated(study), study.space
     if winner is None or space is None:
@@ -99,15 +100,15 @@ def without_idle(study: Study) -> Config | None:
 
 
 def idle_knobs(found: Mapping[str, Estimate]) -> tuple[str, ...]:
-    """Knobs that were not shown to bring anything, and that would bring less than what counts."""
+    """Return the knobs whose gain is neither shown nor large enough to count."""
     return tuple(k for k, g in found.items() if g.n >= FEWEST_CYCLES and g.low <= 1.0 and g.value < WORTH)
 
 
 def late_members(study: Study) -> frozenset[Config]:
-    """Configs that were confirmed only after an ablation had found them: parts of the winner taken apart.
+    """Return the parts of the ablated winner that were first confirmed after the ablation started.
 
-    What comes in then for a finalist that was ruled out is one more chance, and none of them; so is a part
-    of a winner that failed since, which is no winner any more.
+    Finalists that join after that are not among them, as each is one more chance of a false gain. Without a
+    winner that still runs, no part is.
     """
     whole = ablated(study)
     if whole is None or whole in broken(study):
@@ -123,12 +124,12 @@ def late_members(study: Study) -> frozenset[Config]:
 
 
 def is_part(study: Study, config: Config, whole: Config) -> bool:
-    """It has some of the other's changes and no others; those that follow from others are left aside."""
+    """Return whether a config has a proper subset of the changes of another, derived ones aside."""
     return _sampled(study, config) < _sampled(study, whole)
 
 
 def _sampled(study: Study, config: Config) -> set[tuple[str, Value]]:
-    """Its changes without those that follow from others, which differ between a winner and a part of it."""
+    """Return its changes without derived ones, which differ between a winner and a part of it."""
     dimensions = () if study.space is None else study.space.dimensions.values()
     follows = {d.knob for d in dimensions if d.derived}
     return {(knob, value) for knob, value in config.items() if knob not in follows}

@@ -3,11 +3,11 @@
 A study claims a false gain with a probability of at most `FALSE_WINS`, whichever finalist wins and whenever
 confirmation ends: the levels of all tests that may claim add up to it. The leader of the screening gets half
 of it. Of each finalist's share the last analysis gets most, since most searches end there. An interim
-analysis ends confirmation only where the gain is clear at its own, stricter level.
+analysis ends confirmation only if the gain is clear at its own, stricter level.
 
-Where confirmation is extended beyond the usual pairs, three analyses replace the last one. They share most
-of their pairs, so together they err less often than one by one: their levels add up to more than that of the
-last, and the error rate of all together is `FALSE_WINS` (tests/compare/test_alpha_spending.py).
+If confirmation is extended beyond the usual pairs, three analyses replace the last one. They share most of
+their pairs, so their errors coincide often. Their levels therefore add up to more than that of the last, while
+their joint error rate is within `FALSE_WINS` (tests/compare/test_alpha_spending.py).
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
     from autotune.model.measurement import Estimate
 
 FALSE_WINS: Final = 0.02
-"""Family-wise error rate per study: the probability that a gain is claimed where there is none."""
+"""Family-wise error rate per study: the probability of claiming a gain where there is none."""
 
 FEWEST_PAIRS: Final = 2
-"""Pairs of confirmation runs below which no gain in speed is claimed (decision 96)."""
+"""Fewest pairs of confirmation runs for a claim (decision 96)."""
 
 LOOK_PAIRS: Final = (3, 5, 8)
-"""Interim analyses: pairs of a config after which a claim may end the confirmation. The end of the budget, or
-of the rounds, is one analysis more. Other ends make no claim and spend no alpha."""
+"""Interim analyses: numbers of pairs after which a claim may end the confirmation. The end of the budget or of
+the rounds is one more analysis. Other ends make no claim and spend no alpha."""
 
 LATE_LOOK_PAIRS: Final = (12, 20)
-"""The same where confirmation is extended beyond the usual pairs; its end is one analysis more."""
+"""Interim analyses of an extended confirmation; its end is one more analysis."""
 
 _LOOK_SHARES: Final[dict[int, float]] = dict(zip(LOOK_PAIRS, (0.1, 0.15, 0.2), strict=True))
 _LAST_SHARE: Final = 1.0 - sum(_LOOK_SHARES.values())
 _LATE_SHARE: Final = 0.27
-"""Of each late analysis, and of the last one then."""
+"""Share of each late analysis, and of the last one of an extended confirmation."""
 _LEADER_SHARE: Final = 0.5
 
 
@@ -65,14 +65,14 @@ def claim_interval(
 ) -> tuple[Estimate, bool]:
     """Return the interval of a claim, and whether an interim analysis may end confirmation with it.
 
-    At an interim analysis the interval has the level of that analysis if it then excludes 1, since
-    confirmation may have ended because of it. Otherwise it has the level of the last one.
+    At an interim analysis the interval has the level of that analysis if it excludes 1, since confirmation
+    may end because of it. Otherwise it has the level of the last analysis.
 
     Args:
         log_ratios: ln(candidate / baseline), one per pair.
         share: From `finalist_share`.
-        scatter: Of `autotune.compare.noise_model.pair_scatter`.
-        goes_on: Confirmation has room for more than the usual pairs (`autotune.compare.extension.goes_on`).
+        scatter: From `autotune.compare.noise_model.pair_scatter`.
+        goes_on: Whether confirmation is extended (`autotune.compare.extension.goes_on`).
     """
     look = _LOOK_SHARES.get(len(log_ratios))
     if goes_on and len(log_ratios) in LATE_LOOK_PAIRS:
@@ -86,13 +86,16 @@ def claim_interval(
 
 
 def pairs_wanted(log_ratios: Sequence[float], share: float, scatter: Scatter, *, most: int) -> int | None:
-    """Return the pairs with which the present gain would be claimed at the last analysis; None above `most`.
+    """Return the pairs with which the present gain would be claimed at the last analysis.
 
     Args:
         log_ratios: ln(candidate / baseline), one per pair; at least two.
         share: From `finalist_share`.
-        scatter: Of `autotune.compare.noise_model.pair_scatter`; each pair more is one degree of freedom more.
-        most: So many at the most; the usual pairs or fewer.
+        scatter: From `autotune.compare.noise_model.pair_scatter`; each further pair adds one degree of freedom.
+        most: Upper bound, at most the usual pairs.
+
+    Returns:
+        None if it takes more than `most`, or without a gain.
     """
     n, mean = len(log_ratios), statistics.fmean(log_ratios)
     if n < 2 or mean <= 0.0:

@@ -1,4 +1,4 @@
-"""What a run counts for: its rate over the planned run, or what energy buys if that is searched for. Pure."""
+"""The objective value of a run: its throughput over the planned run, or samples per joule. Pure."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ _IN_CYCLES = (Stage.CONFIRM, Stage.ABLATE)
 
 
 def screened(study: Study) -> dict[Config, float]:
-    """Mean amortised throughput by config, from baseline and screening runs; see `undisturbed`."""
+    """Return config -> mean amortised throughput of undisturbed baseline and screening runs."""
     return {config: statistics.fmean(values) for config, values in screened_runs(study).items()}
 
 
 def screened_runs(study: Study) -> dict[Config, list[float]]:
-    """What `screened` are the means of, run by run."""
+    """Return config -> the runs behind `screened`."""
     return _runs_of(study, _SCREENING)
 
 
 def paired_runs(study: Study) -> dict[Config, list[float]]:
-    """The same of the runs of confirmation and ablation."""
+    """Return config -> amortised throughput of its runs in confirmation and ablation."""
     return _runs_of(study, _IN_CYCLES)
 
 
@@ -54,12 +54,12 @@ def _runs_of(study: Study, stages: Sequence[Stage]) -> dict[Config, list[float]]
 
 
 def merits(study: Study) -> dict[Config, float]:
-    """What a search ranks by: `screened`, or samples per joule where energy is its objective."""
+    """Return config -> objective value: `screened`, or samples per joule if energy is the objective."""
     return {config: statistics.fmean(values) for config, values in merit_runs(study).items()}
 
 
 def merit_runs(study: Study) -> dict[Config, tuple[float, ...]]:
-    """What `merits` are the means of, run by run, in the order in which they were asked for."""
+    """Return config -> the runs behind `merits`, in the order in which they were requested."""
     found: dict[Config, list[float]] = {}
     for trial, value in merits_by_trial(study):
         found.setdefault(trial.config, []).append(value)
@@ -67,7 +67,7 @@ def merit_runs(study: Study) -> dict[Config, tuple[float, ...]]:
 
 
 def all_merit_runs(study: Study) -> tuple[dict[Config, tuple[float, ...]], ...]:
-    """`merit_runs`, and the same of confirmation and ablation, as `merits_by_trial` has them."""
+    """Return `merit_runs` of screening, and those of confirmation and ablation."""
     found: tuple[dict[Config, tuple[float, ...]], ...] = ({}, {})
     for trial, value in merits_by_trial(study, in_cycles=True):
         runs = found[trial.stage in _IN_CYCLES]
@@ -76,23 +76,22 @@ def all_merit_runs(study: Study) -> tuple[dict[Config, tuple[float, ...]], ...]:
 
 
 def merits_by_trial(study: Study, *, in_cycles: bool = False) -> list[tuple[Trial, float]]:
-    """What each measured run counts for in `merits`, in the order in which they were asked for.
+    """Return the objective value of each measured run, in the order in which they were requested.
 
-    A disturbed screening run is left out as soon as its config has an undisturbed one.
+    A disturbed screening run is left out once its config has an undisturbed one.
 
     Args:
-        study: As of now.
-        in_cycles: Those of confirmation and ablation as well, all charged alike; samples/s or samples/J, the
-            latter at what the machine did while screening: by how much it has changed since is told by the
-            script's own runs.
+        study: The study so far.
+        in_cycles: Include runs of confirmation and ablation. All runs of a config are then charged the same
+            compile time, and later runs are scaled by the drift of the script's own runs since screening.
     """
     screening = undisturbed_values(study, _charged_once(study, _SCREENING))
     if not in_cycles:
         return screening
-    # Both halves of a pair had the same load or the pair does not count, so cycles are judged by themselves.
+    # A pair counts only if both halves had the same load, so cycles need no filter of their own.
     charged = _charged_once(study, (*_SCREENING, *_IN_CYCLES))
-    kept = {t.number for t, _ in screening}
-    charged = [(t, value) for t, value in charged if t.stage in _IN_CYCLES or t.number in kept]
+    retained = {t.number for t, _ in screening}
+    charged = [(t, value) for t, value in charged if t.stage in _IN_CYCLES or t.number in retained]
     own: tuple[list[float], list[float]] = ([], [])
     for trial, value in charged:
         if trial.config.is_baseline and value > 0.0:
@@ -102,12 +101,12 @@ def merits_by_trial(study: Study, *, in_cycles: bool = False) -> list[tuple[Tria
 
 
 def _charged_once(study: Study, stages: Sequence[Stage]) -> list[tuple[Trial, float]]:
-    """What each measured run of these stages counts for, with the longest compile of its config.
+    """Return the value of each measured run of these stages, charged with its config's longest compile.
 
-    What ran once pays all of it: a full cache is no gain.
+    A warm cache is no gain: the planned run pays for the whole compile.
     """
-    told = in_own_unit(study, study.told(*stages))
-    measured = [(t, t.measurement) for t in told if t.measurement is not None]
+    runs = in_own_unit(study, study.told(*stages))
+    measured = [(t, t.measurement) for t in runs if t.measurement is not None]
     longest: dict[Config, Measurement] = {}
     for trial, m in measured:
         longest[trial.config] = max(longest.get(trial.config, m), m, key=lambda one: one.all_compile_s)
@@ -123,16 +122,16 @@ def _charged_once(study: Study, stages: Sequence[Stage]) -> list[tuple[Trial, fl
 
 
 def merit(study: Study, measurement: Measurement) -> float:
-    """What one run counts for in `merits`; 0 where nothing counted its energy."""
+    """Return the objective value of one run; 0 if its energy was not counted."""
     if study.spec.objective != ENERGY:
         return amortised(study, measurement)
     return samples_per_joule(measurement) or 0.0
 
 
 def amortised(study: Study, measurement: Measurement) -> float:
-    """Samples per second over the planned run, whose length in samples is the same for every config."""
+    """Return samples/s over the planned run, whose length in samples is the same for all configs."""
     steps = planned_steps(study)
-    # To look for the script's own batch is to go through all runs, and a search asks this of each of them.
+    # `own_batch` goes through all runs, and this function is called for each of them.
     own = own_batch(study) if steps else 0.0
     if steps and own and measurement.effective_batch > 0:
         steps = max(1, round(steps * own / measurement.effective_batch))
@@ -140,12 +139,12 @@ def amortised(study: Study, measurement: Measurement) -> float:
 
 
 def baseline_runs(study: Study) -> list[Trial]:
-    """Measured runs of the unchanged script, of every stage, in its own unit; see `undisturbed`."""
+    """Return the undisturbed measured runs of the unchanged script in all stages, in its own unit."""
     return undisturbed(study, (t for t in in_own_unit(study, study.told()) if t.config.is_baseline))
 
 
 def own_batch(study: Study) -> float:
-    """Samples in an optimizer step of the unchanged script; 0 where no run of it told."""
+    """Return the samples per optimizer step of the unchanged script; 0 if unknown."""
     for trial in baseline_runs(study):
         if trial.measurement and trial.measurement.effective_batch > 0:
             return trial.measurement.effective_batch
@@ -153,17 +152,16 @@ def own_batch(study: Study) -> float:
 
 
 def rate_unit(study: Study) -> str:
-    """Unit of the rates of a study, ``samples/s`` before anything was measured."""
+    """Return the unit of a study's rates; ``samples/s`` before a measurement."""
     return own_unit(study) or "samples/s"
 
 
 def mean_rate(runs: Sequence[tuple[float, Estimate]], unit: str) -> Estimate:
-    """Mean of several runs with its interval, which does not reach below 0.
+    """Return the mean of several runs with its interval, clipped at 0.
 
     Args:
-        runs: The rate that each counts for and what its own window said, of which the relative width is
-            used; at least one.
-        unit: Of `rate_unit`.
+        runs: The rate of each run, and the estimate from its window, for the relative width; at least one.
+        unit: From `rate_unit`.
     """
     errors = [rate * relative_error(window) for rate, window in runs]
     mean, low, high = mean_of_windows([rate for rate, _ in runs], errors)

@@ -1,4 +1,4 @@
-"""What a study allows of memory and energy, and whether a config keeps to it. Pure."""
+"""Memory and energy bounds of a study. Pure."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _MEMORY_SLACK = 1.0
 
 
 def largest_peak_bytes(study: Study, config: Config) -> int | None:
-    """Largest peak memory that any run of a config had, in bytes; None where none was seen."""
+    """Return the largest peak memory of a config's runs in bytes; None if it was never measured."""
     peaks = [t.measurement.memory.peak_bytes for t in study.of(config) if t.measurement]
     return max((p for p in peaks if p is not None), default=None)
 
 
 def fits(study: Study, peak_bytes: int | None) -> bool:
-    """Within the bounds on memory; a peak that nobody saw counts as within.
+    """Return whether a peak is within the memory bounds; an unknown peak counts as within.
 
     Args:
-        study: Its constraints and its limit decide.
-        peak_bytes: Of `largest_peak_bytes`.
+        study: Its constraints and its memory limit apply.
+        peak_bytes: From `largest_peak_bytes`.
     """
     bounds = [c.at_most for c in study.spec.constraints if c.metric == "peak_memory"]
     if study.spec.max_memory_bytes is not None:
@@ -34,11 +34,11 @@ def fits(study: Study, peak_bytes: int | None) -> bool:
 
 
 def is_frugal(study: Study, config: Config) -> bool:
-    """Within the bounds on energy; what nothing counted is not."""
+    """Return whether a config is within the energy bounds; an uncounted config is not."""
     bounds = [c.at_most for c in study.spec.constraints if c.metric == "joules_per_sample"]
     if not bounds:
         return True
     own, used = energy(study, _BASE), energy(study, config)
-    # With other counters than the script's it would only look frugal.
+    # A figure from other counters than the script's would not be comparable.
     counted = own is not None and used is not None and used.of == own.of
     return counted and used is not None and used.joules_per_sample <= min(bounds)

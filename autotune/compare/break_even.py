@@ -1,9 +1,8 @@
-"""What starting costs, weighed over the planned run: compiling once, the loader anew every epoch. Pure.
+"""Start-up costs over the planned run: one compile, and one loader start per epoch. Pure.
 
     T(run) = compile + epochs * epoch start + steps * step
 
-A config whose compile has not paid back by the end of the run that is planned is slower for that run,
-however fast its steps are.
+A config whose compile does not pay back within the planned run is slower for it, however fast its steps are.
 """
 
 from __future__ import annotations
@@ -24,25 +23,24 @@ if TYPE_CHECKING:
     from autotune.model.study import Study
 
 LEAST_COMPILE_S = 1.0
-"""Less than this is nothing that anybody waits for."""
+"""Shorter compile times are ignored."""
 LEAST_SHARE = 0.1
-"""More compiling than the script does by itself has to stand out of how that differs from run to run."""
+"""Smallest additional compile time, as a share of the script's own, that exceeds its scatter."""
 _MANY_STARTS = 3.0
 _BASE = Config()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakEven:
-    """When a compile has paid back.
+    """The break-even point of a compile.
 
     Args:
-        compile_s: Of an empty cache.
-        warm_s: Of a cache that holds the result, as on the machine of the search; None where it was
-            never seen.
+        compile_s: With an empty cache.
+        warm_s: With a cache that holds the result, as on the machine of the search; None if never measured.
         steps: Steps of the config after which it is ahead of the unchanged script; None: never.
-        seconds: The same in time from the start of training.
-        run_s: What the planned run takes with the unchanged script; None where its length is not known.
-        charged_s: Seconds of this compile that pairs are charged: the shortest that was seen.
+        seconds: The same as time from the start of training.
+        run_s: Duration of the planned run with the unchanged script; None if its length is unknown.
+        charged_s: Compile time included in pairs: the shortest that was measured.
     """
 
     compile_s: float
@@ -53,12 +51,10 @@ class BreakEven:
     charged_s: float = 0.0
 
     def kept(self, speedup: float) -> float:
-        """Share of a speedup, above 0 and at most 1, that is left over the planned run.
-
-        It is 1 where the length of that run is not known.
+        """Return the share of a speedup that remains over the planned run; 1 if its length is unknown.
 
         Args:
-            speedup: Ratio, above 0, by pairs, which have paid the shortest compile that was seen.
+            speedup: Ratio by pairs, above 0, which includes `charged_s`.
         """
         if self.run_s is None:
             return 1.0
@@ -67,34 +63,34 @@ class BreakEven:
 
     @property
     def is_late(self) -> bool:
-        """The planned run is over before it has paid back; False where its length is not known."""
+        """Whether it pays back only after the planned run; False if the run's length is unknown."""
         if self.run_s is None:
             return False
         return self.seconds is None or self.seconds > self.run_s
 
 
 def break_even(study: Study, config: Config) -> BreakEven | None:
-    """When this config's compile has paid back; None where it does not compile, or was not measured."""
-    ours = [t.measurement for t in study.of(config) if t.measurement]
-    theirs = [t.measurement for t in study.of(_BASE) if t.measurement]
-    if not ours or not theirs or config.is_baseline:
+    """Return the break-even point of a config; None if it does not compile or was not measured."""
+    measured = [t.measurement for t in study.of(config) if t.measurement]
+    unchanged = [t.measurement for t in study.of(_BASE) if t.measurement]
+    if not measured or not unchanged or config.is_baseline:
         return None
-    # What the script compiles itself is spent with and without the config.
-    own_s = max(m.all_compile_s for m in theirs)
-    compile_s = max(m.all_compile_s for m in ours) - own_s
+    # Compilation by the script itself costs the same without the config.
+    own_s = max(m.all_compile_s for m in unchanged)
+    compile_s = max(m.all_compile_s for m in measured) - own_s
     if compile_s < max(LEAST_COMPILE_S, LEAST_SHARE * own_s):
         return None
-    warm = [m.all_compile_s for m in ours if not m.cold_compile]
-    base = _rate(study, _confirmed(study, _BASE) or theirs)
+    warm = [m.all_compile_s for m in measured if not m.cold_compile]
+    base = _rate(study, _confirmed(study, _BASE) or unchanged)
     ratio = _paired_ratio(study, config)
-    rate = _rate(study, _confirmed(study, config) or ours) if ratio is None else base * ratio
-    run_samples = _planned_samples(study, theirs)
+    rate = _rate(study, _confirmed(study, config) or measured) if ratio is None else base * ratio
+    run_samples = _planned_samples(study, unchanged)
     run_s = run_samples / base if run_samples and base > 0 else None
     steps = seconds = None
     if min(base, rate) > 0 and rate > base:
         # rate * (t - compile) = base * t
         seconds = compile_s * rate / (rate - base)
-        batch = next((m.effective_batch for m in ours if m.effective_batch > 0), 1.0)
+        batch = next((m.effective_batch for m in measured if m.effective_batch > 0), 1.0)
         steps = math.ceil((seconds - compile_s) * rate / batch)
     return BreakEven(
         compile_s=compile_s,
@@ -102,15 +98,17 @@ def break_even(study: Study, config: Config) -> BreakEven | None:
         steps=steps,
         seconds=seconds,
         run_s=run_s,
-        charged_s=max(0.0, min(m.all_compile_s for m in ours) - min(m.all_compile_s for m in theirs)),
+        charged_s=max(
+            0.0, min(m.all_compile_s for m in measured) - min(m.all_compile_s for m in unchanged)
+        ),
     )
 
 
 def over_epochs(study: Study, measurement: Measurement) -> float:
-    """Factor on the steady throughput: as many epoch starts as a real run has, in place of those seen.
+    """Return the factor on the steady throughput that accounts for one loader start per epoch.
 
-    A window shorter than an epoch holds no start of the loader, or one too many; over a real run there is
-    one per epoch. 1.0 where nothing is known of starts, or of the length of an epoch.
+    A window shorter than an epoch contains no loader start, or one too many. 1.0 if the cost of a start or
+    the length of an epoch is unknown.
     """
     each_s = measurement.extra.get("epoch_start_s", 0.0)
     step_s = measurement.step_time_s.value
@@ -120,20 +118,20 @@ def over_epochs(study: Study, measurement: Measurement) -> float:
     if not per_epoch or not measurement.steps or step_s <= 0:
         return 1.0
     if measurement.extra.get("epoch_starts", 0.0) >= _MANY_STARTS:
-        return 1.0  # the window shows how often the loader really starts
+        return 1.0  # the window has the real frequency of loader starts
     own = _own_batch(study)
     if own and measurement.effective_batch > 0:
         per_epoch *= own / measurement.effective_batch
-    seen = measurement.extra.get("epoch_starts", 0.0) / measurement.steps
-    real_s = step_s + (1.0 / per_epoch - seen) * each_s
-    # What is taken off was in the figure; a burst of starts cannot make a step free.
+    observed = measurement.extra.get("epoch_starts", 0.0) / measurement.steps
+    real_s = step_s + (1.0 / per_epoch - observed) * each_s
+    # A burst of starts in the window must not make a step free.
     return step_s / max(real_s, 0.2 * step_s)
 
 
 def _paired_ratio(study: Study, config: Config) -> float | None:
-    """How much faster its steps are, from the same cycles; None without a pair.
+    """Return the ratio of a config's rate to the script's within cycles; None without a pair.
 
-    Means over runs of different cycles differ by what the machine did meanwhile as well.
+    Means over different cycles would include changes of the machine.
     """
     logs: list[float] = []
     for runs in alike_cycles(study, Stage.CONFIRM, _BASE).values():

@@ -1,4 +1,4 @@
-"""Which of several winners is taken: the fastest, with ties settled by memory and by fewer changes. Pure."""
+"""Choice among winners: the fastest, with ties settled by memory and by fewer changes. Pure."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from autotune.compare.comparison import Comparison
 
 _FEWEST_SHARED = 3
-"""Cycles that hold both configs, below which neither is ahead: the interval rests on these cycles alone."""
+"""Fewest cycles that hold both configs for a difference: the interval rests on these cycles alone."""
 _TIE_FRAC = 0.02
 _TIE_LOSS = 0.01
 
 
 def fastest_of(pool: Sequence[Comparison], kept: Callable[[Comparison], float]) -> Comparison | None:
-    """The fastest; of those within a tie one with the least memory, then the one with the fewest changes.
+    """Return the fastest config; of those tied with it, one with the least memory, then fewest changes.
 
     Args:
-        pool: Those that win.
-        kept: Share of its speedup, above 0 and at most 1, that a config keeps over the planned run, with its
-            compile paid once.
+        pool: Configs that win.
+        kept: Function of a config: the share of its speedup, above 0 and at most 1, that remains over the
+            planned run.
     """
     if not pool:
         return None
@@ -52,7 +52,7 @@ def fastest_of(pool: Sequence[Comparison], kept: Callable[[Comparison], float]) 
 
 
 def most_saving(pool: Sequence[Comparison]) -> Comparison | None:
-    """The least energy; of those within a tie the one with the fewest changes."""
+    """Return the config with the least energy; of those tied with it, the one with fewest changes."""
     savings = {c.config: c.saving.value for c in pool if c.saving is not None}
     if not savings:
         return None
@@ -62,9 +62,9 @@ def most_saving(pool: Sequence[Comparison]) -> Comparison | None:
 
 
 def fastest_training(winners: Sequence[Comparison], best: Comparison | None) -> Comparison | None:
-    """The fastest that changes the training, where pairs show it ahead of `best`."""
-    wild = [c for c in winners if c.effect is Effect.TRAINING]
-    top = max(wild, key=lambda c: c.speedup.value, default=None)
+    """Return the fastest training-changing config if pairs show it ahead of `best`, else None."""
+    changing = [c for c in winners if c.effect is Effect.TRAINING]
+    top = max(changing, key=lambda c: c.speedup.value, default=None)
     if top is None or best is None:
         return top
     ahead = [top.logs[g] - best.logs[g] for g in top.logs if g in best.logs]
@@ -74,15 +74,15 @@ def fastest_training(winners: Sequence[Comparison], best: Comparison | None) -> 
 
 
 def _ties(other: Comparison, top: Comparison, apart: float) -> bool:
-    """Within 2 %, not told apart by their own pairs, and little is expected to be lost by taking it.
+    """Return whether `other` ties: within 2 %, not separated by pairs, and with little expected loss.
 
-    Where pairs scatter by ten per cent, eight of them leave two configs within 2 % of one another that
-    differ by twice as much: nothing is as fast only because nobody can tell.
+    With a scatter of ten per cent, eight pairs can show two configs within 2 % that differ by twice as much.
+    A missing difference is therefore not enough.
 
     Args:
-        other: Which may tie.
-        top: With the fastest.
-        apart: In ln ratio, what their compiles put between them, for the top where it is positive.
+        other: The config that may tie.
+        top: The fastest config.
+        apart: Difference by their compile times in ln ratio, positive in favour of `top`.
     """
     behind = math.log(top.speedup.value / other.speedup.value) + apart
     if behind > -math.log(1.0 - _TIE_FRAC):

@@ -1,4 +1,4 @@
-"""Finalists against the baseline: paired gains from confirmation runs alone. Pure."""
+"""Comparison of finalists with the baseline: paired gains from confirmation runs alone. Pure."""
 
 from __future__ import annotations
 
@@ -32,21 +32,20 @@ _COMPARED: Memo[tuple[Comparison, ...]] = Memo()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One finalist against the baseline, from confirmation runs alone.
+    """The comparison of one finalist with the baseline, from confirmation runs alone.
 
     Args:
-        speedup: Ratio of amortised throughput, or of the time to equal loss for TRAINING configs;
-            its confidence allows for the number of finalists and interim analyses
-            (`autotune.compare.alpha_spending`), its scatter is that of `autotune.compare.noise_model`.
-        is_early: The interval excludes 1 at the level of an interim analysis: confirmation may end with it.
-        wanted_pairs: Pairs with which the gain would be claimed if it stays as it reads; None where the usual
-            number is too small.
-        logs: ln ratio by cycle.
-        loss: The guard's verdict; of level 2 for TRAINING configs.
-        throughput: Of the config, over its confirmation runs.
-        saving: Energy per sample of the script over its own, of the same pairs and with the same
-            statistics; energy to equal loss for TRAINING configs. None where energy is not the objective, or
-            it was not counted.
+        speedup: Ratio of amortised throughput, or of the time to equal loss for TRAINING configs. Its
+            confidence allows for the number of finalists and interim analyses
+            (`autotune.compare.alpha_spending`); its scatter is from `autotune.compare.noise_model`.
+        is_early: The interval excludes 1 at the level of an interim analysis, which may end confirmation.
+        wanted_pairs: Pairs with which the present gain would be claimed; None if more than the usual number.
+        logs: Cycle -> ln ratio.
+        loss: Verdict of the loss guard; of level 2 for TRAINING configs.
+        throughput: Mean of its confirmation runs.
+        saving: The script's energy per sample over this config's, from the same pairs and with the same
+            statistics; energy to equal loss for TRAINING configs. None if energy is not the objective, or was
+            not counted.
     """
 
     config: Config
@@ -63,12 +62,12 @@ class Comparison:
 
     @property
     def wins(self) -> bool:
-        """Faster than the baseline beyond doubt: enough pairs, lower bound above 1.00."""
+        """Whether it is certainly faster: enough pairs, and a lower bound above 1.00."""
         return self.speedup.n >= FEWEST_PAIRS and self.speedup.low > 1.0
 
 
 def compare(study: Study) -> list[Comparison]:
-    """Every confirmed config against the baseline, in the order they were first confirmed."""
+    """Return the comparison of each confirmed config, in the order of their first confirmation."""
     return list(_COMPARED.get(study_key(study), lambda: tuple(_compared(study))))
 
 
@@ -91,7 +90,7 @@ def _compared(study: Study) -> list[Comparison]:
     floor = max(LEAST_SPREAD, TAU_SHARE * successive(rates))
     screened = screening_logs(study, cycles)
     prior = prior_scatter(screened, [t for runs in cycles.values() for t in runs.values()])
-    # What an ablation left is tested only where its winner has won, which costs no further chance.
+    # Parts found by ablation share the test of their winner, which costs no further alpha.
     whole, late = ablated(study), late_members(study)
     first = [c for c in members if c not in late]
     shares = {c: finalist_share(place, len(first)) for place, c in enumerate(first)}
@@ -116,11 +115,11 @@ def _compared(study: Study) -> list[Comparison]:
             pairs,
             floor=floor,
             pooled=pooled,
-            # The time to equal loss scatters by more than rates do: their prior says nothing about it.
+            # The time to equal loss scatters more than rates do, so the prior of rates does not apply.
             prior=None if changes_training else prior,
             gap=None if changes_training else screening_gap(config, screened, cycles),
         )
-        # Who has fewer pairs has left before: nothing was looked at beyond them.
+        # A config with fewer pairs has left before: no late analysis tested it.
         further = has_room and len(pairs) >= USUAL_RUNS
         speedup, is_early = claim_interval(pairs, share, scatter, goes_on=further)
         saved = _saving(study, config, effect, cycles, spent, share)
@@ -156,7 +155,7 @@ def _throughput(
 def spent_by_cycle(
     study: Study, cycles: Mapping[int, Mapping[Config, Trial]]
 ) -> dict[int, dict[Config, float]]:
-    """Samples per joule by cycle, of runs that were counted like the script's; empty for other objectives."""
+    """Return cycle -> config -> samples/J of runs with the script's counters; empty for other objectives."""
     found: dict[int, dict[Config, float]] = {}
     for group, runs in cycles.items() if study.spec.objective == ENERGY else ():
         base = runs[_BASE].measurement if _BASE in runs else None
@@ -176,7 +175,7 @@ def _saving(
     spent: Mapping[int, Mapping[Config, float]],
     share: float,
 ) -> tuple[Estimate, bool] | None:
-    """Energy per sample of the script over a config's, compared as speed is; None without a counter."""
+    """Return the script's energy per sample over a config's, and whether it is early; None if uncounted."""
     both = {g: s for g, s in spent.items() if config in s and _BASE in s}
     if not both:
         return None

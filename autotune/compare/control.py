@@ -28,7 +28,7 @@ _FEWEST_PAIRS = 3
 
 
 def control(study: Study) -> Estimate | None:
-    """The baseline against itself: consecutive confirmation runs paired; None with fewer than four."""
+    """Return the baseline against itself: consecutive confirmation runs paired; None with fewer than four."""
     cycles = confirmation_cycles(study)
     runs = [cycles[g][_BASE] for g in sorted(cycles) if _BASE in cycles[g]]
     return against_itself([amortised(study, t.measurement) for t in runs if t.measurement])

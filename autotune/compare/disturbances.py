@@ -76,7 +76,7 @@ _BASE = Config()
 
 
 def crowds(study: Study) -> Callable[[float], bool]:
-    """Whether a run beside so many cores of other processes' work was disturbed.
+    """Return whether a run beside so many cores of other processes' work was disturbed.
 
     Where trials run one at a time, whatever is above the level of a quiet machine disturbs. Where several
     run at once they are each other's neighbours, and only more than beside the quietest run does.
@@ -88,7 +88,7 @@ def crowds(study: Study) -> Callable[[float], bool]:
 
 
 def is_disturbed(study: Study, trial: Trial) -> bool:
-    """Whether others used what a measured run ran on; False for one that was not measured."""
+    """Return whether others used what a measured run ran on; False for one that was not measured."""
     return _judge(study)(trial)
 
 
@@ -100,7 +100,7 @@ def without_disturbed(study: Study) -> Study:
 
 
 def undisturbed(study: Study, trials: Iterable[Trial]) -> list[Trial]:
-    """The same without disturbed runs of each config of which these hold an undisturbed run.
+    """Return the same without disturbed runs of each config of which these hold an undisturbed run.
 
     A config of which every run was disturbed keeps all of them: a number with its mark is better than none.
 
@@ -117,7 +117,7 @@ def undisturbed_values(study: Study, values: Sequence[tuple[Trial, float]]) -> l
 
 
 def only_disturbed(study: Study) -> frozenset[Config]:
-    """Configs whose every screening run was disturbed, once the load is gone; a run again is due.
+    """Return configs whose every screening run was disturbed, once the load is gone; a run again is due.
 
     Empty while the latest measured run was disturbed as well: a repeat would meet the same load, and what
     all runs have in common cancels in pairs.
@@ -132,7 +132,7 @@ def only_disturbed(study: Study) -> frozenset[Config]:
 
 
 def baseline_is_steady(study: Study) -> bool:
-    """Whether the script's own rate is known well enough that a ratio to it means something.
+    """Return whether the script's own rate is known well enough that a ratio to it means something.
 
     Its last two undisturbed runs agree within `STEADY_RATIO`; or there is one, with a narrow interval and
     without any mark. Beside a load that stays its disturbed runs count, as all others meet the same load.
@@ -153,7 +153,7 @@ def baseline_is_steady(study: Study) -> bool:
 
 
 def _runs_alone(study: Study) -> bool:
-    """Trials of this study run one at a time, on a machine that the driver sees."""
+    """Return trials of this study run one at a time, on a machine that the driver sees."""
     spec, facts = study.spec, study.facts
     at_once = len(facts.host.devices) if facts is not None and spec.driver == "ray" else 1
     return not spec.ray_address and spec.concurrency <= 1 and (spec.concurrency == 1 or at_once <= 1)
@@ -197,7 +197,7 @@ def marked_runs(study: Study, configs: Sequence[Config]) -> list[str]:
 
 
 def is_crowded(study: Study, config: Config) -> bool:
-    """Whether others used the machine beside most runs of the script and of this config: pairs, else all.
+    """Return whether others used the machine beside most runs of the script and of this config: pairs, else all.
 
     What is fastest beside others need not be what is fastest alone: threads that sleep while they wait, or
     fewer of them, lose little then. The pairs are right of the machine as it was, and say nothing of it idle.
@@ -245,7 +245,7 @@ def busy_notes(study: Study) -> list[str]:
 
 
 def left_out(study: Study) -> list[str]:
-    """Runs whose throughput counts something else than the script's, and which compare with nothing."""
+    """Return runs whose throughput counts something else than the script's, and which compare with nothing."""
     measured = [t for t in study.told() if t.measurement is not None]
     count = len(measured) - len(in_own_unit(study, measured))
     if not count:

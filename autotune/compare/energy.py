@@ -58,7 +58,7 @@ def energy(study: Study, config: Config) -> Energy | None:
 
 
 def run_joules(measurement: Measurement) -> float | None:
-    """Joules of one run's window; None where it was short or nothing counted them."""
+    """Return joules of one run's window; None where it was short or nothing counted them."""
     return _joules(measurement, LEAST_WINDOW_S)
 
 

@@ -25,7 +25,7 @@ _FEWEST_MORE = LATE_LOOK_PAIRS[-1] - USUAL_RUNS
 
 
 def cycles_left(study: Study) -> int:
-    """The usual cycles that are left, or as many as the budget has room for where those are more.
+    """Return the usual cycles that are left, or as many as the budget has room for where those are more.
 
     By when the last run ended and by how long a run takes. Of the study without the cycle under way it stays
     as it is throughout that cycle.

@@ -35,7 +35,7 @@ def finalists(
     rates: Mapping[Config, float] | None = None,
     simpler: Literal["beside", "instead", "none"] = "beside",
 ) -> tuple[Config, ...]:
-    """Configs that deserve confirmation by their screening runs, best first.
+    """Return configs that deserve confirmation by their screening runs, best first.
 
     The fastest config that leaves the training unchanged; the fastest EXACT one where that is
     another; the fastest that changes the training where it is clearly faster still; last, what has a
@@ -128,7 +128,7 @@ def _screen_noise(study: Study) -> float:
 
 
 def _simplest(rates: Mapping[Config, float], noise: float) -> Config | None:
-    """The fastest, or a part of its changes that is as fast within the noise."""
+    """Return the fastest, or a part of its changes that is as fast within the noise."""
     if not rates:
         return None
     top = max(rates, key=lambda c: (rates[c], -len(c), c.canonical()))

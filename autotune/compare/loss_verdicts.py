@@ -32,7 +32,7 @@ _UNJUDGED = LossVerdict(level=0, verdict="unclear", reason="The loss was not jud
 
 
 def loss_verdict(study: Study, config: Config) -> LossVerdict:
-    """The guard on a config: level 0 for EXACT ones, level 1 for what changes the numbers.
+    """Return the guard on a config: level 0 for EXACT ones, level 1 for what changes the numbers.
 
     An EXACT config is held to level 1 as well where the runs show it worse beyond doubt: then it
     was not exact.
@@ -139,7 +139,7 @@ def found_equal_loss(
     cycles: Mapping[int, Mapping[Config, Trial]],
     rates: Mapping[int, Mapping[Config, float]],
 ) -> EqualLoss | None:
-    """The time to equal loss, by cycle; None where a run shows no loss that could be compared.
+    """Return the time to equal loss, by cycle; None where a run shows no loss that could be compared.
 
     Args:
         study: As of now.
@@ -168,7 +168,7 @@ def found_equal_loss(
 
 
 def _samples_per_count(measurement: Measurement) -> float:
-    """Samples in what its throughput counts one by one: points of a loss are placed by samples."""
+    """Return samples in what its throughput counts one by one: points of a loss are placed by samples."""
     by_steps = measurement.throughput.unit == "steps/s" and measurement.effective_batch > 0
     return measurement.effective_batch if by_steps else 1.0
 

@@ -84,7 +84,7 @@ def foreign_cores(trial: Trial) -> float:
 
 
 def alike(cores: float, other: float, cpus: int) -> bool:
-    """Whether two runs beside so many cores of other processes' work had the same machine.
+    """Return whether two runs beside so many cores of other processes' work had the same machine.
 
     Args:
         cores: What others used during one run.
@@ -100,7 +100,7 @@ def _measured(study: Study, stage: Stage) -> list[Trial]:
 
 
 def _charged_alike(trials: Sequence[Trial]) -> list[Trial]:
-    """The same runs, those of one config with the shortest compile that any of them had."""
+    """Return the same runs, those of one config with the shortest compile that any of them had."""
     least: dict[Config, Measurement] = {}
     for trial in trials:
         measured = trial.measurement

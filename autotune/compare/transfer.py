@@ -157,7 +157,7 @@ def fingerprint(study: Study) -> Fingerprint:
 
 
 def here(study: Study, transfer: Transfer) -> Fingerprint:
-    """The study's own: what was known at the start as it was journaled then, the rest from its first run."""
+    """Return the study's own: what was known at the start as it was journaled then, the rest from its first run."""
     now = fingerprint(study)
     return replace(transfer.present, modules=now.modules, data=now.data, model=now.model, bound=now.bound)
 
@@ -241,7 +241,7 @@ class _Kin:
         return self.readings or self.singles
 
     def foretells(self, config: Config) -> float | None:
-        """The sum of what its changes did by themselves; None where one of them was not seen."""
+        """Return the sum of what its changes did by themselves; None where one of them was not seen."""
         parts = [self.singles.get(Config({knob: value})) for knob, value in config.items()]
         known = [part.log for part in parts if part is not None]
         return math.fsum(known) if known and len(known) == len(parts) else None
@@ -295,7 +295,7 @@ def _starts(own: Sequence[_Kin], space: SearchSpace) -> tuple[Start, ...]:
 
 
 def _together(kin: Sequence[_Kin]) -> tuple[Foretold, ...]:
-    """One figure for each config, each study's by how sure it is."""
+    """Return one figure for each config, each study's by how sure it is."""
     found: dict[Config, list[Foretold]] = {}
     for one in kin:
         for config, told in one.first.items():
@@ -346,7 +346,7 @@ def _runs(study: Study) -> Iterator[tuple[Config, float | None]]:
 
 
 def _blames(kind: FailureKind) -> bool:
-    """The config is the cause; limits of time and memory may be others than they were."""
+    """Return the config is the cause; limits of time and memory may be others than they were."""
     return kind.teaches and kind.family not in (Family.HANG, Family.OOM)
 
 
@@ -395,7 +395,7 @@ def _agrees(kin: _Kin, runs: Sequence[tuple[Config, float | None]]) -> bool:
 
 
 def _in(space: SearchSpace, config: Config) -> Config | None:
-    """The config as the present space has it, None where it is not in there."""
+    """Return the config as the present space has it, None where it is not in there."""
     for knob, value in config.items():
         known = space.dimensions.get(knob)
         if known is None or not (known.derived or value == known.own or value in known.values):

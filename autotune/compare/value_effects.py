@@ -191,7 +191,7 @@ def parts(study: Study, config: Config) -> dict[tuple[str, ...], Estimate]:
 def _known_together(
     groups: list[tuple[str, ...]], taken: Callable[[Collection[str]], Sequence[int]], fit: _Fit
 ) -> list[tuple[str, ...]]:
-    """The groups, those joined whose joint interval is far narrower than that of either (`_TOGETHER`)."""
+    """Return the groups, those joined whose joint interval is far narrower than that of either (`_TOGETHER`)."""
     widths = {group: fit.half_width(taken(group)) for group in groups}
     while len(widths) > 1:
         pairs = itertools.combinations(widths, 2)
@@ -253,7 +253,7 @@ def _fitted(study: Study) -> _Fit | None:
 
 
 def _logs(runs: Mapping[Config, Sequence[float]]) -> dict[Config, list[float]]:
-    """The same in ln rate, without runs that count for nothing."""
+    """Return the same in ln rate, without runs that count for nothing."""
     logs = {c: [math.log(r) for r in rates if r > 0] for c, rates in runs.items()}
     return {c: some for c, some in logs.items() if some}
 
@@ -263,7 +263,7 @@ def _quantile(df: float) -> float:
 
 
 def _terms(config: Mapping[str, Value], places: Mapping[Term, int]) -> list[int]:
-    """The places of the terms that a configuration holds."""
+    """Return the places of the terms that a configuration holds."""
     own: list[Term] = [(k, repr(v)) for k, v in config.items()]
     own += itertools.combinations(sorted(config), 2)
     return [places[term] for term in own if term in places]

@@ -52,11 +52,11 @@ class Bounded(Device):
         return self._facts is None
 
     def sample(self) -> DeviceSample:
-        """Its own; nothing where it did not answer."""
+        """Return its own; nothing where it did not answer."""
         return self._ask(self._device.sample) or DeviceSample()
 
     def energy_j(self) -> float | None:
-        """Its own; None where it did not answer."""
+        """Return its own; None where it did not answer."""
         return self._ask(self._device.energy_j)
 
     def _ask(self, question: Callable[[], T]) -> T | None:

@@ -72,5 +72,5 @@ class Device(ABC):
         """What does."""
 
     def energy_j(self) -> float | None:
-        """Joules by its counter, from any beginning; None where it has none of its own."""
+        """Return joules by its counter, from any beginning; None where it has none of its own."""
         return None

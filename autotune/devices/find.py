@@ -26,7 +26,7 @@ def find_devices(environ: Mapping[str, str] | None = None) -> Sequence[Device]:
 
 
 def find_device(uuid: str) -> Device:
-    """The accelerator with that UUID, or `NoDevice`."""
+    """Return the accelerator with that UUID, or `NoDevice`."""
     return next((d for d in find_devices() if d.facts.uuid == uuid), NoDevice())
 
 

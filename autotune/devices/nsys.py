@@ -19,7 +19,7 @@ def find_nsys(environ: Mapping[str, str]) -> str:
 
 
 def nsys_command(nsys: str, report: str, command: Sequence[str], *, window: bool) -> tuple[str, ...]:
-    """The command that runs another one under ``nsys`` and leaves a report of it.
+    """Return the command that runs another one under ``nsys`` and leaves a report of it.
 
     Neither samples nor context switches are taken: most users may not, and the calls tell enough.
 

@@ -106,7 +106,7 @@ class NvidiaDevice(Device):
         )
 
     def energy_j(self) -> float | None:
-        """Joules since the driver was loaded; None for a part of a device, whose counter counts all parts."""
+        """Return joules since the driver was loaded; None for a part of a device, whose counter counts all parts."""
         if self._whole is not self._handle:
             return None
         millijoules = self._ask("nvmlDeviceGetTotalEnergyConsumption")
@@ -142,7 +142,7 @@ class NvidiaDevice(Device):
         return tuple(sorted(self._busy_at_s))
 
     def _processes(self, name: str) -> Sequence[Any]:
-        """An older driver knows an older form of the question."""
+        """Return an older driver knows an older form of the question."""
         for version in ("", "_v3", "_v2"):
             found = self._ask(name + version)
             if found is not None:
@@ -304,7 +304,7 @@ def _leading_number(word: str) -> int | None:
 
 
 def _initialised(nvml: Any | None) -> tuple[Any | None, Exception | None]:
-    """The module where it has reached the driver, else None and why it has not."""
+    """Return the module where it has reached the driver, else None and why it has not."""
     if nvml is None:
         try:
             import pynvml as nvml
@@ -318,7 +318,7 @@ def _initialised(nvml: Any | None) -> tuple[Any | None, Exception | None]:
 
 
 def _quiet(nvml: Any, name: str, *arguments: object, nothing: object = None) -> Any | None:
-    """The answer to one question; None where binding, driver, device or permissions do not give it.
+    """Return the answer to one question; None where binding, driver, device or permissions do not give it.
 
     Not all of that is an `NVMLError`: a binding newer than the driver raises an error of its own, and
     a name that is no UTF-8 a `UnicodeDecodeError`.

@@ -238,7 +238,7 @@ RULES: Final[tuple[Rule, ...]] = (
 
 
 def is_ruled(knob: str, declared: DeclaredSpec | None = None) -> bool:
-    """Whether some value of this knob is refused unless the user takes it by name.
+    """Return whether some value of this knob is refused unless the user takes it by name.
 
     Args:
         knob: Its name.
@@ -275,7 +275,7 @@ def unshown(study: Study, config: Config, steps: int) -> tuple[Unshown, ...]:
 
 
 def barred(study: Study, config: Config, steps: int) -> Unshown | None:
-    """The first of these that keeps a config from being recommended; None where nothing does."""
+    """Return the first of these that keeps a config from being recommended; None where nothing does."""
     return next((found for found in unshown(study, config, steps) if found.bars), None)
 
 
@@ -289,7 +289,7 @@ def _shows(study: Study, rule: Rule, steps: int) -> bool:
 
 
 def _is_allowed(study: Study, knob: str) -> bool:
-    """The user took it by name: allowed it, pinned it, or said how far the effective batch may go.
+    """Return the user took it by name: allowed it, pinned it, or said how far the effective batch may go.
 
     What follows from a pinned micro-batch is pinned with it.
     """

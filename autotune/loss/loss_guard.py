@@ -129,7 +129,7 @@ def _guarded_steps(measurement: Measurement) -> float:
 
 
 def _skipped_frac(runs: Sequence[Measurement]) -> float:
-    """Share of the steps after the first ones that were skipped, at the least, over all runs."""
+    """Return share of the steps after the first ones that were skipped, at the least, over all runs."""
     skipped = steps = 0.0
     for run in runs:
         # Which of them were skipped is not known; while the scale is found, all of them may be.

@@ -223,7 +223,7 @@ class Curve:
         )
 
     def has_seeds(self, theirs: Traces, begin: float, end: float) -> bool:
-        """Whether the script's runs differ by their seeds, and not in their last digits alone."""
+        """Return whether the script's runs differ by their seeds, and not in their last digits alone."""
         base = {s: mean_between(t, begin, end) for s, t in theirs.items()}
         return sd(list(base.values())) > _resolution(base)
 

@@ -213,7 +213,7 @@ class _Curves:
         return statistics.fmean(self.residuals(stretch))
 
     def stretch_to_go(self) -> float | None:
-        """Samples that the config needs for one of the script's, as ln; None where it does not get there.
+        """Return samples that the config needs for one of the script's, as ln; None where it does not get there.
 
         The last crossing: from there on it stays below.
         """
@@ -271,7 +271,7 @@ class _Keeping:
         return self._excess(len(self.apart), confidence) <= 0.0
 
     def may_clear(self, most_runs: int) -> bool:
-        """Whether it has a fair chance to be, with as many runs as there may be."""
+        """Return whether it has a fair chance to be, with as many runs as there may be."""
         runs = max(most_runs, len(self.apart) + 1)
         return self._excess(runs, CONFIDENCE) <= _pull(self.apart, most_runs)
 

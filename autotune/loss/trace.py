@@ -23,7 +23,7 @@ def is_usable(trace: Sequence[LossPoint]) -> bool:
 def common_part(
     ours: Traces, theirs: Traces, *, paired: bool
 ) -> tuple[dict[int, Sequence[LossPoint]], dict[int, Sequence[LossPoint]], float]:
-    """The runs to compare and the samples all of them reached.
+    """Return the runs to compare and the samples all of them reached.
 
     Much shorter runs are left out where enough remain, since they would cut the others.
     """

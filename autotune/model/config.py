@@ -67,7 +67,7 @@ class Config(Mapping[str, Value]):
         return f"Config({self._items!r})"
 
     def canonical(self) -> str:
-        """The items as JSON with sorted keys; 1, 1.0 and True stay apart."""
+        """Return the items as JSON with sorted keys; 1, 1.0 and True stay apart."""
         if self._text is None:  # kept: a search compares and hashes the same configs thousands of times
             self._text = json.dumps(self._items, sort_keys=True, allow_nan=False)
         return self._text
@@ -83,11 +83,11 @@ class Config(Mapping[str, Value]):
         return not self._items
 
     def with_(self, **values: Value) -> Config:
-        """A copy with these knobs set."""
+        """Return a copy with these knobs set."""
         return Config({**self._items, **values})
 
     def without(self, *knobs: str) -> Config:
-        """A copy that leaves these knobs alone."""
+        """Return a copy that leaves these knobs alone."""
         return Config({k: v for k, v in self._items.items() if k not in knobs})
 
     def text(self) -> str:

@@ -118,7 +118,7 @@ def _parsed(launcher: str) -> _Launcher:
 
 
 def is_launcher_variable(name: str) -> bool:
-    """Whether a launcher's configuration may set this variable."""
+    """Return whether a launcher's configuration may set this variable."""
     return _ITS_OWN.fullmatch(name) is not None
 
 

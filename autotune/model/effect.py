@@ -21,10 +21,10 @@ class Effect(Enum):
         return ("exact", "numeric", "training").index(self.value)
 
     def allows(self, other: Effect) -> bool:
-        """Whether `other` reaches no further than this effect."""
+        """Return whether `other` reaches no further than this effect."""
         return other.rank <= self.rank
 
 
 def strictest(*effects: Effect) -> Effect:
-    """The effect that reaches furthest; EXACT where there is none."""
+    """Return the effect that reaches furthest; EXACT where there is none."""
     return max(effects, key=lambda effect: effect.rank, default=Effect.EXACT)

@@ -12,7 +12,7 @@ _OUTSIDE_BRACKETS: Final = re.compile(r",(?![^\[]*\])")
 
 
 def with_setting(env: Mapping[str, str], name: str, text: str) -> dict[str, str]:
-    """The variables to change so that `name` says `text` besides what it says already.
+    """Return the variables to change so that `name` says `text` besides what it says already.
 
     Settings of the same key are replaced, others kept; a library to preload comes before others.
     Most variables hold one thing, which is replaced as a whole.
@@ -27,7 +27,7 @@ def with_setting(env: Mapping[str, str], name: str, text: str) -> dict[str, str]
 
 
 def says(env: Mapping[str, str], name: str, text: str) -> bool:
-    """Whether the variable holds this setting, perhaps among others."""
+    """Return whether the variable holds this setting, perhaps among others."""
     present = env.get(name)
     if present is None:
         return False

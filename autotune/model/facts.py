@@ -165,7 +165,7 @@ class ScriptFacts:
     constants: tuple[ScriptConstant, ...] = ()
 
     def flag(self, *names: str) -> ScriptFlag | None:
-        """The script's option that has one of these spellings, by order of `names`.
+        """Return the script's option that has one of these spellings, by order of `names`.
 
         One that can be given by a letter alone is known by the name of its value.
         """

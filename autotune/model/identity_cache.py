@@ -33,7 +33,7 @@ class Memo(Generic[T]):
         self._kept: tuple[tuple[Key, T], ...] = ()
 
     def get(self, key: Key, make: Callable[[], T]) -> T:
-        """The answer for this key; made where it is not among the last ones."""
+        """Return the answer for this key; made where it is not among the last ones."""
         for held, value in self._kept:
             if len(held) == len(key) and all(map(operator.is_, held, key)):
                 return value

@@ -44,7 +44,7 @@ DECISIVE: Final = frozenset(
 
 
 def families_of(space: SearchSpace, config: Config) -> frozenset[str]:
-    """Families of the knobs that a config changes."""
+    """Return families of the knobs that a config changes."""
     return frozenset(space.dimensions[k].family for k in config if k in space.dimensions)
 
 
@@ -56,7 +56,7 @@ def applicable(space: SearchSpace) -> frozenset[str]:
 
 
 def without(space: SearchSpace, families: Collection[str]) -> SearchSpace:
-    """The space without the knobs of these families; unchanged where no other is free."""
+    """Return the space without the knobs of these families; unchanged where no other is free."""
     dimensions = {
         name: replace(d, values=()) if d.family in families and name not in space.fixed else d
         for name, d in space.dimensions.items()
@@ -73,7 +73,7 @@ def without(space: SearchSpace, families: Collection[str]) -> SearchSpace:
 
 
 def measured(study: Study) -> frozenset[str]:
-    """Families of which a configuration was measured, or failed for a reason of its own."""
+    """Return families of which a configuration was measured, or failed for a reason of its own."""
     space = study.space
     if space is None:
         return frozenset()

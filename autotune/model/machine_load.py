@@ -113,7 +113,7 @@ def named(cores: Sequence[Culprit], foreign_cores: float) -> tuple[Culprit, ...]
 
 
 def news(load: MachineLoad, known: set[tuple[str, str]]) -> list[str]:
-    """A sentence for each cause of load that is not known yet; `known` is extended by them."""
+    """Return a sentence for each cause of load that is not known yet; `known` is extended by them."""
     if not load.is_busy:
         return []
     rows = [(culprit.key, _uses(culprit, load.cpus)) for culprit in load.culprits]
@@ -124,7 +124,7 @@ def news(load: MachineLoad, known: set[tuple[str, str]]) -> list[str]:
 
 
 def warning(sentence: str, *, advises: bool) -> str:
-    """The line of the terminal for one of `news`.
+    """Return the line of the terminal for one of `news`.
 
     Args:
         sentence: Of `news`.

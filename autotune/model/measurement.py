@@ -106,7 +106,7 @@ class LossTrace(Sequence[LossPoint]):
 
     @staticmethod
     def of(points: Sequence[LossPoint]) -> Sequence[LossPoint]:
-        """The same points, packed where that is smaller and loses nothing."""
+        """Return the same points, packed where that is smaller and loses nothing."""
         if isinstance(points, LossTrace) or not points or max(abs(p.samples) for p in points) >= 2**53:
             return points
         return LossTrace(points)

@@ -74,14 +74,14 @@ class Machine:
     dispatch_s: float = 0.0
 
     def compute_s(self, op: Op) -> float:
-        """The least time its arithmetic takes."""
+        """Return the least time its arithmetic takes."""
         if op.flops <= 0 or not self.flops_per_s:
             return 0.0
         peak = self.flops_per_s.get(op.dtype) or max(self.flops_per_s.values())
         return op.flops / peak
 
     def memory_s(self, op: Op) -> float:
-        """The least time its bytes take, by the rate of a working set of that size."""
+        """Return the least time its bytes take, by the rate of a working set of that size."""
         if op.bytes <= 0 or not self.bytes_per_s:
             return 0.0
         sizes = sorted(self.bytes_per_s)
@@ -89,7 +89,7 @@ class Machine:
         return op.bytes / self.bytes_per_s[size]
 
     def reduced_s(self, op: Op) -> float:
-        """The least time it takes in any number format, never more than in its own."""
+        """Return the least time it takes in any number format, never more than in its own."""
         if op.communicates or op.transfers or op.name.startswith(_CONVERSIONS):
             return 0.0
         if op.flops > 0:
@@ -232,7 +232,7 @@ def remainder(steps: Sequence[CountedStep], machine: Machine, *, device: str) ->
 
 
 def _timed(step: CountedStep, machine: Machine) -> tuple[float, float, float, float]:
-    """Seconds in operations now, in the fastest format, of all but their work, and without their starts."""
+    """Return seconds in operations now, in the fastest format, of all but their work, and without their starts."""
     ops_s = reduced_s = started_s = 0.0
     for op in step.ops:
         ops_s += op.seconds
@@ -244,7 +244,7 @@ def _timed(step: CountedStep, machine: Machine) -> tuple[float, float, float, fl
 
 
 def _are_alike(steps: Sequence[CountedStep]) -> bool:
-    """Whether all steps do the same arithmetic and move as many bytes, to 2 %."""
+    """Return whether all steps do the same arithmetic and move as many bytes, to 2 %."""
     for sums in (
         [math.fsum(op.flops for op in s.ops) for s in steps],
         [math.fsum(op.bytes for op in s.ops) for s in steps],

@@ -56,7 +56,7 @@ def steps_per_epoch(study: Study) -> float | None:
 
 
 def is_short(study: Study) -> bool:
-    """Whether the script ends by itself before the usual warm-up and window are over.
+    """Return whether the script ends by itself before the usual warm-up and window are over.
 
     Args:
         study: As of now; False before the first run of the script was measured.
@@ -93,7 +93,7 @@ def _option(flags: Sequence[ScriptFlag], names: Sequence[str]) -> ScriptFlag | N
 
 
 def _number(option: ScriptFlag | None, args: Sequence[str]) -> int | None:
-    """The value that was given, else the default; None unless it is a positive whole number."""
+    """Return the value that was given, else the default; None unless it is a positive whole number."""
     if option is None:
         return None
     value: object = option.default

@@ -55,7 +55,7 @@ class SearchSpace:
     fixed: Config = field(default_factory=Config)
 
     def complete(self, wanted: Mapping[str, Value]) -> Config | str:
-        """The canonical config that does what is wanted, or the reason why there is none.
+        """Return the canonical config that does what is wanted, or the reason why there is none.
 
         Values equal to the script's own are dropped, so equal behaviour has an equal digest.
         """
@@ -76,7 +76,7 @@ class SearchSpace:
         return dimension is not None and type(dimension.own) is type(value) and dimension.own == value
 
     def contains(self, config: Config) -> bool:
-        """Whether the config is complete and every value is one of its dimension's."""
+        """Return whether the config is complete and every value is one of its dimension's."""
         known = all(
             (knob in self.dimensions and value in self.dimensions[knob].values) or knob in self.fixed
             for knob, value in config.items()
@@ -84,12 +84,12 @@ class SearchSpace:
         return known and self.complete(config) == config
 
     def effect(self, config: Config) -> Effect:
-        """The strictest effect among the changed knobs; of a knob that is none of the space's, the worst."""
+        """Return the strictest effect among the changed knobs; of a knob that is none of the space's, the worst."""
         effects = (self.dimensions[k].effect if k in self.dimensions else Effect.TRAINING for k in config)
         return strictest(*effects)
 
     def redeals(self, config: Config) -> bool:
-        """Whether losses pair with the baseline's by distribution only."""
+        """Return whether losses pair with the baseline's by distribution only."""
         return any(self.dimensions[k].redeals for k in config if k in self.dimensions)
 
     def free(self) -> Sequence[Dimension]:
@@ -101,7 +101,7 @@ class SearchSpace:
         ]
 
     def resolved(self, config: Config) -> dict[str, Value]:
-        """Every knob with the value it has under this config, unreadable ones left out."""
+        """Return every knob with the value it has under this config, unreadable ones left out."""
         own = {k: d.own for k, d in self.dimensions.items() if d.own is not None}
         return {**own, **config}
 

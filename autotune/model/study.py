@@ -84,7 +84,7 @@ class SpaceRequest:
     reason: str = ""
 
     def bound_bytes(self, host: HostFacts, run: RunFacts | None = None) -> int | None:
-        """The bound on peak memory that this space sets there; None without one."""
+        """Return the bound on peak memory that this space sets there; None without one."""
         if self.memory_frac is None:
             return self.memory_bytes
         return int(self.memory_frac * training_memory_bytes(host, run)) or None
@@ -273,7 +273,7 @@ class Study:
         return max(ranks_of(self.spec.launcher), 1 if run is None else run.ranks)
 
     def told(self, *stages: Stage) -> Sequence[Trial]:
-        """Trials that have an outcome, of these stages; without any, of all whose figures count.
+        """Return trials that have an outcome, of these stages; without any, of all whose figures count.
 
         A probe (`Stage.WHY`) explains; it is no measurement to be compared with others.
         """
@@ -298,6 +298,6 @@ class Study:
         return [t for t in self.trials if t.state is not TrialState.TOLD]
 
     def with_trial(self, trial: Trial) -> Study:
-        """A copy in which this trial replaces the one of its number, or is added at the end."""
+        """Return a copy in which this trial replaces the one of its number, or is added at the end."""
         kept = [t for t in self.trials if t.number != trial.number]
         return replace(self, trials=tuple(sorted([*kept, trial], key=lambda t: t.number)))

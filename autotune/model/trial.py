@@ -88,7 +88,7 @@ class FailureKind(Enum):
 
     @classmethod
     def named(cls, label: str) -> FailureKind:
-        """The member with that label.
+        """Return the member with that label.
 
         Raises:
             KeyError: No member is called so.

@@ -66,12 +66,12 @@ def to_wire(value: Any) -> Any:
 
 
 def dumps(value: Any) -> str:
-    """One line of strict JSON."""
+    """Return one line of strict JSON."""
     return json.dumps(to_wire(value), separators=(",", ":"), allow_nan=False, ensure_ascii=False)
 
 
 def loads(kind: type[T], text: str) -> T:
-    """The inverse of `dumps` for a value of this type."""
+    """Return the inverse of `dumps` for a value of this type."""
     return from_wire(kind, json.loads(text))
 
 

@@ -54,7 +54,7 @@ def send(to: socket.socket, message: Mapping[str, Any], fds: Sequence[int] = ())
 
 
 def receive(source: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
-    """The next packet with its descriptors; None at the end of the connection.
+    """Return the next packet with its descriptors; None at the end of the connection.
 
     Raises:
         OSError: Nothing came in the time that the channel allows.

@@ -27,7 +27,7 @@ Row = tuple[int, int, int, float, int, int, int]
 
 
 def encode(event: Event, nonce: str) -> bytes:
-    """One line, newline included."""
+    """Return one line, newline included."""
     if isinstance(event, Steps):
         body: object = [
             [r.t_ns, r.wait_ns, r.samples, r.device_ms, r.queue_ns, r.mark, r.aside_ns] for r in event.rows
@@ -43,7 +43,7 @@ def _line(name: str, body: object, nonce: str) -> bytes:
 
 
 def decode(line: bytes, nonce: str) -> Event | None:
-    """The event of one complete line; None for foreign, damaged or unknown lines."""
+    """Return the event of one complete line; None for foreign, damaged or unknown lines."""
     try:
         record = json.loads(line)
         if record["n"] != nonce:
@@ -71,7 +71,7 @@ def _row(r: list[float]) -> StepRow:
 
 
 def open_plain(path: Path) -> BinaryIO:
-    """A file of a trial's folder, for reading, if it really is one.
+    """Return a file of a trial's folder, for reading, if it really is one.
 
     The trial can write there too: a link would lead to a file of the user's, and at a pipe that nobody writes
     to an ordinary `open` waits for ever.

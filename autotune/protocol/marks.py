@@ -18,7 +18,7 @@ COMPILE_OWN_COST_FRAC = 0.25
 
 
 def evaluation_counts(marks: Sequence[int]) -> bool:
-    """Whether evaluating is what these steps do: more than half of them do it, and not by one alone.
+    """Return whether evaluating is what these steps do: more than half of them do it, and not by one alone.
 
     Where every second step evaluates, that is so in no window, whether it begins with one or not.
     """
@@ -26,7 +26,7 @@ def evaluation_counts(marks: Sequence[int]) -> bool:
 
 
 def compiling_counts(marks: Sequence[int]) -> bool:
-    """Whether compiling is a part of these steps: more than a quarter of them do it."""
+    """Return whether compiling is a part of these steps: more than a quarter of them do it."""
     return sum(1 for mark in marks if mark & COMPILE) > COMPILE_OWN_COST_FRAC * len(marks)
 
 

@@ -56,7 +56,7 @@ class Named(NamedTuple):
 
 
 def key_of(name: str) -> str:
-    """The last part of a name, without case, dashes and underscores."""
+    """Return the last part of a name, without case, dashes and underscores."""
     last = name.rpartition("(")[2].rstrip("=)").rpartition(".")[2]
     return last.lower().replace("_", "").replace("-", "")
 
@@ -67,7 +67,7 @@ def rank_of(name: str) -> int:
 
 
 def constant_value(node: ast.expr | None, known: Mapping[str, Value] | None = None) -> Value | None:
-    """The value of a literal or of arithmetic with literals (``5 * 8``); None for anything else.
+    """Return the value of a literal or of arithmetic with literals (``5 * 8``); None for anything else.
 
     Args:
         node: The expression.
@@ -88,7 +88,7 @@ def constant_value(node: ast.expr | None, known: Mapping[str, Value] | None = No
 
 
 def named_values(tree: ast.Module, *, is_script: bool = True) -> list[Named]:
-    """Every value that the file writes out for a name, in its order.
+    """Return every value that the file writes out for a name, in its order.
 
     Args:
         tree: Of the file.

@@ -122,7 +122,7 @@ def written_hazards(tree: ast.Module) -> frozenset[str]:
 
 
 def is_only_pass(frames: Sequence[Frame], modules: Iterable[str] = ()) -> bool:
-    """Whether the loop of a backward pass ends with its own passes over the data alone.
+    """Return whether the loop of a backward pass ends with its own passes over the data alone.
 
     That loop may count the batches of a pass. No count of steps ends it or a loop around it, and no other
     loop calls `backward`, which may train over other passes.
@@ -143,7 +143,7 @@ def is_only_pass(frames: Sequence[Frame], modules: Iterable[str] = ()) -> bool:
 
 
 def parsed(source: str) -> ast.Module | None:
-    """The tree of a source; None where it has none."""
+    """Return the tree of a source; None where it has none."""
     try:
         return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -188,7 +188,7 @@ def _innermost(stack: Sequence[_Place]) -> _Placed | None:
 
 
 def loops_around(tree: ast.Module, line: int, name: str) -> tuple[ast.AST, list[_Loop]]:
-    """The function that a line belongs to, and the loops in it that run the line, outermost first."""
+    """Return the function that a line belongs to, and the loops in it that run the line, outermost first."""
     function: ast.AST = tree
     loops: list[_Loop] = []
     comprehends = name.strip("<>") in ("listcomp", "setcomp", "dictcomp", "genexpr")
@@ -254,7 +254,7 @@ def _of_loop(placed: _Placed, trees: Sequence[ast.Module]) -> Iterator[str]:
 
 
 def _is_left(placed: _Placed, trees: Sequence[ast.Module]) -> bool:
-    """A count of steps ends the loop, or one around it, whatever the loop itself goes over."""
+    """Return a count of steps ends the loop, or one around it, whatever the loop itself goes over."""
     loop = placed.loop
     counters = {name for part in placed.once for name in _counters(part)}
     return (
@@ -270,7 +270,7 @@ def _is_left(placed: _Placed, trees: Sequence[ast.Module]) -> bool:
 
 
 def _counts(loop: _Loop) -> bool:
-    """The loop itself runs for a number of steps, or until something that it does has happened."""
+    """Return the loop itself runs for a number of steps, or until something that it does has happened."""
     if isinstance(loop, ast.While):
         return True
     if isinstance(loop, (ast.For, ast.AsyncFor)):
@@ -309,7 +309,7 @@ def _goes_on(loop: _Loop, reached: Sequence[ast.AST], trees: Sequence[ast.Module
 
 
 def _evaluates_at(node: ast.AST, trees: Sequence[ast.Module]) -> bool:
-    """An evaluation every so many steps: more often where each of them is a part of one.
+    """Return an evaluation every so many steps: more often where each of them is a part of one.
 
     What it draws and what it decides, the best model so far or an early end, come by another course then.
     """
@@ -343,7 +343,7 @@ def _counters(part: ast.AST) -> Iterator[str]:
 
 
 def _leaves_at(node: ast.AST, counters: set[str], part: ast.AST, *, returns: bool = True) -> bool:
-    """A condition on a count, under which the loop is left.
+    """Return a condition on a count, under which the loop is left.
 
     Args:
         node: Perhaps such a condition.
@@ -392,7 +392,7 @@ def _set_in(part: ast.AST) -> set[str]:
 
 
 def _ends_by(outer: _Loop, counters: set[str]) -> bool:
-    """A loop around ends by what the inner one counts."""
+    """Return a loop around ends by what the inner one counts."""
 
     def counted(test: ast.expr) -> bool:
         names = {_last(n) for n in ast.walk(test) if isinstance(n, (ast.Name, ast.Attribute))}
@@ -407,7 +407,7 @@ def _ends_by(outer: _Loop, counters: set[str]) -> bool:
 
 
 def _epochs_by_steps(tree: ast.Module) -> bool:
-    """A number of epochs is made from a number of steps and the length of the loader."""
+    """Return a number of epochs is made from a number of steps and the length of the loader."""
     for node in ast.walk(tree):
         if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Div, ast.FloorDiv)):
             steps = re.search(r"(max|total|num|n)_?\w*(steps|iter)", ast.unparse(node.left), re.IGNORECASE)
@@ -475,7 +475,7 @@ def _followed(part: ast.AST) -> set[str]:
 
 
 def _clips_by_accelerate(node: ast.AST) -> bool:
-    """Its own clipping, in whose source gradients are used as well: only when it is called is told, apart."""
+    """Return its own clipping, in whose source gradients are used as well: only when it is called is told, apart."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return False
     return node.func.attr in _CLIPS and "accelerat" in ast.unparse(node.func.value).lower()
@@ -520,14 +520,14 @@ def _of_every_part(part: ast.AST) -> Iterator[ast.AST]:
 
 
 def _is_whole(test: ast.expr) -> bool:
-    """The flag of Accelerate holds where this does: it alone, or it and something else."""
+    """Return the flag of Accelerate holds where this does: it alone, or it and something else."""
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
         return any(_is_whole(value) for value in test.values)
     return _last(test) == _WHOLE
 
 
 def _draws(node: ast.AST) -> bool:
-    """A call that is handed a generator, or one of something that by its name is one."""
+    """Return a call that is handed a generator, or one of something that by its name is one."""
     if not isinstance(node, ast.Call):
         return False
     if any(keyword.arg == "generator" for keyword in node.keywords):
@@ -542,7 +542,7 @@ def _uses_gradient(node: ast.AST) -> bool:
 
 
 def _writes_weights(node: ast.AST) -> bool:
-    """A loop over all weights that writes into what it comes by, or a call that does so at once."""
+    """Return a loop over all weights that writes into what it comes by, or a call that does so at once."""
     if isinstance(node, ast.Call):
         name = _last(node.func)
         return name.startswith("_foreach_") and name.endswith("_")
@@ -563,7 +563,7 @@ def _writes(node: ast.AST, taken: set[str]) -> bool:
 
 
 def _averages(node: ast.AST) -> bool:
-    """A call of something that by its name is a moving average; torch's own is looked after at run time."""
+    """Return a call of something that by its name is a moving average; torch's own is looked after at run time."""
     if not isinstance(node, ast.Call) or _last(node.func) == "update_parameters":
         return False
     words = {word.lower() for word in _WORDS.findall(ast.unparse(node.func))}
@@ -573,7 +573,7 @@ def _averages(node: ast.AST) -> bool:
 
 
 def _collects(nodes: Sequence[ast.AST]) -> bool:
-    """A replay memory grows and is drawn from, or an environment is stepped for several results and reset."""
+    """Return a replay memory grows and is drawn from, or an environment is stepped for several results and reset."""
     calls = [n for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)]
     owners: dict[str, set[str]] = {}
     for call in calls:
@@ -598,7 +598,7 @@ def _measured(arguments: Sequence[ast.expr]) -> Iterator[ast.expr]:
 
 
 def _stepped(nodes: Sequence[ast.AST]) -> set[str]:
-    """Objects whose `step` is handed something and gives several results."""
+    """Return objects whose `step` is handed something and gives several results."""
     return {
         ast.unparse(node.value.func.value)
         for node in nodes
@@ -627,7 +627,7 @@ def _sets_rate(node: ast.AST) -> bool:
 
 
 def _last(node: ast.AST) -> str:
-    """The last name of a dotted expression: ``torch.optim.LBFGS`` -> ``LBFGS``."""
+    """Return the last name of a dotted expression: ``torch.optim.LBFGS`` -> ``LBFGS``."""
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""

@@ -56,7 +56,7 @@ class Block:
 
 @functools.lru_cache(maxsize=4096)
 def t_quantile(p: float, df: float) -> float:
-    """The value that a t distributed variable stays below with probability `p`.
+    """Return the value that a t distributed variable stays below with probability `p`.
 
     Args:
         p: Probability, strictly between 0 and 1.
@@ -298,7 +298,7 @@ def window_estimate(
 
 
 def is_tight(blocks: Sequence[Block], width: float, *, unit: str, per_step: bool = False) -> bool:
-    """Whether the interval of a window is no wider than this, the luck of looking allowed for.
+    """Return whether the interval of a window is no wider than this, the luck of looking allowed for.
 
     Who looks again and again until an interval is narrow waits for the moment when it is too narrow: a few
     blocks that happen to be alike. So the spread counts as what it may be at the most (one-sided, 70 %), here
@@ -334,7 +334,7 @@ def _sums(blocks: Sequence[Block], unit: str, per_step: bool) -> tuple[list[floa
 def _ratio_of_sums(
     above: Sequence[float], below: Sequence[float], unit: str, *, spread_at: float | None = None
 ) -> Estimate:
-    """The estimate; with `spread_at` by the upper bound of the spread at this confidence."""
+    """Return the estimate; with `spread_at` by the upper bound of the spread at this confidence."""
     n, total = len(above), math.fsum(below)
     ratio = math.fsum(above) / total if total else 0.0
     if n < 2:
@@ -404,7 +404,7 @@ def _slow_enough(n: int, rho: float) -> int:
 
 
 def _waves(values: Sequence[float], count: int) -> list[float]:
-    """The slowest orthonormal cosine coefficients, without the constant one."""
+    """Return the slowest orthonormal cosine coefficients, without the constant one."""
     n = len(values)
     scale = math.sqrt(2.0 / n)
     return [
@@ -495,7 +495,7 @@ def _mser(values: Sequence[float]) -> float:
 
 
 def _is_start(first: Sequence[float], rest: Sequence[float]) -> bool:
-    """Whether these blocks, two or more, are a start of its own kind before the rest."""
+    """Return whether these blocks, two or more, are a start of its own kind before the rest."""
     d, n = len(first), len(rest)
     low, _, high = statistics.quantiles(rest, n=4)
     if not (max(first) < low or min(first) > high):

@@ -24,7 +24,7 @@ Build = Callable[[StudySpec, Facts], tuple[SearchSpace, dict[str, str]]]
 
 
 def fold(entries: Iterable[Entry], *, build: Build | None = None) -> Study:
-    """The study after these events; any prefix of a journal that holds its first event will do.
+    """Return the study after these events; any prefix of a journal that holds its first event will do.
 
     Trials without an outcome stay ASKED or RUNNING; whoever drives the study decides about them.
     Outcomes are final: a second one for the same trial, and one for an attempt that was given up,
@@ -104,7 +104,7 @@ class _State:
         return replace(study, space=space, refusals=refusals)
 
     def attempt(self, data: Mapping[str, Any]) -> Trial | None:
-        """The trial this event is about, where it may still change through it."""
+        """Return the trial this event is about, where it may still change through it."""
         trial = self.trials.get(int(data["number"]))
         if trial is None or trial.state is TrialState.TOLD or int(data["attempt"]) < trial.attempt:
             return None

@@ -532,7 +532,7 @@ _PARTICIPLE = {"open": "opened", "read": "read", "write": "written"}
 
 
 def is_network_filesystem(directory: Path, *, mounts: str | None = None) -> bool:
-    """Whether a directory lies on a file system that several hosts share, or that FUSE serves.
+    """Return whether a directory lies on a file system that several hosts share, or that FUSE serves.
 
     Args:
         directory: Existing.
@@ -639,7 +639,7 @@ def locked(directory: Path) -> Generator[None, None, None]:
 
 
 def is_locked(directory: Path, name: str = LOCK_FILE) -> bool:
-    """Whether somebody holds the lock of this study, or another one; changes nothing, waits for nothing."""
+    """Return whether somebody holds the lock of this study, or another one; changes nothing, waits for nothing."""
     try:
         # A link would lead elsewhere, and a pipe would be waited for.
         fd = os.open(directory / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -680,7 +680,7 @@ def _digest(before: str, seq: int, uid: str, epoch: int, kind: str, wall_s: floa
 
 
 def _are(kinds: Sequence[type], values: Sequence[object]) -> bool:
-    """Whether each value is of its kind; a column of SQLite may hold any."""
+    """Return whether each value is of its kind; a column of SQLite may hold any."""
     pairs = zip(values, kinds, strict=True)
     return all(isinstance(value, kind) and not isinstance(value, bool) for value, kind in pairs)
 
@@ -712,7 +712,7 @@ def _begin(file: Path) -> None:
 
 
 def _unusable(what: str, file: Path, error: sqlite3.Error | OSError, *, probes: bool) -> AutotuneError:
-    """The error of a journal that cannot be opened, read or written.
+    """Return the error of a journal that cannot be opened, read or written.
 
     Args:
         what: That was tried, with the file.
@@ -735,7 +735,7 @@ def _is_io(error: sqlite3.Error | OSError) -> bool:
 
 
 def has_room(folder: Path) -> bool:
-    """Whether a small file can be written there: SQLite names a full disk, but not a used-up quota."""
+    """Return whether a small file can be written there: SQLite names a full disk, but not a used-up quota."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             left = _ROOM_BYTES

@@ -41,7 +41,7 @@ class OutboxRow:
 
 
 def rows_for(kind: str, data: Mapping[str, Any], **extra: Any) -> tuple[OutboxRow, ...]:
-    """The rows that belong to an event; none for events that nobody outside needs.
+    """Return the rows that belong to an event; none for events that nobody outside needs.
 
     Args:
         kind: Of the event.

@@ -35,12 +35,12 @@ def foreign(folder: Path) -> str:
 
 
 def is_own(uid: int, folder: Path) -> bool:
-    """Whether a file with this owner is this account's, in a folder of the same file system."""
+    """Return whether a file with this owner is this account's, in a folder of the same file system."""
     return uid == os.geteuid() or uid == _owner_of_new_files(str(folder))
 
 
 def account(uid: int) -> str:
-    """The name of an account, else its number."""
+    """Return the name of an account, else its number."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -49,7 +49,7 @@ def account(uid: int) -> str:
 
 @functools.cache
 def _owner_of_new_files(folder: str) -> int:
-    """The owner that a file of this account gets there: another one where a mount maps accounts."""
+    """Return the owner that a file of this account gets there: another one where a mount maps accounts."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             return os.fstat(file.fileno()).st_uid

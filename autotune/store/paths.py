@@ -40,7 +40,7 @@ _ULID = re.compile(rf"[{_ALPHABET}]{{26}}")
 
 
 def home() -> Path:
-    """The directory that holds everything we keep: ``$AUTOTUNE_HOME``, else below the XDG data home.
+    """Return the directory that holds everything we keep: ``$AUTOTUNE_HOME``, else below the XDG data home.
 
     Raises:
         StoreError: None of these is set, and this user has no home directory.
@@ -70,7 +70,7 @@ def make_home() -> Path:
 
 
 def make_study_dir(study_id: str) -> Path:
-    """The directory of a new study, for its user alone: arguments and environment of a script lie in it.
+    """Return the directory of a new study, for its user alone: arguments and environment of a script lie in it.
 
     Raises:
         StoreError: It cannot be made.
@@ -85,7 +85,7 @@ def make_study_dir(study_id: str) -> Path:
 
 
 def unwritable(what: str, path: Path, error: Exception, *, hint: str = "") -> AutotuneError:
-    """The error of a file or folder that cannot be made or written: what this machine lacks, if it is that.
+    """Return the error of a file or folder that cannot be made or written: what this machine lacks, if it is that.
 
     Args:
         what: That was tried, with the path.
@@ -98,12 +98,12 @@ def unwritable(what: str, path: Path, error: Exception, *, hint: str = "") -> Au
 
 
 def is_study_id(text: str) -> bool:
-    """Whether a name has the form of our ids."""
+    """Return whether a name has the form of our ids."""
     return _ULID.fullmatch(text) is not None
 
 
 def study_dir(study_id: str) -> Path:
-    """The directory of a study; not created here.
+    """Return the directory of a study; not created here.
 
     Raises:
         StoreError: The id is none of ours; it never becomes part of a path then.
@@ -115,17 +115,17 @@ def study_dir(study_id: str) -> Path:
 
 
 def default_tracking_uri() -> str:
-    """The MLflow store that is used where the user names none."""
+    """Return the MLflow store that is used where the user names none."""
     return f"sqlite:///{default_store()}"
 
 
 def default_store() -> Path:
-    """The database of the default MLflow store."""
+    """Return the database of the default MLflow store."""
     return home() / "mlflow.db"
 
 
 def own_store(tracking_uri: str) -> Path | None:
-    """The database of the default MLflow store, None if the address is of another store."""
+    """Return the database of the default MLflow store, None if the address is of another store."""
     try:
         return default_store() if tracking_uri == default_tracking_uri() else None
     except StoreError:
@@ -133,12 +133,12 @@ def own_store(tracking_uri: str) -> Path | None:
 
 
 def is_in_home(path: Path) -> bool:
-    """Whether a study's folder lies in this account's home, where its own searches keep theirs."""
+    """Return whether a study's folder lies in this account's home, where its own searches keep theirs."""
     return path.resolve().parent == (home() / "studies").resolve()
 
 
 def new_id() -> str:
-    """A ULID: 26 characters that sort by time (milliseconds) and are unique without asking anybody.
+    """Return a ULID: 26 characters that sort by time (milliseconds) and are unique without asking anybody.
 
     Source: https://github.com/ulid/spec
     """
@@ -147,13 +147,13 @@ def new_id() -> str:
 
 
 def new_label(script: str, wall_s: float) -> str:
-    """A name for people, from the script and the local time: ``train-1121-1002``."""
+    """Return a name for people, from the script and the local time: ``train-1121-1002``."""
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(script).stem).strip("-.")[:40] or "study"
     return f"{stem}-{time.strftime('%m%d-%H%M', time.localtime(wall_s))}"
 
 
 def is_label(text: str) -> bool:
-    """Whether a name that a person chose may be a label; labels are never paths."""
+    """Return whether a name that a person chose may be a label; labels are never paths."""
     return _LABEL.fullmatch(text) is not None and text.strip(".") != ""
 
 
@@ -199,7 +199,7 @@ class Studies:
 
 
 def all_studies(root: Path | None = None) -> Studies:
-    """Every study below the home; what belongs to another account, or cannot be read, is left out by name.
+    """Return every study below the home; what belongs to another account, or cannot be read, is left out by name.
 
     Folders without a journal are none, and are passed over.
     """
@@ -215,7 +215,7 @@ def all_studies(root: Path | None = None) -> Studies:
 
 
 def studies(root: Path | None = None) -> list[Found]:
-    """Every study of this account below the home, newest first; what is left out is logged, once."""
+    """Return every study of this account below the home, newest first; what is left out is logged, once."""
     seen = all_studies(root)
     if seen.note and seen.note not in _said:
         _said.add(seen.note)
@@ -241,7 +241,7 @@ def _study_dirs(root: Path | None) -> list[Path]:
 
 
 def find_study(name: str | None, *, searches: bool = False) -> Path:
-    """The directory of the study of that id, label or unambiguous beginning of either.
+    """Return the directory of the study of that id, label or unambiguous beginning of either.
 
     Args:
         name: None for the newest study; a directory that holds a journal is taken as it is.
@@ -275,7 +275,7 @@ def find_study(name: str | None, *, searches: bool = False) -> Path:
 
 
 def _look(path: Path) -> Found | str:
-    """The study in this folder, or why it is left out; empty where there is none."""
+    """Return the study in this folder, or why it is left out; empty where there is none."""
     try:
         with contextlib.closing(connect_to_read(path / JOURNAL_FILE, timeout_s=2.0)) as connection:
             check_schema(connection, path / JOURNAL_FILE)
@@ -299,6 +299,6 @@ def _look(path: Path) -> Found | str:
 
 
 def _label_s(wall_s: object) -> float:
-    """Seconds since the epoch, of a year that a calendar has; else 0."""
+    """Return seconds since the epoch, of a year that a calendar has; else 0."""
     value = float(str(wall_s))
     return value if 0.0 <= value < _YEAR_10000_S else 0.0

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def with_secrets(spec: StudySpec, environ: Mapping[str, str] | None = None) -> StudySpec:
-    """The spec of a journal made fit for running: secrets taken from the environment again.
+    """Return the spec of a journal made fit for running: secrets taken from the environment again.
 
     Raises:
         UsageError: The script's arguments, or a path that it needs, held a secret that this environment

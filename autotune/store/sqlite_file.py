@@ -164,7 +164,7 @@ def check_schema(connection: Connection, file: Path) -> None:
 
 
 def is_endless(error: sqlite3.Error) -> bool:
-    """Whether a statement was ended because it took more steps than any of a journal."""
+    """Return whether a statement was ended because it took more steps than any of a journal."""
     return str(error) == "interrupted"
 
 

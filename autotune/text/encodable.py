@@ -8,10 +8,10 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def writable(text: str) -> str:
-    """The text with lone surrogates spelled out: no encoding has them, but names that are no UTF-8 do."""
+    """Return the text with lone surrogates spelled out: no encoding has them, but names that are no UTF-8 do."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def writable_json(text: str) -> str:
-    """The same for JSON: what is read from it can be written down as well."""
+    """Return the same for JSON: what is read from it can be written down as well."""
     return _SURROGATE.sub(lambda m: f"\\\\u{ord(m.group()):04x}", text)

@@ -200,7 +200,7 @@ def learned(args: Sequence[str]) -> Generator[None]:
 def redact(
     text: str, environ: Mapping[str, str] | None = None, *, known: Sequence[str] = (), free: bool = False
 ) -> str:
-    """The text without secrets.
+    """Return the text without secrets.
 
     Args:
         text: Anything that is about to be written.
@@ -269,7 +269,7 @@ def redact_data(data: Any, environ: Mapping[str, str] | None = None) -> Any:
 
 
 def redact_args(args: Sequence[str], environ: Mapping[str, str] | None = None) -> list[str]:
-    """A command line without secrets, the words after options that are called like one included."""
+    """Return a command line without secrets, the words after options that are called like one included."""
     return [str(arg) for arg in _redact_sequence(args, environ)]
 
 
@@ -304,7 +304,7 @@ def plain_secrets(args: Sequence[str], environ: Mapping[str, str]) -> tuple[str,
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether an option, a variable or a keyword is called like a secret."""
+    """Return whether an option, a variable or a keyword is called like a secret."""
     is_option = _OPTION_ALONE.match("--" + name.lstrip("-")) is not None
     if re.search(r"(?i)token$", name) is not None:
         return is_option
@@ -324,12 +324,12 @@ def restore(text: str, environ: Mapping[str, str] | None = None) -> str:
 
 
 def is_incomplete(text: str) -> bool:
-    """Whether a secret is missing from the text, so that it cannot be used as it is."""
+    """Return whether a secret is missing from the text, so that it cannot be used as it is."""
     return MARK in text or _PLACEHOLDER.search(text) is not None
 
 
 def missing_names(text: str) -> list[str]:
-    """The variables that `restore` would need for this text."""
+    """Return the variables that `restore` would need for this text."""
     return _PLACEHOLDER.findall(text)
 
 
@@ -349,12 +349,12 @@ def _redact_sequence(items: Sequence[Any], environ: Mapping[str, str] | None) ->
 
 
 def _hidden(value: str) -> str:
-    """The value of a secret option; it stays where the environment can give it back."""
+    """Return the value of a secret option; it stays where the environment can give it back."""
     return value if _PLACEHOLDER.search(value) else MARK
 
 
 def _is_option(word: str, before: str) -> bool:
-    """Whether the word behind this secret option is an option and not its value."""
+    """Return whether the word behind this secret option is an option and not its value."""
     form = _ANY_OPTION if _SWITCH_ALONE.match(before) else _PLAIN_OPTION
     name = word if word.startswith("--=") else word.partition("=")[0]
     return re.fullmatch(f"(?i){form}", name) is not None
