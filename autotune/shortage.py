@@ -163,7 +163,11 @@ def _processes() -> BackendError:
     commands = ["ulimit -v unlimited"] if space else []
     commands += ["ulimit -u 4096"] if limit is not None else []
     message = "no more threads or processes can be started" + (f": {', and '.join(limits)}" if limits else "")
-    hint = f"allow more: {' and '.join(commands)}" if commands else "allow this container more processes (pids.max)"
+    hint = (
+        f"allow more: {' and '.join(commands)}"
+        if commands
+        else "allow this container more processes (pids.max)"
+    )
     return BackendError(message, hint=hint)
 
 

@@ -1,8 +1,10 @@
 """The bottleneck of a training loop: evidence from one run, and the verdict. Pure.
 
-A step's time is split over kinds. Input time is what a cached batch removes. Blocked time is time in which the
+A step's time is split over kinds. Input time is what a cached batch removes. Blocked time is time in which
+the
 training thread neither runs nor waits for a CPU. The rest is work, split by what bounds each operation of one
-step on this machine: arithmetic, memory traffic or launch overhead (`autotune.model.roofline`). The comparison
+step on this machine: arithmetic, memory traffic or launch overhead (`autotune.model.roofline`). The
+comparison
 of the loader alone with a cached batch follows J. Mohan et al., "Analyzing and mitigating data stalls in DNN
 training", VLDB 14 (5), 2021.
 """
@@ -68,8 +70,8 @@ _READS_EVERY_STEP = 0.5
 _APART = 0.15
 """Difference between two estimates of the input share, in shares of a step, that is worth explaining."""
 MOVES_MUCH, MULTIPLIES_MUCH = 0.65, 0.35
-"""Share of the memory bandwidth, and of tensor unit time, while the device computes, from which it is bound by
-memory or by arithmetic. Used if operations are not counted one by one."""
+"""Share of the memory bandwidth, and of tensor unit time, while the device computes, from which it is bound
+by memory or by arithmetic. Used if operations are not counted one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +197,9 @@ def evidence_of(measurement: Measurement) -> Evidence:
     extra = {k.removeprefix(PREFIX): v for k, v in measurement.extra.items() if k.startswith(PREFIX)}
 
     def named(prefix: str) -> dict[str, float]:
-        return {k.removeprefix(prefix).removesuffix("_s"): v for k, v in extra.items() if k.startswith(prefix)}
+        return {
+            k.removeprefix(prefix).removesuffix("_s"): v for k, v in extra.items() if k.startswith(prefix)
+        }
 
     work = None
     if "work_compute_s" in extra:

@@ -30,8 +30,8 @@ _LEAST_SAVED_BYTES: Final = 16 * 2**20
 """Smaller differences in peak memory are noise of allocators and shared pages (decision 100)."""
 _LOSS_SDS: Final = 3.0
 _LOSS_FRAC: Final = 0.01
-"""A late loss is worse than the script's if it exceeds it by this many standard deviations of its runs, and by
-this share."""
+"""A late loss is worse than the script's if it exceeds it by this many standard deviations of its runs, and
+by this share."""
 
 
 class _Candidate(NamedTuple):

@@ -1,8 +1,8 @@
 """The outcome of a search: faster, nothing faster, or inconclusive. Pure; standard library only.
 
 "Nothing faster" requires evidence: every applicable knob family was measured, and every candidate that
-measured faster has a verdict. Otherwise the search is inconclusive, and the answer has the likely candidate and
-the command that continues.
+measured faster has a verdict. Otherwise the search is inconclusive, and the answer has the likely candidate
+and the command that continues.
 """
 
 from __future__ import annotations

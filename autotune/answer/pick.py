@@ -50,7 +50,8 @@ def answer_or_none(study: Study) -> Answer | None:
 def answer(study: Study, *, score: Callable[[Measurement], float] | None = None) -> Answer:
     """Return the answer of a study so far; claims are based on confirmation runs only.
 
-    A gain is claimed if the lower bound of its paired interval is above 1.00, it passed the loss guard, and the
+    A gain is claimed if the lower bound of its paired interval is above 1.00, it passed the loss guard, and
+    the
     A/A control does not exclude 1.00. Among equally fast configs the one with less memory wins, then the one
     with fewer changes. Speed counts over the planned run, from an empty compile cache.
 

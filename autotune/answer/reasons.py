@@ -45,7 +45,9 @@ def reasons_for(study: Study, chosen: Comparison) -> list[str]:
     space = study.spec.space
     if chosen.effect is Effect.TRAINING:
         named = [k for k in chosen.config if k in space.allowed or k == "effective_batch"]
-        changing = [k for k in named if not study.space or study.space.effect(Config({k: 0})) is Effect.TRAINING]
+        changing = [
+            k for k in named if not study.space or study.space.effect(Config({k: 0})) is Effect.TRAINING
+        ]
         names = ", ".join(changing).replace("_", " ") or "the effective batch or what depends on it"
         reasons.append(f"It changes the training itself: {names}.")
     if own := [spec.name for spec in space.declared if spec.name in chosen.config]:

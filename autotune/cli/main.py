@@ -32,7 +32,6 @@ from autotune.cli.commands.logs import logs
 from autotune.cli.commands.mcp import mcp
 from autotune.cli.commands.report import report
 from autotune.cli.commands.resume import resume
-from autotune.cli.commands.scale import scale
 from autotune.cli.commands.schema import schema
 from autotune.cli.commands.search import search
 from autotune.cli.commands.serve import admin, serve

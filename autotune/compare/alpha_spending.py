@@ -6,8 +6,8 @@ of it. Of each finalist's share the last analysis gets most, since most searches
 analysis ends confirmation only if the gain is clear at its own, stricter level.
 
 If confirmation is extended beyond the usual pairs, three analyses replace the last one. They share most of
-their pairs, so their errors coincide often. Their levels therefore add up to more than that of the last, while
-their joint error rate is within `FALSE_WINS` (tests/compare/test_alpha_spending.py).
+their pairs, so their errors coincide often. Their levels therefore add up to more than that of the last,
+while their joint error rate is within `FALSE_WINS` (tests/compare/test_alpha_spending.py).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ FEWEST_PAIRS: Final = 2
 """Fewest pairs of confirmation runs for a claim (decision 96)."""
 
 LOOK_PAIRS: Final = (3, 5, 8)
-"""Interim analyses: numbers of pairs after which a claim may end the confirmation. The end of the budget or of
-the rounds is one more analysis. Other ends make no claim and spend no alpha."""
+"""Interim analyses: numbers of pairs after which a claim may end the confirmation. The end of the budget or
+of the rounds is one more analysis. Other ends make no claim and spend no alpha."""
 
 LATE_LOOK_PAIRS: Final = (12, 20)
 """Interim analyses of an extended confirmation; its end is one more analysis."""
@@ -91,8 +91,8 @@ def pairs_wanted(log_ratios: Sequence[float], share: float, scatter: Scatter, *,
     Args:
         log_ratios: ln(candidate / baseline), one per pair; at least two.
         share: From `finalist_share`.
-        scatter: From `autotune.compare.noise_model.pair_scatter`; each further pair adds one degree of freedom.
-        most: Upper bound, at most the usual pairs.
+        scatter: From `autotune.compare.noise_model.pair_scatter`; each further pair adds one degree of
+        freedom. most: Upper bound, at most the usual pairs.
 
     Returns:
         None if it takes more than `most`, or without a gain.

@@ -98,9 +98,7 @@ def break_even(study: Study, config: Config) -> BreakEven | None:
         steps=steps,
         seconds=seconds,
         run_s=run_s,
-        charged_s=max(
-            0.0, min(m.all_compile_s for m in measured) - min(m.all_compile_s for m in unchanged)
-        ),
+        charged_s=max(0.0, min(m.all_compile_s for m in measured) - min(m.all_compile_s for m in unchanged)),
     )
 
 

@@ -68,7 +68,8 @@ def drift(study: Study) -> Estimate | None:
 
 
 def drifted(study: Study) -> Estimate | None:
-    """Return the drift where it is one: at least `LEAST_DRIFT`, and more than the scatter of the runs explains."""
+    """Return the drift where it is one: at least `LEAST_DRIFT`, and more than the scatter of the runs
+    explains."""
     found = drift(study)
     if found is None or found.low <= 1.0 <= found.high:
         return None

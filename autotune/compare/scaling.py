@@ -93,7 +93,8 @@ class Scaling:
 
 
 def config_of(processes: int, fewest: int) -> Config:
-    """Return the config of a run; that of the fewest processes is the one that all others are compared with."""
+    """Return the config of a run; that of the fewest processes is the one that all others are compared
+    with."""
     return Config() if processes == fewest else Config({PROCESSES: processes})
 
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from autotune.launch.result.process_reports import Told
     from autotune.launch.running_trial import Running
-    from autotune.model.measurement import Measurement
     from autotune.model.trial import Launch, Outcome
 
 LESS_MEMORY_SHARE = 0.75

@@ -213,7 +213,8 @@ class _Curves:
         return statistics.fmean(self.residuals(stretch))
 
     def stretch_to_go(self) -> float | None:
-        """Return samples that the config needs for one of the script's, as ln; None where it does not get there.
+        """Return samples that the config needs for one of the script's, as ln; None where it does not get
+        there.
 
         The last crossing: from there on it stays below.
         """

@@ -1,4 +1,5 @@
-"""A real Ray cluster of this machine: a head with its Jobs server, and nodes, each a process group of ours."""
+"""A real Ray cluster of this machine: a head with its Jobs server, and nodes, each a process group of
+ours."""
 
 import contextlib
 import os

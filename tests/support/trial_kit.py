@@ -12,6 +12,8 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
+from preloaded import preloaded
+
 from autotune.launch.ports import with_port
 from autotune.model import wire
 from autotune.model.change import Change
@@ -96,7 +98,10 @@ def weights(model):
 
 
 def runner(tmp_path: Path) -> Callable[..., Ran]:
-    """Run a script under a plan: `run(text, changes=..., fidelity=...)`; ``bare=True`` without us."""
+    """Run a script under a plan: `run(text, changes=..., fidelity=...)`; ``bare=True`` without us.
+
+    ``cold=True`` starts a new interpreter in place of a fork that has PyTorch loaded.
+    """
     count = 0
 
     def start(
@@ -117,6 +122,7 @@ def runner(tmp_path: Path) -> Callable[..., Ran]:
         strict: bool = False,
         own: dict[str, Any] | None = None,
         ranks: int = 1,
+        cold: bool = False,
     ) -> Ran:
         nonlocal count
         count += 1
@@ -148,16 +154,20 @@ def runner(tmp_path: Path) -> Callable[..., Ran]:
         if ranks > 1:
             variables = with_port({**variables, **launch_variables(several(ranks), variables)})
         variables[PLAN_VARIABLE] = str(folder / "plan.json")
-        command = [sys.executable, str(script)] if bare else [sys.executable, "-m", "autotune.trial"]
-        ended = subprocess.run(
-            [*command, *(argv if bare else ())],
-            env=variables,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
+        command = [str(script), *argv] if bare else ["-m", "autotune.trial"]
+        # Libraries read their variables when they are loaded.
+        if cold or env or ranks > 1 or not preloaded().fits():
+            ended = subprocess.run(
+                [sys.executable, *command],
+                env=variables,
+                cwd=tmp_path,
+                capture_output=True,
+                text=True,
+                timeout=timeout_s,
+                check=False,
+            )
+        else:
+            ended = preloaded().run(command, env=variables, cwd=tmp_path, timeout_s=timeout_s)
         events = list(Reader(folder / "events.jsonl", plan.nonce).read())
         return Ran(ended.returncode, ended.stdout, ended.stderr, events, folder)
 

@@ -34,7 +34,9 @@ def scale(
     pick: Pick = "",
     processes: Annotated[
         str,
-        typer.Option(metavar="1,2,4", help="Numbers of processes. Default: 1, 2, 4, ... up to the command's."),
+        typer.Option(
+            metavar="1,2,4", help="Numbers of processes. Default: 1, 2, 4, ... up to the command's."
+        ),
     ] = "",
     rounds: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Fresh runs of each number at most. Default: 5.")
