@@ -92,7 +92,8 @@ def pairs_wanted(log_ratios: Sequence[float], share: float, scatter: Scatter, *,
         log_ratios: ln(candidate / baseline), one per pair; at least two.
         share: From `finalist_share`.
         scatter: From `autotune.compare.noise_model.pair_scatter`; each further pair adds one degree of
-        freedom. most: Upper bound, at most the usual pairs.
+            freedom.
+        most: Upper bound, at most the usual pairs.
 
     Returns:
         None if it takes more than `most`, or without a gain.

@@ -197,8 +197,7 @@ def marked_runs(study: Study, configs: Sequence[Config]) -> list[str]:
 
 
 def is_crowded(study: Study, config: Config) -> bool:
-    """Return whether others used the machine beside most runs of the script and of this config: pairs, else
-    all.
+    """Return whether others used the machine during most runs of the script and of this config.
 
     What is fastest beside others need not be what is fastest alone: threads that sleep while they wait, or
     fewer of them, lose little then. The pairs are right of the machine as it was, and say nothing of it idle.
@@ -246,8 +245,7 @@ def busy_notes(study: Study) -> list[str]:
 
 
 def left_out(study: Study) -> list[str]:
-    """Return runs whose throughput counts something else than the script's, and which compare with
-    nothing."""
+    """Return runs that count another unit than the script does, so that they compare with nothing."""
     measured = [t for t in study.told() if t.measurement is not None]
     count = len(measured) - len(in_own_unit(study, measured))
     if not count:

@@ -68,8 +68,7 @@ def drift(study: Study) -> Estimate | None:
 
 
 def drifted(study: Study) -> Estimate | None:
-    """Return the drift where it is one: at least `LEAST_DRIFT`, and more than the scatter of the runs
-    explains."""
+    """Return a drift of at least `LEAST_DRIFT` that the scatter of the runs does not explain."""
     found = drift(study)
     if found is None or found.low <= 1.0 <= found.high:
         return None

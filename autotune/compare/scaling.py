@@ -93,8 +93,7 @@ class Scaling:
 
 
 def config_of(processes: int, fewest: int) -> Config:
-    """Return the config of a run; that of the fewest processes is the one that all others are compared
-    with."""
+    """Return the config of a run. The fewest processes are the reference of all others."""
     return Config() if processes == fewest else Config({PROCESSES: processes})
 
 

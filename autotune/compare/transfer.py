@@ -157,8 +157,7 @@ def fingerprint(study: Study) -> Fingerprint:
 
 
 def here(study: Study, transfer: Transfer) -> Fingerprint:
-    """Return the study's own: what was known at the start as it was journaled then, the rest from its first
-    run."""
+    """Return the study's own fingerprint: the journaled facts of its start, the rest from its first run."""
     now = fingerprint(study)
     return replace(transfer.present, modules=now.modules, data=now.data, model=now.model, bound=now.bound)
 

@@ -191,8 +191,7 @@ def parts(study: Study, config: Config) -> dict[tuple[str, ...], Estimate]:
 def _known_together(
     groups: list[tuple[str, ...]], taken: Callable[[Collection[str]], Sequence[int]], fit: _Fit
 ) -> list[tuple[str, ...]]:
-    """Return the groups, those joined whose joint interval is far narrower than that of either
-    (`_TOGETHER`)."""
+    """Return the groups; two are joined if their joint interval is much narrower (`_TOGETHER`)."""
     widths = {group: fit.half_width(taken(group)) for group in groups}
     while len(widths) > 1:
         pairs = itertools.combinations(widths, 2)

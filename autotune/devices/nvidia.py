@@ -106,8 +106,7 @@ class NvidiaDevice(Device):
         )
 
     def energy_j(self) -> float | None:
-        """Return joules since the driver was loaded; None for a part of a device, whose counter counts all
-        parts."""
+        """Return joules since the driver was loaded; None for a part of a device, which has no counter."""
         if self._whole is not self._handle:
             return None
         millijoules = self._ask("nvmlDeviceGetTotalEnergyConsumption")

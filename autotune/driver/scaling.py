@@ -28,7 +28,6 @@ from autotune.knobs.registry import builtin
 from autotune.launch.devices.load_check import LoadCheck
 from autotune.launch.devices.machine_lock import MachineLock
 from autotune.launch.process import LocalRunner
-from autotune.model.change import Change
 from autotune.model.distributed_launch import with_ranks
 from autotune.model.effect import Effect
 from autotune.model.space import Dimension, SearchSpace
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
     from autotune.driver.planner import Dead
     from autotune.inspection.command import Command
     from autotune.launch.runner import Runner
-    from autotune.model.change import Refusal
+    from autotune.model.change import Change, Refusal
     from autotune.model.config import Config
     from autotune.model.facts import Facts
     from autotune.model.study import Study

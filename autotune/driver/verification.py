@@ -348,10 +348,12 @@ def _spec(command: Command, label: str, budget_s: float) -> StudySpec:
 
 
 def isolation_of(spec: StudySpec) -> isolation.Isolation:
+    """Return the file isolation that trials of this script get."""
     return isolation.found_for(spec.script, spec.cwd, os.environ)
 
 
 def facts_of(spec: StudySpec, command: Command) -> Facts:
+    """Return the facts of this machine and of the interpreter that runs the script."""
     host = replace(host_facts(), isolation=isolation_of(spec).mode)
     if spec.python != sys.executable:
         found = interpreter(spec.python, spec.options)
@@ -407,6 +409,7 @@ def why_nothing_measured(study: Study, again: str) -> AutotuneError:
 
 
 def tell(listeners: Sequence[Listener], call: Callable[[Listener], None]) -> None:
+    """Notify every listener; an error of one does not end the measurement."""
     for listener in listeners:
         try:
             call(listener)

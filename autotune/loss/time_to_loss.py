@@ -213,8 +213,7 @@ class _Curves:
         return statistics.fmean(self.residuals(stretch))
 
     def stretch_to_go(self) -> float | None:
-        """Return samples that the config needs for one of the script's, as ln; None where it does not get
-        there.
+        """Return ln of the samples needed per sample of the script; None if the loss is not reached.
 
         The last crossing: from there on it stays below.
         """

@@ -232,8 +232,7 @@ def remainder(steps: Sequence[CountedStep], machine: Machine, *, device: str) ->
 
 
 def _timed(step: CountedStep, machine: Machine) -> tuple[float, float, float, float]:
-    """Return seconds in operations now, in the fastest format, of all but their work, and without their
-    starts."""
+    """Return seconds in operations: now, in the fastest format, overhead alone, and without launches."""
     ops_s = reduced_s = started_s = 0.0
     for op in step.ops:
         ops_s += op.seconds

@@ -84,8 +84,7 @@ class SearchSpace:
         return known and self.complete(config) == config
 
     def effect(self, config: Config) -> Effect:
-        """Return the strictest effect among the changed knobs; of a knob that is none of the space's, the
-        worst."""
+        """Return the strictest effect among the changed knobs; unknown knobs count as TRAINING."""
         effects = (self.dimensions[k].effect if k in self.dimensions else Effect.TRAINING for k in config)
         return strictest(*effects)
 

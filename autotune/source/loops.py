@@ -475,8 +475,7 @@ def _followed(part: ast.AST) -> set[str]:
 
 
 def _clips_by_accelerate(node: ast.AST) -> bool:
-    """Return its own clipping, in whose source gradients are used as well: only when it is called is told,
-    apart."""
+    """Return whether a call clips gradients by Accelerate's method, which unscales first."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return False
     return node.func.attr in _CLIPS and "accelerat" in ast.unparse(node.func.value).lower()
@@ -564,8 +563,7 @@ def _writes(node: ast.AST, taken: set[str]) -> bool:
 
 
 def _averages(node: ast.AST) -> bool:
-    """Return a call of something that by its name is a moving average; torch's own is looked after at run
-    time."""
+    """Return whether a call updates a moving average of weights, by name; torch's is seen at run time."""
     if not isinstance(node, ast.Call) or _last(node.func) == "update_parameters":
         return False
     words = {word.lower() for word in _WORDS.findall(ast.unparse(node.func))}
@@ -575,8 +573,7 @@ def _averages(node: ast.AST) -> bool:
 
 
 def _collects(nodes: Sequence[ast.AST]) -> bool:
-    """Return a replay memory grows and is drawn from, or an environment is stepped for several results and
-    reset."""
+    """Return whether a replay memory grows and is sampled, or an environment is stepped and reset."""
     calls = [n for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)]
     owners: dict[str, set[str]] = {}
     for call in calls:

@@ -639,8 +639,7 @@ def locked(directory: Path) -> Generator[None, None, None]:
 
 
 def is_locked(directory: Path, name: str = LOCK_FILE) -> bool:
-    """Return whether somebody holds the lock of this study, or another one; changes nothing, waits for
-    nothing."""
+    """Return whether another process holds the lock of this study; does not wait."""
     try:
         # A link would lead elsewhere, and a pipe would be waited for.
         fd = os.open(directory / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)

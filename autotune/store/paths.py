@@ -70,8 +70,7 @@ def make_home() -> Path:
 
 
 def make_study_dir(study_id: str) -> Path:
-    """Return the directory of a new study, for its user alone: arguments and environment of a script lie in
-    it.
+    """Return the directory of a new study, readable by its user alone.
 
     Raises:
         StoreError: It cannot be made.
@@ -86,8 +85,7 @@ def make_study_dir(study_id: str) -> Path:
 
 
 def unwritable(what: str, path: Path, error: Exception, *, hint: str = "") -> AutotuneError:
-    """Return the error of a file or folder that cannot be made or written: what this machine lacks, if it is
-    that.
+    """Return the error of a file or folder that cannot be created or written.
 
     Args:
         what: That was tried, with the path.
@@ -201,8 +199,7 @@ class Studies:
 
 
 def all_studies(root: Path | None = None) -> Studies:
-    """Return every study below the home; what belongs to another account, or cannot be read, is left out by
-    name.
+    """Return every readable study below the home, and the names of those that cannot be read.
 
     Folders without a journal are none, and are passed over.
     """

@@ -8,8 +8,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def writable(text: str) -> str:
-    """Return the text with lone surrogates spelled out: no encoding has them, but names that are no UTF-8
-    do."""
+    """Return the text with lone surrogates (from file names that are not UTF-8) escaped."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 

@@ -39,7 +39,7 @@ for one in (jobs.ProcessJobs, jobs.RayJobs):
     _patched(one)
 
 if POINT == "before_end":
-    reconcile.Reconciler._ended = lambda *_: die()  # type: ignore[method-assign]
+    reconcile.Reconciler._ended = lambda *_: die()  # type: ignore[method-assign]  # noqa: SLF001
 
 if __name__ == "__main__":
     main()

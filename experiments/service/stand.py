@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from autotune.service.client import Client, Handle
 from autotune.service.job import BEGAN
@@ -69,7 +69,8 @@ class Stand:
         self._python.write_text(
             "#!/bin/sh\n"
             f"export FAKE_RUN_S={run_s} PYTHONPATH={ROOT}\n"
-            f'if [ "$2" = autotune ]; then shift 2; exec {sys.executable} {HERE / "fake_autotune.py"} "$@"; fi\n'
+            f'if [ "$2" = autotune ]; then shift 2; '
+            f'exec {sys.executable} {HERE / "fake_autotune.py"} "$@"; fi\n'
             f'exec {sys.executable} "$@"\n'
         )
         self._python.chmod(0o755)
@@ -83,7 +84,7 @@ class Stand:
         self.process: subprocess.Popen[bytes] | None = None
         self.url = ""
 
-    def __enter__(self) -> Stand:
+    def __enter__(self) -> Self:
         self.start()
         return self
 

@@ -120,7 +120,7 @@ def become(command: Sequence[str]) -> None:
     if command[0] == "-m":
         from autotune.trial.__main__ import main
 
-        sys.path[0] = os.getcwd()
+        sys.path[0] = str(Path.cwd())
         main()
         return
     sys.argv = list(command)

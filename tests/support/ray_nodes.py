@@ -79,7 +79,8 @@ class Cluster:
     def _start(self, words, cpus, gpus):
         ray = str(Path(sys.executable).with_name("ray"))
         return subprocess.Popen(
-            [ray, "start", *words, f"--num-cpus={cpus}", f"--num-gpus={gpus}", "--block", "--disable-usage-stats",
-             "--object-store-memory=80000000"],
-            env={**os.environ, **ENV}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+            [ray, "start", *words, f"--num-cpus={cpus}", f"--num-gpus={gpus}", "--block",
+             "--disable-usage-stats", "--object-store-memory=80000000"],
+            env={**os.environ, **ENV}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )  # fmt: skip

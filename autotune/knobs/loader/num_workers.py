@@ -150,8 +150,8 @@ def refuse_workers(loader: LoaderFacts) -> str | None:
         return None
     if loader.shares and loader.shares[0] != sum(loader.shares[1:]):
         return (
-            f"The dataset yields {loader.shares[0]} samples in a pass, and {sum(loader.shares[1:])} where two "
-            "workers share it out."
+            f"The dataset yields {loader.shares[0]} samples in a pass, and {sum(loader.shares[1:])} where "
+            "two workers share it out."
         )
     if loader.shared_handle:
         return (
