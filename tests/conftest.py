@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from accounts import another_account
 
-from autotune.launch.devices.load_check import SAMPLE_S, LoadCheck, Snapshot
+from autotune.launch.devices.load_check import SAMPLE_S, LoadCheck, LoadSnapshot
 
 SCRIPTS = Path(__file__).parent / "scripts"
 WORKLOADS = Path(__file__).parents[1] / "experiments" / "workloads"
@@ -34,7 +34,7 @@ def _quiet_machine(monkeypatch):
     """Searches find no load: what else runs on this machine must not show up in their output."""
 
     def of_machine(_environ):
-        readings = (Snapshot(t_s=n * SAMPLE_S) for n in itertools.count())
+        readings = (LoadSnapshot(t_s=n * SAMPLE_S) for n in itertools.count())
         return LoadCheck(read=lambda _: next(readings), sleep=lambda _: None)
 
     monkeypatch.setattr(LoadCheck, "of_machine", of_machine)

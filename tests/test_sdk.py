@@ -8,9 +8,9 @@ from trial_kit import LONG, SHORT, runner
 
 import autotune
 from autotune import sdk
-from autotune.launch.result.host_samples import Outside
+from autotune.launch.result.host_samples import HostSamples
 from autotune.launch.result.measure import measure
-from autotune.launch.result.process_reports import Told
+from autotune.launch.result.process_reports import ProcessReports
 from autotune.model.change import Change, Keyword
 from autotune.model.measurement import Measurement
 
@@ -58,10 +58,10 @@ def run(tmp_path):
 
 
 def measured(ran):
-    told = Told()
+    told = ProcessReports()
     for event in ran.events:
         told.take(event)
-    found = measure(ran.closed, told, Outside(start_ns=ran.rows[0].t_ns))
+    found = measure(ran.closed, told, HostSamples(start_ns=ran.rows[0].t_ns))
     assert isinstance(found, Measurement), found
     return found
 

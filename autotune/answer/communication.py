@@ -26,7 +26,7 @@ WORTH: Final = 1.03
 
 def silent_runs(study: Study) -> Sequence[Trial]:
     """Return the runs without communication that were asked for, whatever became of them."""
-    return [t for t in study.trials if t.stage is Stage.WHY and t.fidelity.probe == NO_COMMUNICATION]
+    return [t for t in study.trials if t.stage is Stage.DIAGNOSE and t.fidelity.probe == NO_COMMUNICATION]
 
 
 def communication_ratio(study: Study) -> float | None:

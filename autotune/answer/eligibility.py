@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.compare.bounds import fits, is_frugal
+from autotune.compare.bounds import fits, is_within_budget
 from autotune.compare.break_even import break_even
 from autotune.compare.comparison import spent_by_cycle
 from autotune.compare.control import against_itself, claim_bar
@@ -25,11 +25,11 @@ _FEWEST_SAVING_PAIRS = 3
 """Pairs required to claim an energy saving; unlike throughput, joules have no prior on their scatter."""
 
 
-def is_lawful(study: Study, compared: Comparison) -> bool:
+def is_eligible(study: Study, compared: Comparison) -> bool:
     """Return whether runs, loss, memory and compile time allow a recommendation."""
     if compared.config in broken(study):
         return False
-    if not fits(study, compared.peak_bytes) or not is_frugal(study, compared.config):
+    if not fits(study, compared.peak_bytes) or not is_within_budget(study, compared.config):
         return False
     if _late(study, compared):
         return False
@@ -64,7 +64,7 @@ def why_not(study: Study, compared: Comparison, bar: float) -> str:
         return broke
     if not fits(study, compared.peak_bytes):
         return "it needs more memory than allowed"
-    if not is_frugal(study, compared.config):
+    if not is_within_budget(study, compared.config):
         return "it takes more energy per sample than wanted, or none was counted for it"
     if late := _late(study, compared):
         return late

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from autotune.answer.answer import SearchOutcome
-from autotune.answer.eligibility import is_lawful, saves, why_not
+from autotune.answer.eligibility import is_eligible, saves, why_not
 from autotune.compare.alpha_spending import FEWEST_PAIRS
 from autotune.compare.amortised_rate import amortised, baseline_runs, mean_rate, rate_unit
 from autotune.compare.bounds import largest_peak_bytes
@@ -61,7 +61,7 @@ _SPARE: Final = 1.25
 """Factor on time for start-up and scheduling between runs."""
 _ENDING_S: Final = 30.0
 """Time for the end of a search: report, MLflow, clean-up."""
-_SCREENING: Final = (Stage.BASELINE, Stage.START, Stage.REFINE, Stage.SENTINEL)
+_SCREENING: Final = (Stage.BASELINE, Stage.INITIAL, Stage.REFINE, Stage.DRIFT_CHECK)
 _UNJUDGED: Final = LossVerdict(level=0, verdict="unclear")
 _BASE: Final = Config()
 
@@ -293,7 +293,7 @@ def _may_be_picked(study: Study, c: Comparison) -> bool:
     loss = c.loss
     if loss.verdict == "unclear" and not loss.rule and loss_traces(study, _BASE):
         c = replace(c, loss=replace(loss, verdict="pass"))
-    return is_lawful(study, c)
+    return is_eligible(study, c)
 
 
 def _likely(study: Study, waiting: Sequence[_Reading]) -> Comparison | None:

@@ -10,7 +10,7 @@ from autotune.answer.answer import Answer, Recommendation, SearchOutcome
 from autotune.answer.caveats import caveats, seen_from_outside
 from autotune.answer.ceilings import hopeless
 from autotune.answer.closest import closest
-from autotune.answer.eligibility import is_lawful, saves
+from autotune.answer.eligibility import is_eligible, saves
 from autotune.answer.front import front_members
 from autotune.answer.outcome import candidate_text, conclude
 from autotune.answer.reasons import closest_text, reasons_for, sentence
@@ -71,7 +71,7 @@ def answer(study: Study, *, score: Callable[[Measurement], float] | None = None)
     identical = control(study)
     bar = claim_bar(identical)
     base = _baseline_pick(study, runs)
-    winners = [c for c in compared if c.wins and c.speedup.low > bar and is_lawful(study, c)]
+    winners = [c for c in compared if c.wins and c.speedup.low > bar and is_eligible(study, c)]
     winners = [c for c in winners if saves(study, c)]
 
     def choose(pool: Sequence[Comparison]) -> Comparison | None:
@@ -85,9 +85,9 @@ def answer(study: Study, *, score: Callable[[Measurement], float] | None = None)
     whole = ablated(study)
     if whole is not None and all(c.config != whole for c in winners):
         winners = [c for c in winners if c.config not in late_members(study)]
-    tame = [c for c in winners if c.effect is not Effect.TRAINING]
-    safe = choose([c for c in tame if c.effect is Effect.EXACT])
-    best = choose(tame)
+    training_preserving = [c for c in winners if c.effect is not Effect.TRAINING]
+    safe = choose([c for c in training_preserving if c.effect is Effect.EXACT])
+    best = choose(training_preserving)
     fastest = fastest_training(winners, best)
     picks = {
         "safe": _recommend(study, "safe", safe) if safe else replace(base, pick="safe"),

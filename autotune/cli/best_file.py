@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autotune.export.best_config import BestConfig, PickPart
-    from autotune.inspection.command import Command
+    from autotune.inspection.command_line import Command
     from autotune.model.change import Change
     from autotune.model.config import Value
     from autotune.model.study import Study
@@ -142,7 +142,7 @@ class BestFile:
             UsageError: Nothing is typed, and the file's own command is none that this account has searched
                 and starts more than a script beside it.
         """
-        from autotune.inspection.command import read_command
+        from autotune.inspection.command_line import read_command
 
         if words:
             return read_command(words, python=python)
@@ -197,7 +197,7 @@ class BestFile:
             return None
 
     def _read(self, args: Sequence[str], python: str) -> Command:
-        from autotune.inspection.command import read_command
+        from autotune.inspection.command_line import read_command
         from autotune.text.redact import restore
 
         part = self.best.study

@@ -85,7 +85,7 @@ class Keys:
         return f"/{self.place}/{self.codes[number]}"
 
 
-class Gate:
+class CookieGate:
     """An ASGI application that passes on requests with the cookie of this start and refuses all others.
 
     Args:

@@ -260,12 +260,12 @@ class _Warnings(logging.Handler):
                 text += f": {first_line(error)}"
                 if os.environ.get("AUTOTUNE_DEBUG"):
                     text += "\n" + "".join(traceback.format_exception(error))
-            from autotune.report.terminal.async_writer import Outlet
+            from autotune.report.terminal.async_writer import AsyncWriter
             from autotune.report.terminal.live_view import say_above
 
             told = f"{record.levelname.lower()}: {redact(text, free=True)}"
             if not say_above(told):
-                Outlet.of(sys.stderr).put(f"{told}\n")
+                AsyncWriter.of(sys.stderr).put(f"{told}\n")
         except Exception:  # noqa: BLE001 (the stream may be closed; nothing is lost)
             return
 

@@ -17,7 +17,7 @@ def main() -> None:
     """Serve on the listening socket whose descriptor is the only argument, until a signal ends it."""
     import uvicorn
 
-    from autotune.cli.gate import Gate, Keys
+    from autotune.cli.gate import CookieGate, Keys
     from autotune.report.mlflow.recorder import server_app
     from autotune.store.paths import own_store
 
@@ -27,7 +27,7 @@ def main() -> None:
     report = os.environ.pop(REPORT, "")
     # A header that says where a request came from is no proof of it.
     config = uvicorn.Config(
-        Gate(server_app(uri, own_store(uri)), keys, report=Path(report) if report else None),
+        CookieGate(server_app(uri, own_store(uri)), keys, report=Path(report) if report else None),
         log_level="warning",
         access_log=False,
         proxy_headers=False,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
+class OpenStudy:
     """A study on disk and what it answers as of now.
 
     Args:
@@ -27,7 +27,7 @@ class Opened:
     path: Path
 
 
-def open_study(path: Path) -> Opened:
+def open_study(path: Path) -> OpenStudy:
     """Fold the journal of the study in this directory.
 
     Raises:
@@ -45,10 +45,10 @@ def open_study(path: Path) -> Opened:
     finally:
         journal.close()
     is_measured = any(trial.measurement is not None for trial in study.baseline)
-    return Opened(study=study, answer=answer(study) if is_measured else None, path=path)
+    return OpenStudy(study=study, answer=answer(study) if is_measured else None, path=path)
 
 
-def open_search(name: str | None) -> Opened:
+def open_search(name: str | None) -> OpenStudy:
     """The search of that name, or the newest one.
 
     Raises:
@@ -66,7 +66,7 @@ def open_search(name: str | None) -> Opened:
     return opened
 
 
-def own_file(opened: Opened) -> str:
+def own_file(opened: OpenStudy) -> str:
     """The best.yaml with the picks of this study, where the user put it or as it was kept; else empty.
 
     A later search may have taken the place of the first.
@@ -86,7 +86,7 @@ def own_file(opened: Opened) -> str:
     return ""
 
 
-def named_file(opened: Opened) -> str:
+def named_file(opened: OpenStudy) -> str:
     """The same for a command; where there is none, the place where one would be this study's."""
     from pathlib import Path
 

@@ -24,7 +24,7 @@ from autotune.errors import (
     UsageError,
     notes_of,
 )
-from autotune.report.terminal.async_writer import EXIT_S, Outlet
+from autotune.report.terminal.async_writer import EXIT_S, AsyncWriter
 from autotune.shortage import shortage
 from autotune.text.redact import redact, redact_args, redact_data
 
@@ -51,7 +51,7 @@ def print_json(data: dict[str, Any], *, line: bool = False) -> None:
         # Behind the events, which may wait for a reader. One who has gone reads no result, and the exit code
         # is for whoever started us.
         with suppress(BrokenPipeError):
-            Outlet.of(sys.stdout).last(text + "\n")
+            AsyncWriter.of(sys.stdout).last(text + "\n")
     else:
         sys.stdout.write(text + "\n")
 
@@ -80,7 +80,7 @@ def say_error(error: AutotuneError) -> None:
     """An error for people, on stderr, behind what stands there already."""
     told = [("error", error.message), *(("note", note) for note in notes_of(error))]
     told += [("hint", error.hint)] if error.hint else []
-    stderr = Outlet.of(sys.stderr)
+    stderr = AsyncWriter.of(sys.stderr)
     stderr.put("".join(f"{what}: {_told_text(text)}\n" for what, text in told))
     # Who ends this process by force does so right behind it.
     stderr.drain(EXIT_S)
@@ -265,7 +265,7 @@ def _course_lines(spec: StudySpec) -> list[str]:
     refining = "the most promising ones" if spec.sampler == PLANNER else f"draws of {spec.sampler}"
     words = {
         Stage.BASELINE: f"your unchanged script ({plural(known.baselines, 'run')})",
-        Stage.START: "start points and single changes",
+        Stage.INITIAL: "start points and single changes",
         Stage.REFINE: refining,
         Stage.CONFIRM: "confirmation in pairs",
         Stage.ABLATE: "ablation of the winner if time allows",

@@ -63,7 +63,7 @@ def with_typed_interpreter(argv: Sequence[str]) -> list[str]:
     at = words.index("--")
     if any(word == "--python" or word.startswith(("--python=", "--script")) for word in words[:at]):
         return words
-    from autotune.inspection.command import names_interpreter
+    from autotune.inspection.command_line import names_interpreter
 
     return [words[0], "--python", "", *words[1:]] if names_interpreter(words[at + 1 :]) else words
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from autotune.model.study import Study
     from autotune.model.trial import Trial
 
-_SCREENING = (Stage.BASELINE, Stage.START, Stage.REFINE, Stage.SENTINEL)
+_SCREENING = (Stage.BASELINE, Stage.INITIAL, Stage.REFINE, Stage.DRIFT_CHECK)
 _IN_CYCLES = (Stage.CONFIRM, Stage.ABLATE)
 
 
@@ -53,29 +53,29 @@ def _runs_of(study: Study, stages: Sequence[Stage]) -> dict[Config, list[float]]
     return rates
 
 
-def merits(study: Study) -> dict[Config, float]:
+def objective_values(study: Study) -> dict[Config, float]:
     """Return config -> objective value: `screened`, or samples per joule if energy is the objective."""
-    return {config: statistics.fmean(values) for config, values in merit_runs(study).items()}
+    return {config: statistics.fmean(values) for config, values in objective_runs(study).items()}
 
 
-def merit_runs(study: Study) -> dict[Config, tuple[float, ...]]:
-    """Return config -> the runs behind `merits`, in the order in which they were requested."""
+def objective_runs(study: Study) -> dict[Config, tuple[float, ...]]:
+    """Return config -> the runs behind `objective_values`, in the order in which they were requested."""
     found: dict[Config, list[float]] = {}
-    for trial, value in merits_by_trial(study):
+    for trial, value in objective_values_by_trial(study):
         found.setdefault(trial.config, []).append(value)
     return {config: tuple(values) for config, values in found.items()}
 
 
-def all_merit_runs(study: Study) -> tuple[dict[Config, tuple[float, ...]], ...]:
-    """Return `merit_runs` of screening, and those of confirmation and ablation."""
+def all_objective_runs(study: Study) -> tuple[dict[Config, tuple[float, ...]], ...]:
+    """Return `objective_runs` of screening, and those of confirmation and ablation."""
     found: tuple[dict[Config, tuple[float, ...]], ...] = ({}, {})
-    for trial, value in merits_by_trial(study, in_cycles=True):
+    for trial, value in objective_values_by_trial(study, in_cycles=True):
         runs = found[trial.stage in _IN_CYCLES]
         runs[trial.config] = (*runs.get(trial.config, ()), value)
     return found
 
 
-def merits_by_trial(study: Study, *, in_cycles: bool = False) -> list[tuple[Trial, float]]:
+def objective_values_by_trial(study: Study, *, in_cycles: bool = False) -> list[tuple[Trial, float]]:
     """Return the objective value of each measured run, in the order in which they were requested.
 
     A disturbed screening run is left out once its config has an undisturbed one.
@@ -121,7 +121,7 @@ def _charged_once(study: Study, stages: Sequence[Stage]) -> list[tuple[Trial, fl
     return charged
 
 
-def merit(study: Study, measurement: Measurement) -> float:
+def objective_value(study: Study, measurement: Measurement) -> float:
     """Return the objective value of one run; 0 if its energy was not counted."""
     if study.spec.objective != ENERGY:
         return amortised(study, measurement)

@@ -33,7 +33,7 @@ def fits(study: Study, peak_bytes: int | None) -> bool:
     return peak_bytes is None or all(peak_bytes <= bound * _MEMORY_SLACK for bound in bounds)
 
 
-def is_frugal(study: Study, config: Config) -> bool:
+def is_within_budget(study: Study, config: Config) -> bool:
     """Return whether a config is within the energy bounds; an uncounted config is not."""
     bounds = [c.at_most for c in study.spec.constraints if c.metric == "joules_per_sample"]
     if not bounds:

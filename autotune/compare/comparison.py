@@ -19,7 +19,7 @@ from autotune.loss.loss_guard import LossVerdict
 from autotune.loss.non_inferiority import USUAL_RUNS
 from autotune.model.config import Config
 from autotune.model.effect import Effect
-from autotune.model.identity_cache import Memo, study_key
+from autotune.model.identity_cache import IdentityCache, study_key
 from autotune.model.measurement import Estimate
 from autotune.model.objective import ENERGY
 from autotune.model.study import Study
@@ -27,7 +27,7 @@ from autotune.model.trial import Stage, Trial
 from autotune.statistics.spread import LEAST_SPREAD, TAU_SHARE, pooled_spread, successive
 
 _BASE = Config()
-_COMPARED: Memo[tuple[Comparison, ...]] = Memo()
+_COMPARED: IdentityCache[tuple[Comparison, ...]] = IdentityCache()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from autotune.compare.amortised_rate import amortised, merits, screened
+from autotune.compare.amortised_rate import amortised, objective_values, screened
 from autotune.compare.bounds import fits, largest_peak_bytes
 from autotune.compare.failed_configs import broken
 from autotune.compare.loss_verdicts import loss_traces, trace_steps
@@ -52,7 +52,7 @@ def finalists(
         simpler: What becomes of the simpler one that is as fast: it is confirmed beside the first, takes
             the place of each before any pair was run, or is left to the caller.
     """
-    ranked = merits(study) if rates is None else rates
+    ranked = objective_values(study) if rates is None else rates
     base = ranked.get(Config())
     if base is None or study.space is None:
         return ()
@@ -65,19 +65,19 @@ def finalists(
     }
     noise = _screen_noise(study)
     pick = partial(_simplest, noise=noise if simpler == "instead" else 0.0)
-    tame = {c: r for c, r in fast.items() if space.effect(c) is not Effect.TRAINING}
-    exact = {c: r for c, r in tame.items() if space.effect(c) is Effect.EXACT}
+    training_preserving = {c: r for c, r in fast.items() if space.effect(c) is not Effect.TRAINING}
+    exact = {c: r for c, r in training_preserving.items() if space.effect(c) is Effect.EXACT}
     chosen: list[Config] = []
-    for pool in (tame, exact):
+    for pool in (training_preserving, exact):
         config = pick(pool)
         if config is not None and config not in chosen:
             chosen.append(config)
-    wild = {c: r for c, r in fast.items() if c not in tame}
+    wild = {c: r for c, r in fast.items() if c not in training_preserving}
     boldest = pick(wild)
     top = fast[chosen[0]] if chosen else base
     if boldest is not None and wild[boldest] > _FASTEST_AHEAD * top:
         chosen.append(boldest)
-    twin = _simplest(tame, noise) if simpler == "beside" else None
+    twin = _simplest(training_preserving, noise) if simpler == "beside" else None
     if twin is not None and twin not in chosen:
         chosen.append(twin)
     return tuple(chosen)
@@ -108,7 +108,7 @@ def fits_and_is_sane(study: Study, config: Config) -> bool:
         return False
     return all(
         finite_and_sane(t.measurement.loss).verdict != "fail"
-        for t in study.of(config, Stage.START, Stage.REFINE)
+        for t in study.of(config, Stage.INITIAL, Stage.REFINE)
         if t.measurement
     )
 

@@ -48,11 +48,11 @@ def loss_verdict(study: Study, config: Config) -> LossVerdict:
         bad = next((v for v in seen if v.verdict == "fail"), None)
         return bad or LossVerdict(level=0, verdict="unclear", reason="The script shows no loss.")
     effect = space.effect(config) if space is not None else Effect.TRAINING
-    redeals = space.redeals(config) if space is not None else True
+    changes_rng_streams = space.changes_rng_streams(config) if space is not None else True
     verdict = judge(
         candidate,
         baseline,
-        redeals=redeals,
+        changes_rng_streams=changes_rng_streams,
         effective_batch=own_batch(study),
         most_runs=len(candidate) + cycles_left(study),
     )

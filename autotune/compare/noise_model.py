@@ -44,7 +44,7 @@ screening was disturbed, not the confirmation."""
 
 _FEWEST_TO_DROP: Final = 3
 """Pairs below which a small scatter may be luck, so that no source is dropped for being larger."""
-_SCREENING: Final = (Stage.BASELINE, Stage.START, Stage.REFINE, Stage.SENTINEL)
+_SCREENING: Final = (Stage.BASELINE, Stage.INITIAL, Stage.REFINE, Stage.DRIFT_CHECK)
 _BASE: Final = Config()
 
 

@@ -20,12 +20,12 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from autotune.compare.amortised_rate import merit
+from autotune.compare.amortised_rate import objective_value
 from autotune.compare.disturbances import NEIGHBOUR
 from autotune.compare.rounds import in_own_unit
 from autotune.model.config import Config, Value
 from autotune.model.history_record import Earlier, Fingerprint
-from autotune.model.identity_cache import Memo, study_key
+from autotune.model.identity_cache import IdentityCache, study_key
 from autotune.model.trial import Family, Stage
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ _MOST_FIRST: Final = 48
 _OTHER_MODEL_SD: Final = 0.35
 _OURS: Final = ("ray", "optuna", "mlflow")
 _WHOLE: Final = ("script", "args", "versions", "modules", "data")
-_SCREENED: Final = (Stage.BASELINE, Stage.START, Stage.REFINE, Stage.SENTINEL)
+_SCREENED: Final = (Stage.BASELINE, Stage.INITIAL, Stage.REFINE, Stage.DRIFT_CHECK)
 
 
 class Kinship(Enum):
@@ -75,7 +75,7 @@ _SD: Final = {Kinship.SAME: 0.04, Kinship.CHANGED: 0.12, Kinship.ALIKE: 0.20}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class InitialConfig:
     """A config worth trying first, and why."""
 
     config: Config
@@ -111,7 +111,7 @@ class Beliefs:
         told: Sentences for people, in the order in which they became true.
     """
 
-    starts: tuple[Start, ...] = ()
+    starts: tuple[InitialConfig, ...] = ()
     first: tuple[Foretold, ...] = ()
     trusted: frozenset[Config] = frozenset()
     compile_s: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -120,7 +120,7 @@ class Beliefs:
 
 
 NOTHING: Final = Beliefs()
-_BELIEFS: Memo[Beliefs] = Memo()
+_BELIEFS: IdentityCache[Beliefs] = IdentityCache()
 
 
 # What studies share ------------------------------------------------------------------------------
@@ -278,8 +278,8 @@ def _believed(study: Study, transfer: Transfer, space: SearchSpace) -> Beliefs:
     )
 
 
-def _starts(own: Sequence[_Kin], space: SearchSpace) -> tuple[Start, ...]:
-    found: dict[Config, Start] = {}
+def _starts(own: Sequence[_Kin], space: SearchSpace) -> tuple[InitialConfig, ...]:
+    found: dict[Config, InitialConfig] = {}
     for kin in own:
         for read in kin.earlier.starts:
             config = _in(space, read.config)
@@ -290,7 +290,7 @@ def _starts(own: Sequence[_Kin], space: SearchSpace) -> tuple[Start, ...]:
                 f"Confirmed in an earlier study of this script{as_it_was}, {kin.earlier.label}: "
                 f"{math.exp(read.log):.2f} times your script there."
             )
-            found[config] = Start(config=config, reason=reason)
+            found[config] = InitialConfig(config=config, reason=reason)
     return tuple(found.values())[:_MOST_STARTS]
 
 
@@ -335,7 +335,7 @@ def _runs(study: Study) -> Iterator[tuple[Config, float | None]]:
     own: list[float] = []
     for trial in told:
         if trial.measurement is not None:
-            rate = merit(study, trial.measurement) if trial.number in rated else 0.0
+            rate = objective_value(study, trial.measurement) if trial.number in rated else 0.0
             if rate > 0.0 and trial.config.is_baseline:
                 own.append(rate)
             elif rate > 0.0 and own and not SPOILED & set(trial.measurement.contamination.flags):

@@ -45,7 +45,7 @@ __all__ = [
     "AUTO",
     "AUTO_SPACE",
     "SCHEMA",
-    "Found",
+    "FoundSpace",
     "Range",
     "SpaceFile",
     "built_in",
@@ -68,7 +68,7 @@ _RULED: Final = "effective_batch"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundSpace:
     """A search space file that exists."""
 
     name: str
@@ -185,12 +185,12 @@ def problems(name_or_path: str, *, cwd: str) -> list[UsageError]:
     return space.problems
 
 
-def find_spaces(*, cwd: str) -> tuple[Found, ...]:
+def find_spaces(*, cwd: str) -> tuple[FoundSpace, ...]:
     """Every space that a name reaches from here; a nearer one hides a farther one of its name."""
-    found: dict[str, Found] = {}
+    found: dict[str, FoundSpace] = {}
     for folder, origin in _folders(cwd):
         for path in filter(Path.is_file, sorted(folder.glob("*.yaml"))):
-            found.setdefault(path.stem, Found(path.stem, path, origin))
+            found.setdefault(path.stem, FoundSpace(path.stem, path, origin))
     return tuple(found.values())
 
 
@@ -404,7 +404,7 @@ def _check_allowed(space: _Space, name: str) -> None:
 def _check_rivals(request: SpaceRequest, space: _Space) -> None:
     """Two knobs that pull at one option or variable would undo each other."""
     varied = {*request.knobs, *request.fixed}
-    varied |= {b for name in varied if name in builtin() for b in builtin()[name].brings}
+    varied |= {b for name in varied if name in builtin() for b in builtin()[name].requires}
     mine = [spec for spec in request.declared if spec.name in varied]
     for place, spec in enumerate(mine):
         where = space.places.get(spec.name, space.source)

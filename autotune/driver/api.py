@@ -28,7 +28,7 @@ from autotune.errors import (
     StoreError,
     UsageError,
 )
-from autotune.inspection.command import Command, read_command
+from autotune.inspection.command_line import Command, read_command
 
 if TYPE_CHECKING:
     from autotune.answer.answer import Answer, Recommendation

@@ -23,7 +23,7 @@ from autotune.driver.signals import polite_ending
 from autotune.driver.spec import redirected_stdin, version
 from autotune.errors import AutotuneError, UsageError
 from autotune.inspection import host as machine
-from autotune.inspection.command import verify
+from autotune.inspection.command_line import verify
 from autotune.inspection.interpreter import interpreter
 from autotune.inspection.script import script_facts
 from autotune.knobs.registry import builtin
@@ -33,13 +33,13 @@ from autotune.model.config import Config
 from autotune.model.facts import Facts
 from autotune.model.study import Budget, SpaceRequest, Study, StudySpec
 from autotune.model.trial import Failure, FailureKind, Fidelity, Stage, Trial, TrialState
-from autotune.space.environment import user_environment
+from autotune.space.training_environment import user_environment
 from autotune.store.journal import locked
 from autotune.store.paths import make_study_dir, new_id
 
 if TYPE_CHECKING:
-    from autotune.inspection.command import Command
-    from autotune.launch.runner import Ended
+    from autotune.inspection.command_line import Command
+    from autotune.launch.runner import TrialResult
     from autotune.model.facts import HostFacts
     from autotune.model.measurement import Measurement
 
@@ -56,7 +56,7 @@ _ENOUGH: Final = (FailureKind.WARMUP_SHORT, FailureKind.TIMEOUT_TOTAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looked:
+class InspectRun:
     """What is known of a script.
 
     Args:
@@ -77,10 +77,11 @@ class Looked:
     problem: AutotuneError | None = None
 
 
-def look(command: Command, *, limit_s: float, run: bool = True) -> Looked:
+def look(command: Command, *, limit_s: float, run: bool = True) -> InspectRun:
     """Read a script, and run it once for a moment with its writes kept off the user's files.
 
-    Whatever keeps the run from its first steps is told as `Looked.problem`, beside all that is known without.
+    Whatever keeps the run from its first steps is told as `InspectRun.problem`, beside all that is known
+    without.
 
     Args:
         command: How the user starts it.
@@ -97,7 +98,7 @@ def look(command: Command, *, limit_s: float, run: bool = True) -> Looked:
         )
     facts = Facts(host=machine.host_facts(), script=script_facts(command.inspected, command.args))
     spec = _spec(command, limit_s)
-    known = Looked(facts=facts, space=_space(Study(spec=spec, facts=facts)))
+    known = InspectRun(facts=facts, space=_space(Study(spec=spec, facts=facts)))
     if not run:
         return known
     try:
@@ -111,9 +112,9 @@ def look(command: Command, *, limit_s: float, run: bool = True) -> Looked:
     return _looked(spec, replace(facts, run=ended.facts), ended, stopped)
 
 
-def _looked(spec: StudySpec, facts: Facts, ended: Ended, stopped: str) -> Looked:
+def _looked(spec: StudySpec, facts: Facts, ended: TrialResult, stopped: str) -> InspectRun:
     outcome = ended.outcome
-    trial = replace(_baseline(spec.budget.seconds), state=TrialState.TOLD, outcome=outcome)
+    trial = replace(_baseline(spec.budget.seconds), state=TrialState.FINISHED, outcome=outcome)
     study = Study(spec=spec, facts=facts, trials=(trial,), stopped=stopped)
     notes, problem = ended.notes, None
     if isinstance(outcome, Failure):
@@ -122,7 +123,7 @@ def _looked(spec: StudySpec, facts: Facts, ended: Ended, stopped: str) -> Looked
             notes = (*notes, f"no rate could be measured: {outcome.message}")
         else:
             problem = _problem(study, outcome)
-    return Looked(
+    return InspectRun(
         facts=facts,
         space=_space(study),
         measured=trial.measurement,
@@ -160,7 +161,7 @@ def _problem(study: Study, failure: Failure) -> AutotuneError:
     return error
 
 
-def _run(spec: StudySpec, facts: Facts, limit_s: float) -> tuple[Ended, str]:
+def _run(spec: StudySpec, facts: Facts, limit_s: float) -> tuple[TrialResult, str]:
     """The end of one run, and how it was stopped where somebody did.
 
     Raises:

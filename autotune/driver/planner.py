@@ -13,7 +13,7 @@ from autotune.model.trial import Assignment, Failure, FailureKind, Segment
 from autotune.search.fork_eligibility import start_of
 from autotune.space.build_space import build_space
 from autotune.space.choose_delivery import Dead, choose
-from autotune.space.command import build_launch, with_flags
+from autotune.space.launch_command import build_launch, with_flags
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

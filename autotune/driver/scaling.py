@@ -34,7 +34,7 @@ from autotune.model.space import Dimension, SearchSpace
 from autotune.model.study import SCALE, Budget, SpaceRequest, StudySpec
 from autotune.model.wire import from_wire, to_wire
 from autotune.search.confirmation.scaling_rounds import ScalingRounds
-from autotune.space.environment import user_environment
+from autotune.space.training_environment import user_environment
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
 from autotune.store.paths import JOURNAL_FILE, new_id
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autotune.driver.planner import Dead
-    from autotune.inspection.command import Command
+    from autotune.inspection.command_line import Command
     from autotune.launch.runner import Runner
     from autotune.model.change import Change, Refusal
     from autotune.model.config import Config
@@ -103,7 +103,7 @@ class ScalePlanner(Planner):
         """The number of processes alone. Ratios of rates are asked for, so no loss is compared."""
         counts = self._question.counts
         dimension = Dimension(
-            knob=PROCESSES, values=counts[1:], own=counts[0], effect=Effect.EXACT, redeals=False
+            knob=PROCESSES, values=counts[1:], own=counts[0], effect=Effect.EXACT, changes_rng_streams=False
         )
         return SearchSpace(dimensions={PROCESSES: dimension} if len(counts) > 1 else {}), {}
 

@@ -24,7 +24,7 @@ from autotune.driver.spec import JOB_END, MIN_BUDGET_S
 from autotune.errors import BackendError, DiskFull
 from autotune.knobs.registry import knobs_for
 from autotune.launch.deadline import whole_deadline_s
-from autotune.launch.runner import NOT_BEGUN, REMEDY, Ended, is_of_cold_starts, said_of_cold_starts
+from autotune.launch.runner import NOT_BEGUN, REMEDY, TrialResult, cold_start_note, is_of_cold_starts
 from autotune.loss.effective_batch_check import unlike_step
 from autotune.model.change import Env
 from autotune.model.machine_load import news, warning
@@ -37,7 +37,7 @@ from autotune.model.trial import (
     Family,
     Measurement,
     Stage,
-    Start,
+    StartMode,
     StartPolicy,
     Trial,
     TrialState,
@@ -251,7 +251,7 @@ class Session:
                     planned = replace(planned, patience_s=max(0.0, spare_s))
                     self._running[uid] = planned
                     return planned
-                self._close(trial, Ended(trial=trial.number, outcome=planned, seconds=0.0))
+                self._close(trial, TrialResult(trial=trial.number, outcome=planned, seconds=0.0))
             return None
 
     def start(self, assignment: Assignment) -> None:
@@ -270,7 +270,7 @@ class Session:
             self._study = self._study.with_trial(replace(trial, state=TrialState.RUNNING))
             self._tell_listeners(lambda listener: listener.trial_started(self.study, trial))
 
-    def tell(self, uid: str, ended: Ended) -> None:
+    def tell(self, uid: str, ended: TrialResult) -> None:
         """One trial of a running assignment has ended; idempotent, a late answer is only noted.
 
         Raises:
@@ -291,13 +291,13 @@ class Session:
                 unlike = unlike_step(self._study, trial, ended.facts)
                 ended = ended if unlike is None else replace(ended, outcome=unlike)
             # What only explains is not waited for: the answer stands without it.
-            if _never_began(ended.outcome) and trial.stage is not Stage.WHY:
+            if _never_began(ended.outcome) and trial.stage is not Stage.DIAGNOSE:
                 self._refuse_to_go_on(trial, ended.outcome)
             # A trial that ran meanwhile may have read either version.
             changed = self._is_another_script()
             reason = changed or self._repeat_reason(trial, ended)
             if reason:
-                if ended.start is Start.FORK and _is_its_own(ended.outcome):
+                if ended.start is StartMode.FORK and _is_its_own(ended.outcome):
                     self._forked.add(trial.number)
                 self._requeue(trial, reason, has_ended=True)
                 return
@@ -315,7 +315,7 @@ class Session:
             if assignment is None:
                 return
             failure = Failure(kind=FailureKind.INFRA_LOST, message=message)
-            self.tell(uid, Ended(trial=assignment.trial, outcome=failure, seconds=0.0))
+            self.tell(uid, TrialResult(trial=assignment.trial, outcome=failure, seconds=0.0))
 
     # -- ending -------------------------------------------------------------------------------
 
@@ -352,7 +352,9 @@ class Session:
             return trial
         if (found := self._load.since_last()) is not None:
             self._name_culprits(self._with_searches(found))
-        measured = [t for t in self._study.trials if t.state is TrialState.TOLD and t.stage is not Stage.WHY]
+        measured = [
+            t for t in self._study.trials if t.state is TrialState.FINISHED and t.stage is not Stage.DIAGNOSE
+        ]
         begins = trial.stage is Stage.CONFIRM and bool(measured) and measured[-1].stage not in _PAIRED
         if not begins or not self._study.spec.wait_for_quiet_s:
             return trial
@@ -470,12 +472,12 @@ class Session:
         if not wants_forks(self._study, trial) or isinstance(planned, Failure):
             return planned
         if self._cold_because:
-            self._say_once([said_of_cold_starts(self._cold_because)])
+            self._say_once([cold_start_note(self._cold_because)])
         elif reason := refusal(self._study):
-            self._say_once(self._worth_saying([said_of_cold_starts(reason)]))
-        return replace(planned, start=Start.COLD) if self._cold_because else planned
+            self._say_once(self._worth_saying([cold_start_note(reason)]))
+        return replace(planned, start=StartMode.COLD) if self._cold_because else planned
 
-    def _doubt_forks(self, trial: Trial, ended: Ended) -> None:
+    def _doubt_forks(self, trial: Trial, ended: TrialResult) -> None:
         """What failed when it was forked and works when it is started anew, failed for being forked."""
         if trial.number in self._forked and isinstance(ended.outcome, Measurement) and not self._cold_because:
             self._cold_because = f"trial {trial.number} failed when forked and ran in a new interpreter"
@@ -526,10 +528,10 @@ class Session:
                 # Cut short it would count as a failure of its config; left open, a resume runs it.
                 self.stop("finished")
                 return None
-            return clipped(replace(again, state=TrialState.ASKED), left - KILL_S)
+            return clipped(replace(again, state=TrialState.WAITING), left - KILL_S)
         proposal = self._strategy.ask(self._study, left - KILL_S)
         is_waiting = proposal is None and bool(self._study.open_trials)
-        if not is_waiting and (proposal is None or proposal.stage is not Stage.WHY):
+        if not is_waiting and (proposal is None or proposal.stage is not Stage.DIAGNOSE):
             is_over = proposal is None or proposal.stage in _PAIRED
             # Where no finalist wins, screening goes on; then it ends for another reason.
             because = self._study.because if is_over else ""
@@ -565,10 +567,10 @@ class Session:
     def _trial(self, number: int) -> Trial:
         return next(t for t in self._study.trials if t.number == number)
 
-    def _close(self, trial: Trial, ended: Ended, *, command: str = "") -> None:
+    def _close(self, trial: Trial, ended: TrialResult, *, command: str = "") -> None:
         told = replace(
             trial,
-            state=TrialState.TOLD,
+            state=TrialState.FINISHED,
             outcome=ended.outcome,
             seconds=ended.seconds,
             finished_s=self.elapsed_s,
@@ -656,10 +658,10 @@ class Session:
         if not any(t.measurement for t in self._study.baseline):
             self.stop("disk" if trial.failure.kind is FailureKind.DISK else "no_baseline")
 
-    def _repeat_reason(self, trial: Trial, ended: Ended) -> str:
-        if trial.stage is Stage.WHY:
+    def _repeat_reason(self, trial: Trial, ended: TrialResult) -> str:
+        if trial.stage is Stage.DIAGNOSE:
             return ""  # it explains, and nothing waits for it
-        if ended.start is Start.FORK and (found := mismatch(self._study, ended.facts)):
+        if ended.start is StartMode.FORK and (found := mismatch(self._study, ended.facts)):
             self._cold_because = self._cold_because or f"trial {trial.number} was forked, and {found}"
             if not self._stopping:
                 return f"started anew: forked, {found}"
@@ -668,7 +670,7 @@ class Session:
         failure = ended.outcome
         if self._stopping:
             return f"the search stopped: {self._stopping}" if self._ended_with_the_search(failure) else ""
-        if ended.start is Start.FORK and failure.kind.family not in (Family.OOM, Family.CANCELLED):
+        if ended.start is StartMode.FORK and failure.kind.family not in (Family.OOM, Family.CANCELLED):
             return f"started in a new interpreter, as it failed when forked: {failure.message}"
         # A run that was measured and set aside was no failure.
         if trial.attempt - self._crowded[trial.number] > failure.kind.repeats:
@@ -709,7 +711,7 @@ class Session:
         crowded = crowds(self._study)(_foreign_cores(measured))
         return crowded or not OTHERS.isdisjoint(measured.contamination.flags)
 
-    def _marked(self, ended: Ended) -> Ended:
+    def _marked(self, ended: TrialResult) -> TrialResult:
         """With a mark where a neighbour disturbed it, and no repeat of it is to come."""
         measured = ended.outcome
         if not isinstance(measured, Measurement) or not crowds(self._study)(_foreign_cores(measured)):
@@ -718,7 +720,7 @@ class Session:
         marked = replace(seen, flags=tuple(dict.fromkeys((*seen.flags, NEIGHBOUR))))
         return replace(ended, outcome=replace(measured, contamination=marked))
 
-    def _dead_flag(self, trial: Trial, ended: Ended) -> str:
+    def _dead_flag(self, trial: Trial, ended: TrialResult) -> str:
         """The knob whose option of the script did not act although another way is open, or ""."""
         facts, failure = self._study.facts, ended.outcome
         if (
@@ -728,7 +730,7 @@ class Session:
         ):
             return ""
         knob, how = str(failure.evidence.get("knob", "")), str(failure.evidence.get("how", ""))
-        if how != "flag" or self._stopping or trial.stage is Stage.WHY:
+        if how != "flag" or self._stopping or trial.stage is Stage.DIAGNOSE:
             return ""
         if measured_changes(self._study, trial.config) is not None:
             return ""  # it would go the same way again
@@ -768,7 +770,7 @@ class Session:
             f"{trial.number}/{trial.attempt}",
             {"number": trial.number, "attempt": trial.attempt, "reason": reason, **more},
         )
-        again = replace(trial, attempt=trial.attempt + 1, state=TrialState.ASKED)
+        again = replace(trial, attempt=trial.attempt + 1, state=TrialState.WAITING)
         self._study = self._study.with_trial(again)
         if not self._stopping:
             self._waiting.append(again)

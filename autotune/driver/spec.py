@@ -24,7 +24,7 @@ from autotune.search.samplers.registry import SAMPLERS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.inspection.command import Command
+    from autotune.inspection.command_line import Command
     from autotune.model.study import SpaceRequest, StudySpec
 
 log = logging.getLogger(__name__)
@@ -243,7 +243,7 @@ def objective(options: SearchOptions) -> str:
 
 def _uncounted() -> str:
     """Why no energy can be counted here; empty where it can."""
-    from autotune.devices.energy import Rapl
+    from autotune.devices.energy_counters import Rapl
     from autotune.devices.find import find_devices
 
     if any(device.energy_j() is not None for device in find_devices()):
@@ -269,8 +269,8 @@ def build_spec(command: Command, options: SearchOptions) -> StudySpec:
         BackendError: The command's interpreter is too old, or lacks PyTorch.
     """
     from autotune.config_files.presets import load_space
-    from autotune.inspection.command import verify
-    from autotune.inspection.constants import named_by_user
+    from autotune.inspection.command_line import verify
+    from autotune.inspection.module_constants import named_by_user
     from autotune.model.study import Budget, StudySpec
     from autotune.store.paths import new_id
 

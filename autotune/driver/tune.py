@@ -49,10 +49,10 @@ from autotune.errors import (
     notes_of,
 )
 from autotune.export.best_config import write_best
-from autotune.inspection.advice import advise
 from autotune.inspection.host import host_facts
 from autotune.inspection.interpreter import interpreter
 from autotune.inspection.script import script_facts
+from autotune.inspection.source_advice import advise
 from autotune.knobs.declared import own_values
 from autotune.knobs.registry import knobs_for
 from autotune.launch.devices.load_check import LoadCheck
@@ -67,7 +67,7 @@ from autotune.search.samplers.registry import strategy_for
 from autotune.shortage import shortage
 from autotune.space.build_space import build_space, not_here
 from autotune.space.choose_delivery import choose
-from autotune.space.environment import user_environment
+from autotune.space.training_environment import user_environment
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
 from autotune.store.outbox import SERVICE, rows_for

@@ -45,7 +45,7 @@ from autotune.model.study import SCRIPT_CHANGED, VERIFY, Budget, SpaceRequest, S
 from autotune.model.trial import FailureKind
 from autotune.model.wire import from_wire, to_wire
 from autotune.search.confirmation.verification import Verification
-from autotune.space.environment import user_environment
+from autotune.space.training_environment import user_environment
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
 from autotune.store.paths import JOURNAL_FILE, new_id
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from autotune.compare.comparison import Comparison
     from autotune.driver.planner import Dead
     from autotune.export.best_config import PickPart
-    from autotune.inspection.command import Command
+    from autotune.inspection.command_line import Command
     from autotune.launch.runner import Runner
     from autotune.model.change import Refusal
     from autotune.model.measurement import Estimate
@@ -71,7 +71,7 @@ _AGAIN: Final = "verify again: autotune verify best.yaml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class VerificationRequest:
     """What is verified.
 
     Args:
@@ -113,7 +113,7 @@ class Verified:
         study_dir: Where everything lies.
     """
 
-    asked: Asked
+    asked: VerificationRequest
     verdict: str
     because: str
     comparison: Comparison | None
@@ -153,8 +153,16 @@ class FixedPlanner(Planner):
         knob = self._knobs.get(change.knob)
         # A knob that the user had declared is known by the effect of the whole pick alone.
         effect = knob.effect_for(facts) if knob is not None else self._effect
-        redeals = knob.redeals(facts) if knob is not None else self._effect is not Effect.EXACT
-        return Dimension(knob=change.knob, values=(change.value,), own=None, effect=effect, redeals=redeals)
+        changes_rng_streams = (
+            knob.changes_rng_streams(facts) if knob is not None else self._effect is not Effect.EXACT
+        )
+        return Dimension(
+            knob=change.knob,
+            values=(change.value,),
+            own=None,
+            effect=effect,
+            changes_rng_streams=changes_rng_streams,
+        )
 
 
 def verify(
@@ -201,7 +209,7 @@ def verify(
         raise UsageError("this pick is the unchanged script: there is nothing to verify")
     clock = SystemClock()
     began_s = clock.now_s() - head_start_s
-    asked = Asked(
+    asked = VerificationRequest(
         pick=name, changes=tuple(changes), effect=Effect[pick.effect], pairs=pairs, at_least=at_least
     )
     spec = _spec(command, label, budget_s)
@@ -260,7 +268,7 @@ def read_verified(directory: Path) -> Verified:
     data = next((entry.data for entry in entries if entry.kind == "verifying"), None)
     if data is None:
         raise StoreError(f"{directory} does not contain what was verified")
-    asked: Asked = Asked(
+    asked: VerificationRequest = VerificationRequest(
         pick=str(data["pick"]),
         changes=from_wire(tuple[Change, ...], data["changes"]),
         effect=Effect[str(data["effect"])],
@@ -271,7 +279,7 @@ def read_verified(directory: Path) -> Verified:
     return _judged(asked, fold(entries, build=planner.space), directory)
 
 
-def _judged(asked: Asked, study: Study, home: Path) -> Verified:
+def _judged(asked: VerificationRequest, study: Study, home: Path) -> Verified:
     strategy = asked.strategy
     return Verified(
         asked=asked,
@@ -361,7 +369,7 @@ def facts_of(spec: StudySpec, command: Command) -> Facts:
     return Facts(host=host, script=script_facts(command.inspected, command.args), effective_batch_rule="keep")
 
 
-def _planner(asked: Asked) -> FixedPlanner:
+def _planner(asked: VerificationRequest) -> FixedPlanner:
     return FixedPlanner(
         asked.changes,
         asked.effect,
@@ -369,7 +377,7 @@ def _planner(asked: Asked) -> FixedPlanner:
     )
 
 
-def _append_question(journal: Journal, facts: Facts, asked: Asked) -> None:
+def _append_question(journal: Journal, facts: Facts, asked: VerificationRequest) -> None:
     question = {
         "pick": asked.pick,
         "changes": asked.changes,

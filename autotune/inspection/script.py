@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from autotune.errors import UsageError
 from autotune.inspection.configurators import configured_flags, executes_configuration
-from autotune.inspection.constants import script_constants
+from autotune.inspection.module_constants import script_constants
 from autotune.inspection.overrides import overrides
 from autotune.inspection.sources import sources
 from autotune.inspection.subcommands import (

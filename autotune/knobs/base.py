@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from autotune.model.facts import Facts, ScriptFlag
 
 
-class LoaderSeam(Protocol):
+class LoaderHook(Protocol):
     """The training DataLoader."""
 
     def override(self, keyword: str, value: Value | None) -> None:
@@ -42,7 +42,7 @@ class LoaderSeam(Protocol):
         ...
 
 
-class PrecisionSeam(Protocol):
+class PrecisionHook(Protocol):
     """Autocast around the trained module's call."""
 
     def set(self, dtype: str) -> None:
@@ -55,7 +55,7 @@ class PrecisionSeam(Protocol):
         """``fp32``, ``bf16``, ``fp16``: that of most of what products made in the last training calls."""
 
 
-class CompileSeam(Protocol):
+class CompileHook(Protocol):
     """In-place compilation of the trained module, or the mode of the script's own compile."""
 
     def set(self, mode: str) -> None:
@@ -72,7 +72,7 @@ class CompileSeam(Protocol):
         """
 
 
-class LayoutSeam(Protocol):
+class LayoutHook(Protocol):
     """Memory layout of 4-D parameters and inputs."""
 
     def channels_last(self) -> None:
@@ -82,7 +82,7 @@ class LayoutSeam(Protocol):
         """Whether 4-D parameters and the last input are channels-last."""
 
 
-class OptimizerSeam(Protocol):
+class OptimizerHook(Protocol):
     """Construction of optimizers."""
 
     def fuse(self) -> None:
@@ -92,7 +92,7 @@ class OptimizerSeam(Protocol):
         """Whether the anchor optimizer's groups are fused; None before it stepped."""
 
 
-class AccumulationSeam(Protocol):
+class AccumulationHook(Protocol):
     """Deferral of the optimizer step."""
 
     def set(self, factor: int) -> None:
@@ -102,7 +102,7 @@ class AccumulationSeam(Protocol):
         """Backward passes per step that took effect, of the last complete step."""
 
 
-class AttentionSeam(Protocol):
+class AttentionHook(Protocol):
     """Which kernels `scaled_dot_product_attention` may choose from."""
 
     def force(self, kernel: str, /) -> None:
@@ -115,7 +115,7 @@ class AttentionSeam(Protocol):
         """
 
 
-class CheckpointingSeam(Protocol):
+class CheckpointingHook(Protocol):
     """Activations of repeated blocks that are computed again in the backward pass."""
 
     def set(self, which: str, /) -> None:
@@ -125,7 +125,7 @@ class CheckpointingSeam(Protocol):
         """By the blocks that a backward pass computed again; None before one was seen."""
 
 
-class BudgetSeam(Protocol):
+class BudgetHook(Protocol):
     """Memory that a compiled forward pass may keep for its backward pass."""
 
     def set(self, share: float, /) -> None:
@@ -135,7 +135,7 @@ class BudgetSeam(Protocol):
         """The share in force when code was compiled; None before that."""
 
 
-class ShapesSeam(Protocol):
+class ShapesHook(Protocol):
     """How compiled code treats sizes."""
 
     def set(self, shapes: str, /) -> None:
@@ -145,7 +145,7 @@ class ShapesSeam(Protocol):
         """The rule in force when code was compiled; None before that."""
 
 
-class RegionSeam(Protocol):
+class RegionHook(Protocol):
     """What is compiled as one piece."""
 
     def set(self, region: str, /) -> None:
@@ -155,7 +155,7 @@ class RegionSeam(Protocol):
         """What compiled code was really called for; None before that."""
 
 
-class GradientsSeam(Protocol):
+class GradientsHook(Protocol):
     """What `zero_grad` leaves behind."""
 
     def drop(self) -> None:
@@ -165,7 +165,7 @@ class GradientsSeam(Protocol):
         """Whether gradients were gone after the last `zero_grad`; None before one was seen."""
 
 
-class WeightsSeam(Protocol):
+class WeightsHook(Protocol):
     """Number format of the trained module's parameters."""
 
     def halve(self) -> None:
@@ -178,7 +178,7 @@ class WeightsSeam(Protocol):
         """Whether parameters and optimizer state are bf16; None before a step was taken."""
 
 
-class ProcessSeam(Protocol):
+class ProcessHook(Protocol):
     """The process itself: its variables and what is mapped into it."""
 
     @abstractmethod
@@ -204,7 +204,7 @@ class ProcessSeam(Protocol):
         """How long a thread of Intel's or LLVM's OpenMP spins; None under another one."""
 
 
-class CollectorSeam(Protocol):
+class CollectorHook(Protocol):
     """When Python looks for garbage."""
 
     def set(self, mode: str) -> None:
@@ -214,7 +214,7 @@ class CollectorSeam(Protocol):
         """One of these as the interpreter has it, ``own`` for anything else."""
 
 
-class CopiesSeam(Protocol):
+class CopiesHook(Protocol):
     """Copies of a loader's pinned batches to a CUDA device."""
 
     def non_blocking(self, on: bool) -> None:
@@ -224,7 +224,7 @@ class CopiesSeam(Protocol):
         """Whether all of the last copies were made without waiting; None before there was one."""
 
 
-class Float8Seam(Protocol):
+class Float8Hook(Protocol):
     """Linear layers whose products are computed in 8 bits."""
 
     def set(self, recipe: str, /) -> None:
@@ -248,23 +248,23 @@ class Patches(Protocol):
     """What a knob may touch in the training process; everything set here can be undone."""
 
     torch: Any
-    loader: LoaderSeam
-    precision: PrecisionSeam
-    compile: CompileSeam
-    layout: LayoutSeam
-    optimizer: OptimizerSeam
-    accumulation: AccumulationSeam
-    attention: AttentionSeam
-    checkpointing: CheckpointingSeam
-    budget: BudgetSeam
-    shapes: ShapesSeam
-    region: RegionSeam
-    gradients: GradientsSeam
-    weights: WeightsSeam
-    float8: Float8Seam
-    process: ProcessSeam
-    collector: CollectorSeam
-    copies: CopiesSeam
+    loader: LoaderHook
+    precision: PrecisionHook
+    compile: CompileHook
+    layout: LayoutHook
+    optimizer: OptimizerHook
+    accumulation: AccumulationHook
+    attention: AttentionHook
+    checkpointing: CheckpointingHook
+    budget: BudgetHook
+    shapes: ShapesHook
+    region: RegionHook
+    gradients: GradientsHook
+    weights: WeightsHook
+    float8: Float8Hook
+    process: ProcessHook
+    collector: CollectorHook
+    copies: CopiesHook
     distributed: DistributedHook
 
     def assign(self, owner: object, attribute: str, value: object) -> None:
@@ -289,7 +289,7 @@ class Knob(ABC):
     derived: ClassVar[bool] = False
     virtual: ClassVar[bool] = False
     """Realised by other knobs alone: no spellings, no `Change`, no reading of its own."""
-    brings: ClassVar[Sequence[str]] = ()
+    requires: ClassVar[Sequence[str]] = ()
     """Knobs that a space gets along with this one, because this one acts through them."""
     unit: ClassVar[str] = ""
     family: ClassVar[str] = "own"
@@ -360,7 +360,7 @@ class Knob(ABC):
         """Why facts raise the effect above the declared one, a whole sentence; empty where they do not."""
         return ""
 
-    def redeals(self, facts: Facts) -> bool:
+    def changes_rng_streams(self, facts: Facts) -> bool:
         """Whether a change re-deals random streams (judged by distribution)."""
         return False
 

@@ -101,7 +101,7 @@ class DeclaredKnob(Knob):
             return None
         return no_option(spelling.text, facts.script)
 
-    def redeals(self, facts: Facts) -> bool:
+    def changes_rng_streams(self, facts: Facts) -> bool:
         return self.effect is Effect.TRAINING
 
     def deliver(self, value: Value) -> str:

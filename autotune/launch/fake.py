@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from autotune.clock import Clock, SimulatedClock
-from autotune.launch.runner import Ended, Runner
+from autotune.launch.runner import Runner, TrialResult
 from autotune.model.config import Config, Value
 from autotune.model.facts import LoaderFacts, ModelFacts, OptimizerFacts, RunFacts
 from autotune.model.measurement import Contamination, Estimate, LossPoint, Measurement, Memory, Reading
@@ -225,7 +225,7 @@ class FakeRunner(Runner):
         self._running = False
         self._stopped = False
 
-    def run(self, assignment: Assignment) -> Iterator[Ended]:
+    def run(self, assignment: Assignment) -> Iterator[TrialResult]:
         """Run it; one end per segment, up to and including the first that fails."""
         self._running, self._stopped = True, False
         begun_s = self.clock.now_s()
@@ -237,7 +237,7 @@ class FakeRunner(Runner):
                 outcome = self._outcome(segment.config, segment.fidelity, assignment, noise)
                 if self._stopped:
                     outcome = Failure(kind=FailureKind.KILLED_USER, message="ended by request")
-                yield Ended(
+                yield TrialResult(
                     trial=segment.trial,
                     outcome=outcome,
                     seconds=self.clock.now_s() - begun_s,

@@ -14,7 +14,7 @@ from autotune.text.redact import redact, secret_values
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.launch.workspace.workspace import Prepared
+    from autotune.launch.workspace.workspace import Workspace
     from autotune.model.trial import Launch, Outcome
 
 NSYS_LINGER_S = 60.0
@@ -23,7 +23,7 @@ NSYS_LINGER_S = 60.0
 _SAID_CHARS = 200
 
 
-def under_nsys(command: Sequence[str], prepared: Prepared) -> Sequence[str]:
+def under_nsys(command: Sequence[str], prepared: Workspace) -> Sequence[str]:
     """The command, run by Nsight Systems where that is what the trial is for.
 
     Raises:
@@ -39,13 +39,13 @@ def under_nsys(command: Sequence[str], prepared: Prepared) -> Sequence[str]:
     return nsys_command(nsys, report, command, window=fidelity.probe == "nsys")
 
 
-def linger_s(prepared: Prepared) -> float:
+def linger_s(prepared: Workspace) -> float:
     """So long a process may go on once its script has ended."""
     return NSYS_LINGER_S if prepared.assignment.segments[0].fidelity.under_nsys else LINGER_S
 
 
 def reported(
-    outcomes: dict[int, Outcome], result: dict[str, Any] | None, prepared: Prepared
+    outcomes: dict[int, Outcome], result: dict[str, Any] | None, prepared: Workspace
 ) -> dict[int, Outcome]:
     """What a trial is worth that ran for a report: without a whole one nothing, whatever was measured."""
     number, fidelity = prepared.assignment.trial, prepared.assignment.segments[0].fidelity

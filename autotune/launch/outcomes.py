@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.launch.guard.guard import AWAY_S
 from autotune.launch.result.classify import classify
-from autotune.launch.result.host_samples import Outside, read_samples
+from autotune.launch.result.host_samples import HostSamples, read_samples
 from autotune.launch.result.measure import measure
 from autotune.launch.result.rank_logs import fold_ranks, with_rank
 from autotune.launch.result.trial_output import last_text, log_tail
@@ -17,7 +17,7 @@ from autotune.model.trial import CEILINGS, Failure, FailureKind
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.launch.result.process_reports import Told
+    from autotune.launch.result.process_reports import ProcessReports
     from autotune.launch.running_trial import Running
     from autotune.model.trial import Launch, Outcome
 
@@ -27,9 +27,9 @@ LESS_MEMORY_SHARE = 0.75
 _STACKS_BYTES = 8 * 1024
 
 
-def outside_of(running: Running, result: dict[str, Any] | None, wrote: Sequence[str]) -> Outside:
+def outside_of(running: Running, result: dict[str, Any] | None, wrote: Sequence[str]) -> HostSamples:
     """What was seen of a process from outside; `wrote` are files of the user's that changed meanwhile."""
-    return Outside(
+    return HostSamples(
         start_ns=running.start_ns,
         samples=read_samples(result["samples"] if result else ()),
         devices=tuple(running.devices),
@@ -45,7 +45,7 @@ def outside_of(running: Running, result: dict[str, Any] | None, wrote: Sequence[
 
 
 def outcomes_of(
-    running: Running, result: dict[str, Any] | None, outside: Outside, wrote: Sequence[str]
+    running: Running, result: dict[str, Any] | None, outside: HostSamples, wrote: Sequence[str]
 ) -> dict[int, Outcome]:
     """Closed segments keep what they measured; the one that was open is charged with the ending."""
     told, assignment = running.told, running.prepared.assignment
@@ -88,7 +88,7 @@ def outcomes_of(
     return outcomes
 
 
-def _unread(launch: Launch, told: Told) -> Failure | None:
+def _unread(launch: Launch, told: ProcessReports) -> Failure | None:
     """Return the failure of a trial in which a process has not read back what was asked for."""
     missing = [rank for rank in range(1, launch.ranks) if rank not in told.applied]
     if not missing or not launch.changes:
@@ -113,7 +113,7 @@ def _others_memory(failure: Failure, running: Running, result: dict[str, Any] | 
     )
 
 
-def _stopped(failure: Failure, outside: Outside) -> Failure:
+def _stopped(failure: Failure, outside: HostSamples) -> Failure:
     """Not charged to a config where a stop took the time in which the process would have measured."""
     seconds = outside.stopped_s(outside.start_ns, time.perf_counter_ns())
     if seconds < AWAY_S or failure.kind not in (FailureKind.WARMUP_SHORT, FailureKind.NO_METRIC):

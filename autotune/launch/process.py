@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.clock import SystemClock
-from autotune.devices.energy import Meter
+from autotune.devices.energy_counters import Meter
 from autotune.errors import DiskFull
 from autotune.launch.deadline import AGAIN_SHARE, LOCK_SHARE, shortened, whole_deadline_s
 from autotune.launch.devices.device_care import DeviceCare, Held
@@ -17,9 +17,9 @@ from autotune.launch.fork_pool import LOADED, LOADED_TO_COMPILE, Forks, ForkServ
 from autotune.launch.guard import process_tree
 from autotune.launch.nsys import linger_s, reported, under_nsys
 from autotune.launch.outcomes import outcomes_of, outside_of
-from autotune.launch.result.process_reports import Told
+from autotune.launch.result.process_reports import ProcessReports
 from autotune.launch.result.trial_output import hide_secrets, trim_logs
-from autotune.launch.runner import NOT_BEGUN, REMEDY, Ended, Runner, said_of_cold_starts
+from autotune.launch.runner import NOT_BEGUN, REMEDY, Runner, TrialResult, cold_start_note
 from autotune.launch.running_trial import Running
 from autotune.launch.workspace import isolation as enclosure
 from autotune.launch.workspace import isolation_failures, runtime_library
@@ -27,7 +27,7 @@ from autotune.launch.workspace.disk_space import SpaceFloor
 from autotune.launch.workspace.folders import remove_scratch, temporary_folder
 from autotune.launch.workspace.orphans import end_strays
 from autotune.launch.workspace.workspace import prepare
-from autotune.model.trial import Failure, FailureKind, Start
+from autotune.model.trial import Failure, FailureKind, StartMode
 from autotune.shortage import shortage
 from autotune.text.encodable import writable
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from autotune.clock import Clock
-    from autotune.launch.result.host_samples import DeviceSample, Outside
+    from autotune.launch.result.host_samples import DeviceReading, HostSamples
     from autotune.model.trial import Assignment, Launch, Outcome
 
 GRACE_S = 5.0
@@ -75,11 +75,11 @@ class LocalRunner(Runner):
         isolation: str = "auto",
         clock: Clock | None = None,
         progress_floor_s: float = 30.0,
-        sample_devices: Callable[[], DeviceSample | None] | None = None,
+        sample_devices: Callable[[], DeviceReading | None] | None = None,
         command: Callable[[str], Sequence[str]] | None = None,
         space_floor_bytes: int | None = None,
         grace_s: float = GRACE_S,
-        witness: Callable[[Assignment, Told, Outside], None] | None = None,
+        witness: Callable[[Assignment, ProcessReports, HostSamples], None] | None = None,
         device_care: DeviceCare | None = None,
         loaded: Sequence[str] = LOADED,
         free_memory: Callable[[], int] | None = None,
@@ -101,7 +101,7 @@ class LocalRunner(Runner):
         self._stop_wanted = False
         self._notes: tuple[str, ...] = ()
         self._begun_s = 0.0
-        self._start = Start.COLD
+        self._start = StartMode.COLD
         to_compile = LOADED_TO_COMPILE if tuple(loaded) == LOADED else loaded
         self._forks = Forks(self._study_dir, loaded, to_compile, free_memory)
         self._blamed: set[str] = set()
@@ -123,20 +123,20 @@ class LocalRunner(Runner):
         found = enclosure.found_for(launch.script, launch.cwd, launch.env, str(self._study_dir / "trials"))
         return found.mode
 
-    def run(self, assignment: Assignment) -> Iterator[Ended]:
+    def run(self, assignment: Assignment) -> Iterator[TrialResult]:
         """Run it; see `Runner.run`. Segments are told once the process has ended."""
         self._begun_s = self._clock.now_s()
-        self._notes, self._start = (), Start.COLD
+        self._notes, self._start = (), StartMode.COLD
         try:
             outcomes, told = self._run(assignment)
         except (OSError, MemoryError, RuntimeError) as error:
-            outcomes, told = {assignment.trial: _not_set_up(error, self._study_dir)}, Told()
+            outcomes, told = {assignment.trial: _not_set_up(error, self._study_dir)}, ProcessReports()
         finally:
             # Not at the beginning: a signal may come right before it, and must not be forgotten.
             self._stop_wanted = False
         seconds = self._clock.now_s() - self._begun_s
         for number, outcome in outcomes.items():
-            yield Ended(
+            yield TrialResult(
                 trial=number,
                 outcome=outcome,
                 seconds=seconds,
@@ -156,10 +156,10 @@ class LocalRunner(Runner):
         """End the fork servers, where there are any."""
         self._forks.close()
 
-    def _run(self, assignment: Assignment) -> tuple[dict[int, Outcome], Told]:
+    def _run(self, assignment: Assignment) -> tuple[dict[int, Outcome], ProcessReports]:
         short = self._floor.refusal(self._study_dir)
         if short is not None:
-            return {assignment.trial: short}, Told()
+            return {assignment.trial: short}, ProcessReports()
         launch, begun_s = assignment.launch, time.monotonic()
         held = self._device_care.hold(
             launch,
@@ -172,7 +172,7 @@ class LocalRunner(Runner):
                 held.hand_over()
             held = Failure(kind=FailureKind.KILLED_USER, message="ended by request before its start")
         if isinstance(held, Failure):
-            return {assignment.trial: held}, Told()
+            return {assignment.trial: held}, ProcessReports()
         try:
             server = self._server(assignment)
             cut = shortened(assignment, time.monotonic() - begun_s)
@@ -198,7 +198,7 @@ class LocalRunner(Runner):
 
     def _run_redirected(
         self, assignment: Assignment, held: Held, failed: dict[int, Outcome]
-    ) -> tuple[dict[int, Outcome], Told]:
+    ) -> tuple[dict[int, Outcome], ProcessReports]:
         """Run it again without the overlay that may be why it failed.
 
         If it works, all further trials of the study do without. If it fails, the script is at fault.
@@ -221,13 +221,13 @@ class LocalRunner(Runner):
     def _server(self, assignment: Assignment) -> ForkServer | None:
         """What this trial is forked from; None where it is started anew."""
         launch, fidelity = assignment.launch, assignment.segments[0].fidelity
-        if assignment.start is not Start.FORK or self._command is not None or fidelity.under_nsys:
+        if assignment.start is not StartMode.FORK or self._command is not None or fidelity.under_nsys:
             return None
         if launch.ranks > 1:
             return None
         if self._forks.loads and launch.protect and self._isolation_of(launch) != "overlay":
             # What is imported before writes are redirected may have kept the functions as they were.
-            self._notes = (said_of_cold_starts("no overlay can be mounted here, which a fork needs"),)
+            self._notes = (cold_start_note("no overlay can be mounted here, which a fork needs"),)
             return None
         found = self._forks.server(
             launch,
@@ -237,12 +237,12 @@ class LocalRunner(Runner):
         )
         if isinstance(found, ForkServer):
             return found
-        self._notes = (said_of_cold_starts(found),)
+        self._notes = (cold_start_note(found),)
         return None
 
     def _run_held(
         self, assignment: Assignment, held: Held, server: ForkServer | None, isolation: str
-    ) -> tuple[dict[int, Outcome], Told]:
+    ) -> tuple[dict[int, Outcome], ProcessReports]:
         launch = assignment.launch
         running, before = self._started(assignment, held, server, isolation)
         result = self._followed(running, held)
@@ -298,7 +298,7 @@ class LocalRunner(Runner):
         except BaseException:
             if server is not None:
                 # Nobody knows how far it came, and it counts as forked.
-                self._start = Start.FORK
+                self._start = StartMode.FORK
                 end_strays(self._study_dir / "trials" / assignment.uid)
             # Without a guard nobody else removes what lies outside the study.
             enclosure.remove(temporary_folder(assignment.uid))
@@ -309,7 +309,7 @@ class LocalRunner(Runner):
         """Watch it to its end; the guard's verdict, None where it left none."""
         self._start = running.start
         if running.refused:
-            self._notes = (said_of_cold_starts(running.refused),)
+            self._notes = (cold_start_note(running.refused),)
         self._running = running
         try:
             running.meter = Meter(held.devices)
@@ -320,7 +320,7 @@ class LocalRunner(Runner):
             self._running = None
             running.close()
 
-    def _sampler(self, running: Running, held: Held) -> Callable[[], DeviceSample | None] | None:
+    def _sampler(self, running: Running, held: Held) -> Callable[[], DeviceReading | None] | None:
         if self._sample_devices is not None:
             return self._sample_devices
         return device_sampler(
@@ -346,7 +346,7 @@ def _not_set_up(error: Exception, study_dir: Path) -> Failure:
     )
 
 
-def _uuids(told: Told) -> tuple[str, ...]:
+def _uuids(told: ProcessReports) -> tuple[str, ...]:
     """The devices that the process itself says it uses."""
     return () if told.facts is None else tuple(d.uuid for d in told.facts.devices)
 

@@ -1,4 +1,4 @@
-"""Running one process, as a seam: the real one, a fake one, a recorded one."""
+"""Running one process, as a hook: the real one, a fake one, a recorded one."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-# At run time too: an `Ended` crosses a process border, and the wire reads its hints.
+# At run time too: an `TrialResult` crosses a process border, and the wire reads its hints.
 from autotune.model.facts import RunFacts  # noqa: TC001 - read at run time, see above
-from autotune.model.trial import Outcome, Start
+from autotune.model.trial import Outcome, StartMode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ REMEDY = "remedy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class TrialResult:
     """One trial's end, as the launcher saw it.
 
     Args:
@@ -39,13 +39,13 @@ class Ended:
     seconds: float
     facts: RunFacts | None = None
     notes: tuple[str, ...] = ()
-    start: Start = Start.COLD
+    start: StartMode = StartMode.COLD
 
 
 _ANEW = "trials are started anew: "
 
 
-def said_of_cold_starts(reason: str) -> str:
+def cold_start_note(reason: str) -> str:
     """The note for a person who wanted trials to be forked, where none is."""
     return f"{_ANEW}{reason}"
 
@@ -58,14 +58,14 @@ def is_of_cold_starts(note: str) -> bool:
 class Runner(ABC):
     """Runs an assignment in a process of its own.
 
-    Contract: `run` yields exactly one `Ended` per segment that was begun, never raises for anything the
+    Contract: `run` yields exactly one `TrialResult` per segment that was begun, never raises for anything the
     script does, returns within the deadline of the fidelity plus the kill ladder (20 s at most), and leaves
     no process behind. `stop` may be called from another thread or a signal handler and ends the running
     process soon, as ``killed_user``.
     """
 
     @abstractmethod
-    def run(self, assignment: Assignment) -> Iterator[Ended]:
+    def run(self, assignment: Assignment) -> Iterator[TrialResult]:
         """Run it; yield as segments end."""
 
     @abstractmethod

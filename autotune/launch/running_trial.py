@@ -15,24 +15,24 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from autotune.devices.energy import EnergySample
+from autotune.devices.energy_counters import EnergySample
 from autotune.launch.deadline import whole_deadline_s
 from autotune.launch.guard import guard, process_tree
-from autotune.launch.result.host_samples import DeviceSample
-from autotune.launch.result.process_reports import Told
+from autotune.launch.result.host_samples import DeviceReading
+from autotune.launch.result.process_reports import ProcessReports
 from autotune.launch.workspace.folders import SCRATCH
 from autotune.launch.workspace.orphans import REAP_S, end_strays
-from autotune.model.trial import Start
-from autotune.protocol.disturbed import Span, Teller
+from autotune.model.trial import StartMode
+from autotune.protocol.disturbed import DisturbanceWriter, Span
 from autotune.protocol.lines import Reader, open_plain
 from autotune.text.redact import plain_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autotune.devices.energy import Meter
+    from autotune.devices.energy_counters import Meter
     from autotune.launch.fork_pool import Forked, ForkServer
-    from autotune.launch.workspace.workspace import Prepared
+    from autotune.launch.workspace.workspace import Workspace
     from autotune.model.trial import Fidelity, Segment
 
 log = logging.getLogger(__name__)
@@ -49,19 +49,19 @@ SHARING = ("CUDA_MPS_PIPE_DIRECTORY",)
 class Running:
     """A started guard and what is heard of its trial."""
 
-    prepared: Prepared
+    prepared: Workspace
     command: Sequence[str]
     grace_s: float
     locks: tuple[int, ...] = ()
-    told: Told = field(default_factory=Told)
-    devices: list[DeviceSample] = field(default_factory=list[DeviceSample])
+    told: ProcessReports = field(default_factory=ProcessReports)
+    devices: list[DeviceReading] = field(default_factory=list[DeviceReading])
     progress_limit_s: float = 0.0
     meter: Meter | None = None
     energies: list[EnergySample] = field(default_factory=list[EnergySample])
     linger_s: float = LINGER_S
     disks: dict[str, int] = field(default_factory=dict[str, int])
     server: ForkServer | None = None
-    start: Start = Start.COLD
+    start: StartMode = StartMode.COLD
     refused: str = ""
     """Why the server did not fork this one."""
     memory_limit_bytes: int = 0
@@ -73,7 +73,7 @@ class Running:
     def __post_init__(self) -> None:
         folder = self.prepared.folder
         self._reader = Reader(folder / "events.jsonl", self.prepared.assignment.uid)
-        self._teller = Teller(folder)
+        self._teller = DisturbanceWriter(folder)
         self._is_disturbed = False
         self._is_stopped = False
         self._script_pid = 0
@@ -148,7 +148,7 @@ class Running:
         if isinstance(found, str):
             self.refused = found
             return None
-        self.start = Start.FORK
+        self.start = StartMode.FORK
         # It has the locks under other numbers, and hands none of them on.
         orders.update(locks=[], lent_bytes=self.server.lent_bytes)
         return found
@@ -193,7 +193,7 @@ class Running:
             log.warning("the guard of %s (pid %d) cannot be ended", self.prepared.folder.name, self.pid)
 
     def follow(
-        self, progress_floor_s: float, sample_devices: Callable[[], DeviceSample | None] | None
+        self, progress_floor_s: float, sample_devices: Callable[[], DeviceReading | None] | None
     ) -> dict[str, Any] | None:
         """Watch until the guard has ended; its verdict, None where it left none."""
         with contextlib.closing(_EndOf(self._guard)) as ends:
@@ -212,7 +212,7 @@ class Running:
         self,
         ends: _EndOf,
         progress_floor_s: float,
-        sample_devices: Callable[[], DeviceSample | None] | None,
+        sample_devices: Callable[[], DeviceReading | None] | None,
     ) -> None:
         moved_s = begun_s = looked_s = time.monotonic()
         patience_s = self.prepared.assignment.patience_s
@@ -257,7 +257,7 @@ class Running:
             if now > last_s + REAP_S:
                 break
 
-    def _look(self, sample_devices: Callable[[], DeviceSample | None] | None) -> None:
+    def _look(self, sample_devices: Callable[[], DeviceReading | None] | None) -> None:
         """Accelerators and energy counters as they are now, where there are any."""
         sample = sample_devices() if sample_devices is not None else None
         if sample is not None:

@@ -143,7 +143,7 @@ def judge(
     candidate: Traces,
     baseline: Traces,
     *,
-    redeals: bool,
+    changes_rng_streams: bool,
     effective_batch: float = 0.0,
     most_runs: int = USUAL_RUNS,
 ) -> LossVerdict:
@@ -167,7 +167,7 @@ def judge(
     Args:
         candidate: Loss traces by seed.
         baseline: The same of the unchanged script.
-        redeals: The candidate uses random streams otherwise; nothing pairs.
+        changes_rng_streams: The candidate uses random streams otherwise; nothing pairs.
         effective_batch: Samples per optimizer step, to tell steps; 0 where unknown (points count).
         most_runs: Runs of the candidate that there may be in all, for `LossVerdict.can_clear`.
 
@@ -180,23 +180,26 @@ def judge(
         usual = sorted(candidate)[:FULL]
         known = {s: t for s, t in baseline.items() if s <= usual[-1]}
         passed = judge(
-            {s: candidate[s] for s in usual}, known, redeals=redeals, effective_batch=effective_batch
+            {s: candidate[s] for s in usual},
+            known,
+            changes_rng_streams=changes_rng_streams,
+            effective_batch=effective_batch,
         )
         if passed.passed:
-            now = _judged(candidate, baseline, redeals, effective_batch, most_runs)
+            now = _judged(candidate, baseline, changes_rng_streams, effective_batch, most_runs)
             return now if now.verdict == "fail" else passed
-    return _judged(candidate, baseline, redeals, effective_batch, most_runs)
+    return _judged(candidate, baseline, changes_rng_streams, effective_batch, most_runs)
 
 
 def _judged(
-    candidate: Traces, baseline: Traces, redeals: bool, effective_batch: float, most_runs: int
+    candidate: Traces, baseline: Traces, changes_rng_streams: bool, effective_batch: float, most_runs: int
 ) -> LossVerdict:
     # Traces are walked several times, and a packed one makes its points anew each time.
     candidate, baseline = ({s: tuple(t) for s, t in side.items()} for side in (candidate, baseline))
     for trace in candidate.values():
         first = finite_and_sane(trace)
         if first.verdict == "fail":
-            return replace(first, level=1, paired=not redeals)
+            return replace(first, level=1, paired=not changes_rng_streams)
     ours = {s: t for s, t in candidate.items() if is_usable(t)}
     theirs = {s: t for s, t in baseline.items() if is_usable(t) and all(math.isfinite(p.loss) for p in t)}
     if not ours or len(theirs) < FEWEST_PAIRS:
@@ -205,27 +208,31 @@ def _judged(
         return LossVerdict(
             level=1,
             verdict="unclear",
-            paired=not redeals,
+            paired=not changes_rng_streams,
             reason="Too few loss values to compare.",
             can_clear=not short,
         )
-    ours, theirs, end = common_part(ours, theirs, paired=not redeals)
+    ours, theirs, end = common_part(ours, theirs, paired=not changes_rng_streams)
     begin = end * _LATE
     curve = Curve.of(theirs, begin, end)
     steps = round(end / effective_batch) if effective_batch > 0 else curve.points
-    late = curve.stretch(ours, theirs, begin, end, redeals=redeals, most_runs=most_runs)
+    late = curve.stretch(
+        ours, theirs, begin, end, changes_rng_streams=changes_rng_streams, most_runs=most_runs
+    )
     if late is None:
-        need = f"{FEWEST_SEEDS} seeds of each" if redeals else f"{FEWEST_PAIRS} pairs of runs"
+        need = f"{FEWEST_SEEDS} seeds of each" if changes_rng_streams else f"{FEWEST_PAIRS} pairs of runs"
         return LossVerdict(
-            level=1, verdict="unclear", steps=steps, paired=not redeals,
-            margin=curve.margin(theirs, begin, end, redeals=redeals).value,
+            level=1, verdict="unclear", steps=steps, paired=not changes_rng_streams,
+            margin=curve.margin(theirs, begin, end, changes_rng_streams=changes_rng_streams).value,
             reason=f"Too few runs to compare the loss: {need} are needed.",
         )  # fmt: skip
     long = None
     if curve.has_seeds(theirs, begin, end):
-        long = curve.stretch(ours, theirs, end * _LONG, end, redeals=redeals, most_runs=most_runs)
-    blank = LossVerdict(level=1, verdict="unclear", steps=steps, paired=not redeals)
-    if not redeals and late.delta == 0.0 and late.high == 0.0:
+        long = curve.stretch(
+            ours, theirs, end * _LONG, end, changes_rng_streams=changes_rng_streams, most_runs=most_runs
+        )
+    blank = LossVerdict(level=1, verdict="unclear", steps=steps, paired=not changes_rng_streams)
+    if not changes_rng_streams and late.delta == 0.0 and late.high == 0.0:
         verdict = _shown(blank, late)
         return replace(verdict, verdict="pass", reason="The loss is the same to the last digit.")
     return _decided(blank, late, late if long is None else long, learns=curve.learned > 0.0, runs=len(theirs))

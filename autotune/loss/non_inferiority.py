@@ -191,7 +191,14 @@ class Curve:
         )
 
     def stretch(
-        self, ours: Traces, theirs: Traces, begin: float, end: float, *, redeals: bool, most_runs: int
+        self,
+        ours: Traces,
+        theirs: Traces,
+        begin: float,
+        end: float,
+        *,
+        changes_rng_streams: bool,
+        most_runs: int,
     ) -> Stretch | None:
         """Compare the mean losses over a stretch that may be longer than that of the curve.
 
@@ -200,7 +207,7 @@ class Curve:
             theirs: Of the script.
             begin: In samples.
             end: The same.
-            redeals: Nothing pairs: the candidate's runs are not on the same samples.
+            changes_rng_streams: Nothing pairs: the candidate's runs are not on the same samples.
             most_runs: Runs of the candidate that there may be in all.
 
         Returns:
@@ -208,7 +215,7 @@ class Curve:
         """
         mine = {s: mean_between(t, begin, end) for s, t in ours.items()}
         base = {s: mean_between(t, begin, end) for s, t in theirs.items()}
-        bounds = _by_distribution(mine, base) if redeals else _by_pairs(mine, base, FEWEST_PAIRS)
+        bounds = _by_distribution(mine, base) if changes_rng_streams else _by_pairs(mine, base, FEWEST_PAIRS)
         if bounds is None:
             return None
         delta, low, high = bounds
@@ -216,7 +223,7 @@ class Curve:
             delta=delta,
             low=low,
             high=high,
-            noise=self._noise_of(base, redeals=redeals),
+            noise=self._noise_of(base, changes_rng_streams=changes_rng_streams),
             loss_per_run=self._behind(theirs, begin, end),
             runs=len(mine),
             most_runs=most_runs,
@@ -227,12 +234,12 @@ class Curve:
         base = {s: mean_between(t, begin, end) for s, t in theirs.items()}
         return sd(list(base.values())) > _resolution(base)
 
-    def margin(self, theirs: Traces, begin: float, end: float, *, redeals: bool) -> Margin:
+    def margin(self, theirs: Traces, begin: float, end: float, *, changes_rng_streams: bool) -> Margin:
         """What the script's own noise allows there, where nothing can be compared with it yet."""
         base = {s: mean_between(t, begin, end) for s, t in theirs.items()}
-        return self._noise_of(base, redeals=redeals).margin(_CONFIDENCE)
+        return self._noise_of(base, changes_rng_streams=changes_rng_streams).margin(_CONFIDENCE)
 
-    def _noise_of(self, means: Mapping[int, float], *, redeals: bool) -> Noise:
+    def _noise_of(self, means: Mapping[int, float], *, changes_rng_streams: bool) -> Noise:
         spread, least = sd(list(means.values())), _resolution(means)
         by_seeds = spread > least or self.noise <= spread
         return Noise(
@@ -241,7 +248,7 @@ class Curve:
             by_seeds=by_seeds,
             least=least,
             most=self.learned / 2 if self.learned > 0.0 else math.inf,
-            share=1.0 if redeals else _MARGIN_OF_SEED_SD,
+            share=1.0 if changes_rng_streams else _MARGIN_OF_SEED_SD,
         )
 
     def _behind(self, traces: Traces, begin: float, end: float) -> float:

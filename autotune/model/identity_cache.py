@@ -18,7 +18,7 @@ T = TypeVar("T")
 Key = tuple[object, ...]
 
 
-class Memo(Generic[T]):
+class IdentityCache(Generic[T]):
     """The last few answers, found again by the very same objects, whatever these are equal to.
 
     Values are immutable or not changed by who gets them. What is kept holds on to its key, so that no

@@ -24,7 +24,7 @@ class Dimension:
         ordinal: The order of `values` means something.
         derived: Never sampled; a rule sets it (accumulation).
         effect: How far a change of this knob reaches for this script.
-        redeals: A change re-deals random streams, so losses pair by distribution only.
+        changes_rng_streams: A change re-deals random streams, so losses pair by distribution only.
         family: Of the knob, see `autotune.model.knob_families`.
     """
 
@@ -34,7 +34,7 @@ class Dimension:
     ordinal: bool = False
     derived: bool = False
     effect: Effect = Effect.EXACT
-    redeals: bool = False
+    changes_rng_streams: bool = False
     family: str = "own"
 
 
@@ -88,9 +88,9 @@ class SearchSpace:
         effects = (self.dimensions[k].effect if k in self.dimensions else Effect.TRAINING for k in config)
         return strictest(*effects)
 
-    def redeals(self, config: Config) -> bool:
+    def changes_rng_streams(self, config: Config) -> bool:
         """Return whether losses pair with the baseline's by distribution only."""
-        return any(self.dimensions[k].redeals for k in config if k in self.dimensions)
+        return any(self.dimensions[k].changes_rng_streams for k in config if k in self.dimensions)
 
     def free(self) -> Sequence[Dimension]:
         """Dimensions that are sampled: more than one value, not derived, not pinned."""

@@ -275,12 +275,13 @@ class Study:
     def told(self, *stages: Stage) -> Sequence[Trial]:
         """Return trials that have an outcome, of these stages; without any, of all whose figures count.
 
-        A probe (`Stage.WHY`) explains; it is no measurement to be compared with others.
+        A probe (`Stage.DIAGNOSE`) explains; it is no measurement to be compared with others.
         """
         return [
             t
             for t in self.trials
-            if t.state is TrialState.TOLD and (t.stage in stages if stages else t.stage is not Stage.WHY)
+            if t.state is TrialState.FINISHED
+            and (t.stage in stages if stages else t.stage is not Stage.DIAGNOSE)
         ]
 
     def of(self, config: Config, *stages: Stage) -> Sequence[Trial]:
@@ -295,7 +296,7 @@ class Study:
     @property
     def open_trials(self) -> Sequence[Trial]:
         """Asked or running, not told."""
-        return [t for t in self.trials if t.state is not TrialState.TOLD]
+        return [t for t in self.trials if t.state is not TrialState.FINISHED]
 
     def with_trial(self, trial: Trial) -> Study:
         """Return a copy in which this trial replaces the one of its number, or is added at the end."""

@@ -121,18 +121,18 @@ Outcome = Measurement | Failure
 
 
 class Stage(Enum):
-    """Which part of the search asked; a sentinel is the unchanged script, between screening runs."""
+    """Part of the search that proposed a trial; a drift check runs the unchanged script between others."""
 
     BASELINE = "baseline"
-    START = "start"
+    INITIAL = "initial"
     REFINE = "refine"
-    SENTINEL = "sentinel"
+    DRIFT_CHECK = "drift"
     CONFIRM = "confirm"
     ABLATE = "ablate"
-    WHY = "why"
+    DIAGNOSE = "diagnose"
 
 
-class Start(Enum):
+class StartMode(Enum):
     """How the process of a trial comes to be: started anew, or forked from one with its libraries loaded."""
 
     COLD = "cold"
@@ -148,11 +148,11 @@ class StartPolicy(Enum):
 
 
 class TrialState(Enum):
-    """Where a trial stands: ASKED -> RUNNING -> TOLD; RUNNING -> ASKED when re-queued."""
+    """State of a trial: WAITING -> RUNNING -> FINISHED; RUNNING -> WAITING when re-queued."""
 
-    ASKED = "asked"
+    WAITING = "waiting"
     RUNNING = "running"
-    TOLD = "told"
+    FINISHED = "finished"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,7 +291,7 @@ class Assignment:
     segments: tuple[Segment, ...]
     memory_limit_bytes: int = 0
     devices: tuple[str, ...] = ()
-    start: Start = Start.COLD
+    start: StartMode = StartMode.COLD
     patience_s: float = 0.0
 
     @property
@@ -323,11 +323,11 @@ class Trial:
     group: int = 0
     attempt: int = 1
     changes: tuple[Change, ...] | None = None
-    state: TrialState = TrialState.ASKED
+    state: TrialState = TrialState.WAITING
     outcome: Outcome | None = None
     seconds: float = 0.0
     finished_s: float = 0.0
-    start: Start = Start.COLD
+    start: StartMode = StartMode.COLD
 
     @property
     def measurement(self) -> Measurement | None:

@@ -16,7 +16,7 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from autotune.model.config import Config
 from autotune.model.measurement import LossTrace
@@ -36,6 +36,15 @@ _MODULES = (
     "compare.comparison",
     "statistics.intervals",
 )
+
+OLD_MEMBERS: Final = {
+    ("Stage", "START"): "INITIAL",
+    ("Stage", "SENTINEL"): "DRIFT_CHECK",
+    ("Stage", "WHY"): "DIAGNOSE",
+    ("TrialState", "ASKED"): "WAITING",
+    ("TrialState", "TOLD"): "FINISHED",
+}
+"""(enum, member) as older journals have it -> today's member."""
 
 T = TypeVar("T")
 
@@ -113,7 +122,7 @@ def _read(kind: Any, data: Any) -> Any:
     if kind is Config:
         return Config(data)
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return kind[typing.cast("str", data)]
+        return kind[OLD_MEMBERS.get((kind.__name__, str(data)), str(data))]
     if dataclasses.is_dataclass(kind):
         return _read_dataclass(kind, data)
     if kind is float and isinstance(data, int) and not isinstance(data, bool):

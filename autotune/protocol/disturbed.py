@@ -63,7 +63,7 @@ def touched(begins_ns: Sequence[int], ends_ns: Sequence[int], disturbed: Sequenc
     )
 
 
-class Teller:
+class DisturbanceWriter:
     """The launcher's side.
 
     Args:
@@ -97,7 +97,7 @@ class Teller:
             os.close(fd)
 
 
-class Listener:
+class DisturbanceReader:
     """The trial's side.
 
     Args:

@@ -72,7 +72,7 @@ class Compiling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class ReadBack:
     """What the run showed once detection had settled; sent again, complete, when it changes."""
 
     facts: RunFacts
@@ -190,7 +190,7 @@ class Applied:
     rank: int
 
 
-Event = Hello | Steps | Compiling | Seen | Closed | Probed | Done | Broke | Applied
+Event = Hello | Steps | Compiling | ReadBack | Closed | Probed | Done | Broke | Applied
 EVENTS: Mapping[str, Any] = {
-    kind.__name__: kind for kind in (Hello, Steps, Compiling, Seen, Closed, Probed, Done, Broke, Applied)
+    kind.__name__: kind for kind in (Hello, Steps, Compiling, ReadBack, Closed, Probed, Done, Broke, Applied)
 }

@@ -13,7 +13,7 @@ from autotune.compare.transfer import beliefs
 from autotune.knobs.declared import SDK_VALUE
 from autotune.model.config import Config
 from autotune.model.effect import Effect
-from autotune.model.trial import Fidelity, Stage, Start
+from autotune.model.trial import Fidelity, Stage, StartMode
 from autotune.search.trial_limit import CYCLES
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ _COLD_START = 1.3
 """A first process that takes so many times as long to start as later ones read its libraries from disk."""
 _TRAINING_SAMPLES = 1.5
 _PAIRED = (Stage.CONFIRM, Stage.ABLATE)
-_CHOOSING = (Stage.START, Stage.REFINE, Stage.SENTINEL)
+_CHOOSING = (Stage.INITIAL, Stage.REFINE, Stage.DRIFT_CHECK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Costs:
             m = trial.measurement
             if m is None or trial.seconds <= 0:
                 continue
-            if trial.start is Start.FORK:
+            if trial.start is StartMode.FORK:
                 forked.append(trial.own_s - m.all_compile_s)
             if m.compile_s > 1.0 and m.cold_compile:
                 compiled.setdefault(_mode(trial.config, told), []).append(m.compile_s)
@@ -92,8 +92,8 @@ class Costs:
         calm = [t for t in undisturbed(study, study.told()) if t.measurement]
         starts = [t.measurement.startup_s for t in calm if t.measurement]
         plain_s = _recent(_cold_start_runs(calm) or forked)
-        screened = [t for t in study.told(Stage.START, Stage.REFINE) if t.measurement]
-        forks = bool(screened) and screened[-1].start is Start.FORK
+        screened = [t for t in study.told(Stage.INITIAL, Stage.REFINE) if t.measurement]
+        forks = bool(screened) and screened[-1].start is StartMode.FORK
         costs = cls(
             study=study,
             plain_s=plain_s,
@@ -109,7 +109,7 @@ class Costs:
         windows = [t.measurement.window_s for t in trials if t.measurement]
         if not windows:
             return 0.0
-        return max(0.0, statistics.fmean(windows) - self._window(Stage.START)[1])
+        return max(0.0, statistics.fmean(windows) - self._window(Stage.INITIAL)[1])
 
     def cold_compile(self, config: Config) -> float:
         """Expected seconds of a first compile; 0 for a config that does not compile."""
@@ -149,10 +149,10 @@ class Costs:
 
     def _saved(self, trial: Trial) -> float:
         """What a forked trial did not pay for its start; what is claimed is started anew."""
-        if trial.start is Start.COLD or trial.measurement is None:
+        if trial.start is StartMode.COLD or trial.measurement is None:
             return 0.0
         told = self.study.told()
-        cold = [t.measurement.startup_s for t in told if t.measurement and t.start is Start.COLD]
+        cold = [t.measurement.startup_s for t in told if t.measurement and t.start is StartMode.COLD]
         return max(0.0, statistics.fmean(cold) - trial.measurement.startup_s) if cold else 0.0
 
     def next_run(self, config: Config) -> float:
@@ -290,7 +290,7 @@ def _cold_start_runs(trials: Sequence[Trial]) -> list[float]:
     The first process of a study may find neither interpreter nor libraries in the page cache. What its start
     took longer than that of later ones is left out, as no later run pays it.
     """
-    runs = [(t, t.measurement) for t in trials if t.measurement and t.start is Start.COLD]
+    runs = [(t, t.measurement) for t in trials if t.measurement and t.start is StartMode.COLD]
     seconds = [t.own_s - m.all_compile_s for t, m in runs if t.seconds > 0]
     later = [m.startup_s for _, m in runs[1:]]
     if later and seconds and runs[0][1].startup_s > _COLD_START * (usual_s := statistics.median(later)):

@@ -123,7 +123,7 @@ def _probe(
         return None
     if not seconds or seconds > remaining_s:
         return None
-    fidelity = costs.fidelity(Stage.WHY, config, remaining_s=remaining_s, reserve_s=0.0)
+    fidelity = costs.fidelity(Stage.DIAGNOSE, config, remaining_s=remaining_s, reserve_s=0.0)
     deadline_s = min(remaining_s, fidelity.deadline_s + PROBE_S + slow_s)
     fidelity = replace(
         fidelity,
@@ -132,11 +132,11 @@ def _probe(
         deadline_s=deadline_s,
         loss_samples=0,
     )
-    return Proposal(stage=Stage.WHY, config=config, fidelity=fidelity, reason=reason.format(whose))
+    return Proposal(stage=Stage.DIAGNOSE, config=config, fidelity=fidelity, reason=reason.format(whose))
 
 
 def _probes(study: Study) -> list[Trial]:
-    return [t for t in study.trials if t.stage is Stage.WHY and t.fidelity.probe != NO_COMMUNICATION]
+    return [t for t in study.trials if t.stage is Stage.DIAGNOSE and t.fidelity.probe != NO_COMMUNICATION]
 
 
 def without_communication(study: Study, costs: Costs, remaining_s: float) -> Proposal | None:
@@ -154,9 +154,9 @@ def without_communication(study: Study, costs: Costs, remaining_s: float) -> Pro
         return None
     if not 0.0 < costs.plain_s <= min(remaining_s, CEILING_SHARE * study.spec.budget.seconds):
         return None
-    fidelity = costs.fidelity(Stage.WHY, _BASE, remaining_s=remaining_s, reserve_s=0.0)
+    fidelity = costs.fidelity(Stage.DIAGNOSE, _BASE, remaining_s=remaining_s, reserve_s=0.0)
     return Proposal(
-        stage=Stage.WHY,
+        stage=Stage.DIAGNOSE,
         config=_BASE,
         fidelity=replace(fidelity, probe=NO_COMMUNICATION, loss_samples=0),
         reason="Your script without an exchange of gradients: the ceiling of communication.",

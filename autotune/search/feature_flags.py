@@ -8,7 +8,7 @@ from autotune.errors import UsageError, did_you_mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class FeatureFlags:
     """Which parts take part; a search has those that are in by default.
 
     Args:
@@ -48,7 +48,7 @@ class Parts:
     overtakes: bool = True
     ceilings: bool = True
 
-    def put(self, *names: str, present: bool) -> Parts:
+    def put(self, *names: str, present: bool) -> FeatureFlags:
         """With these parts, or without them; ``all`` is every one.
 
         Raises:
@@ -62,8 +62,8 @@ class Parts:
         return replace(self, **dict.fromkeys(wanted, present))
 
 
-NAMES = tuple(field.name for field in fields(Parts))
+NAMES = tuple(field.name for field in fields(FeatureFlags))
 """Every part by name."""
 
-DEFAULT = Parts()
+DEFAULT = FeatureFlags()
 """What a search has unless told otherwise."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from autotune.model.trial import Stage, Start, StartPolicy
+from autotune.model.trial import Stage, StartMode, StartPolicy
 
 if TYPE_CHECKING:
     from autotune.model.facts import RunFacts
     from autotune.model.study import Study
     from autotune.model.trial import Trial
 
-_FORKED: Final = (Stage.START, Stage.REFINE)
+_FORKED: Final = (Stage.INITIAL, Stage.REFINE)
 """What is claimed, and what it is compared with, is measured as `apply` runs it."""
 
 _SHOWN = 3
@@ -65,6 +65,6 @@ def mismatch(study: Study, facts: RunFacts | None) -> str:
     return ""
 
 
-def start_of(study: Study, trial: Trial) -> Start:
+def start_of(study: Study, trial: Trial) -> StartMode:
     """How the process of a trial may come to be."""
-    return Start.FORK if wants_forks(study, trial) and not refusal(study) else Start.COLD
+    return StartMode.FORK if wants_forks(study, trial) and not refusal(study) else StartMode.COLD

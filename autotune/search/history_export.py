@@ -9,7 +9,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from autotune.answer.pick import answer_or_none
-from autotune.compare.amortised_rate import merit
+from autotune.compare.amortised_rate import objective_value
 from autotune.compare.comparison import compare
 from autotune.compare.failed_configs import broken
 from autotune.compare.finalists import may_win
@@ -97,9 +97,9 @@ def lessons(study: Study) -> Earlier | None:
 
 def _noise(study: Study) -> float:
     """Between runs of the unchanged script; 0 where fewer than three were measured."""
-    told = study.told(Stage.BASELINE, Stage.SENTINEL, Stage.CONFIRM)
+    told = study.told(Stage.BASELINE, Stage.DRIFT_CHECK, Stage.CONFIRM)
     own = [t for t in in_own_unit(study, told) if t.config.is_baseline]
-    rates = [merit(study, t.measurement) for t in own if t.measurement is not None]
+    rates = [objective_value(study, t.measurement) for t in own if t.measurement is not None]
     logs = [math.log(rate) for rate in rates if rate > 0]
     return sd(logs) if len(logs) > 2 else 0.0
 

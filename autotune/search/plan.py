@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class SearchPlan:
     """The order of a search, and bounds that hold whatever a run turns out to take.
 
     Args:
@@ -41,16 +41,16 @@ class Course:
     screened: int | None
 
 
-def course(spec: StudySpec) -> Course:
+def course(spec: StudySpec) -> SearchPlan:
     """What is settled about a search by what was asked alone."""
     budget = spec.budget
     first = Costs.of(Study(spec=spec)).fidelity(
         Stage.BASELINE, Config(), remaining_s=budget.seconds, reserve_s=0.0
     )
     # A pure sampler takes the place of the start points, too.
-    exploring = (Stage.START, Stage.REFINE) if spec.sampler == PLANNER else (Stage.REFINE,)
+    exploring = (Stage.INITIAL, Stage.REFINE) if spec.sampler == PLANNER else (Stage.REFINE,)
     limit = budget.trials
-    return Course(
+    return SearchPlan(
         stages=(Stage.BASELINE, *exploring, Stage.CONFIRM, Stage.ABLATE),
         baselines=BASELINES if limit is None else min(BASELINES, limit),
         first_run_s=first.deadline_s,

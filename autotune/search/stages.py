@@ -21,16 +21,16 @@ from autotune.model.trial import CEILINGS, Proposal, Stage
 from autotune.search.confirmation.next_run import has_winner, is_confirming, next_confirmation
 from autotune.search.costs import Costs
 from autotune.search.diagnosis import kept_s, spare_probe, without_communication
-from autotune.search.feature_flags import DEFAULT, Parts
+from autotune.search.feature_flags import DEFAULT, FeatureFlags
 from autotune.search.screening.initial_design import next_start, start_is_over, uncovered
 from autotune.search.screening.refinement import (
-    bold,
     for_front,
-    left_for_bold_s,
+    left_for_training_changing_s,
     likeliest,
     random_draw,
     separating,
     simpler,
+    training_changing,
 )
 from autotune.search.screening.replication import AGAIN, last_doubts, second_look
 from autotune.search.screening.state import SearchState, Suggestion
@@ -69,7 +69,7 @@ class Staged(Strategy):
     """
 
     def __init__(
-        self, sampler: Sampler | None = None, *, pure_sampler: bool = False, parts: Parts = DEFAULT
+        self, sampler: Sampler | None = None, *, pure_sampler: bool = False, parts: FeatureFlags = DEFAULT
     ) -> None:
         self._sampler = sampler
         self._pure_sampler = pure_sampler
@@ -154,7 +154,7 @@ class Staged(Strategy):
         of others are there to be told apart.
         """
         asked = [t for t in study.trials if t.stage is Stage.BASELINE]
-        screened = sum(t.stage in (Stage.START, Stage.REFINE) for t in study.trials)
+        screened = sum(t.stage in (Stage.INITIAL, Stage.REFINE) for t in study.trials)
         limit = study.spec.budget.trials
         if len(asked) != 1 or (limit is not None and len(study.trials) >= limit):
             return None
@@ -198,7 +198,7 @@ class Staged(Strategy):
             return None
         if _sentinel_due(search):
             return search.proposal(
-                Stage.SENTINEL, Suggestion(_BASE, "Your script once more, to check for drift.")
+                Stage.DRIFT_CHECK, Suggestion(_BASE, "Your script once more, to check for drift.")
             )
         repeat = _undisturbed_again(search)
         if repeat is not None:
@@ -207,10 +207,10 @@ class Staged(Strategy):
             return search.proposal(Stage.REFINE, self._sampled(search))
         apart = separating(search)
         if apart is not None:
-            return search.proposal(Stage.REFINE if search.is_refining else Stage.START, apart)
+            return search.proposal(Stage.REFINE if search.is_refining else Stage.INITIAL, apart)
         picked = (None if start_is_over(search) else next_start(search)) or uncovered(search)
         if picked is not None:
-            return search.proposal(Stage.START, picked)
+            return search.proposal(Stage.INITIAL, picked)
         return self._refine(search)
 
     def _refine(self, search: SearchState) -> Proposal | None:
@@ -234,13 +234,13 @@ class Staged(Strategy):
         if count % _TRAINING_EVERY == _TRAINING_EVERY - 2:
             picked = simpler(search)
         elif count % _TRAINING_EVERY == _TRAINING_EVERY - 1:
-            picked = bold(search, in_turn=True)
+            picked = training_changing(search, in_turn=True)
         elif search.parts.free_draws and _is_square(count):
             picked = random_draw(search)
         if picked is None and self._sampler is not None and count % _SAMPLER_EVERY == _SAMPLER_EVERY - 1:
             picked = self._sampled(search)
         # Where nothing is left that keeps the training, what changes it gets its turn at once.
-        picked = picked or likeliest(search) or simpler(search) or bold(search)
+        picked = picked or likeliest(search) or simpler(search) or training_changing(search)
         if picked is None and search.model is not search.own:
             picked = likeliest(own)
         if picked is None and search.parts.free_draws and count < PATIENCE:
@@ -255,16 +255,16 @@ class Staged(Strategy):
         # The planner gives that a turn of its own; with another sampler it has as much time as there, and
         # more only where nothing else is left to propose.
         if not self._pure_sampler:
-            return _drawn(search, self._sampler, *_tame_part(search), search.plausible)
-        whole, bold_s = (search.study, search.space), left_for_bold_s(search)
+            return _drawn(search, self._sampler, *_training_preserving_part(search), search.plausible)
+        whole, bold_s = (search.study, search.space), left_for_training_changing_s(search)
 
         def cheap(config: Config) -> bool:
-            return search.tame(config) or search.costs.screening(config) <= bold_s
+            return search.training_preserving(config) or search.costs.screening(config) <= bold_s
 
         picked = None
         if bold_s >= search.costs.plain_s:
             picked = _drawn(search, self._sampler, *whole, cheap)
-        picked = picked or _drawn(search, self._sampler, *_tame_part(search))
+        picked = picked or _drawn(search, self._sampler, *_training_preserving_part(search))
         return picked or _drawn(search, self._sampler, *whole)
 
 
@@ -297,7 +297,7 @@ def _drawn(
     return None
 
 
-def _tame_part(search: SearchState) -> tuple[Study, SearchSpace]:
+def _training_preserving_part(search: SearchState) -> tuple[Study, SearchSpace]:
     """The study and its space without what changes the training."""
     space = search.space
     kept = {
@@ -318,7 +318,7 @@ def _undisturbed_again(search: SearchState) -> Proposal | None:
     if not waiting:
         return None
     config = max(waiting, key=lambda c: (c.is_baseline, search.model.predict(c)[0], c.canonical()))
-    stage = Stage.BASELINE if config.is_baseline else Stage.REFINE if search.is_refining else Stage.START
+    stage = Stage.BASELINE if config.is_baseline else Stage.REFINE if search.is_refining else Stage.INITIAL
     reason = f"{AGAIN} other processes disturbed every run of it."
     proposal = search.proposal(stage, Suggestion(config, reason))
     return None if proposal is None else replace(proposal, seed=runs[config])

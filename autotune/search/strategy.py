@@ -1,4 +1,4 @@
-"""Which trial next: the seam between the search and the loop that runs it."""
+"""Which trial next: the hook between the search and the loop that runs it."""
 
 from __future__ import annotations
 

@@ -22,15 +22,15 @@ from autotune.driver.spec import version
 from autotune.errors import AutotuneError
 from autotune.service import pages
 from autotune.service.archive import archive_of
-from autotune.service.auth import Gate, Policy
+from autotune.service.auth import Policy, TokenGate
 from autotune.service.command import checked_options
 from autotune.service.estimate import estimate
 from autotune.service.queue import Limits
 from autotune.service.reconcile import job_id
-from autotune.service.requests import Parts, Who, With, cancelled, shown, visible
+from autotune.service.requests import BundleParts, Who, With, cancelled, shown, visible
 from autotune.service.retention import forget
 from autotune.service.reverify import request_of
-from autotune.service.states import FINAL, State
+from autotune.service.states import FINAL, SearchState
 from autotune.service.store import Conflict, Submission
 from autotune.shortage import shortage
 
@@ -162,7 +162,7 @@ def create_app(
     app = FastAPI(
         title="autotune", version=version() or "0", lifespan=lifespan, docs_url=None, redoc_url=None
     )
-    app.state.parts = Parts(
+    app.state.parts = BundleParts(
         database=database,
         bundles=bundles,
         jobs=jobs,
@@ -180,7 +180,7 @@ def create_app(
     app.add_exception_handler(OSError, _problem)
     _routes(app)
     pages.add(app)
-    return Gate(app, database, policy or Policy())
+    return TokenGate(app, database, policy or Policy())
 
 
 def _routes(app: FastAPI) -> None:
@@ -247,7 +247,7 @@ def _routes(app: FastAPI) -> None:
     def listed(
         who: Who,
         parts: With,
-        state: State | None = None,
+        state: SearchState | None = None,
         before: str = "",
         limit: Annotated[int, Query(ge=1, le=500)] = 100,
     ) -> dict[str, Any]:
@@ -269,13 +269,13 @@ def _routes(app: FastAPI) -> None:
     @app.post("/api/v1/searches/{search_id}/resume", status_code=202)
     def resume(search_id: str, body: ResumeRequest, who: Who, parts: With) -> dict[str, Any]:
         row = visible(parts, who, search_id)
-        state = State(row.state)
+        state = SearchState(row.state)
         if state not in FINAL:
             raise Conflict(f"the search is {state.value}; only one that has ended can be resumed")
         reason = f"resumed by {who.user}"
         budget_s = row.used_s + body.budget_s
         if not parts.database.move(
-            row.id, state, State.QUEUED, reason, budget_s=budget_s, ended_s=None, losses=0
+            row.id, state, SearchState.QUEUED, reason, budget_s=budget_s, ended_s=None, losses=0
         ):
             raise Conflict("the search changed meanwhile", hint="look at its state again")
         parts.reconciler.poke()
@@ -320,7 +320,7 @@ def _routes(app: FastAPI) -> None:
     @app.get("/api/v1/searches/{search_id}/study.tar.gz")
     def study(search_id: str, who: Who, parts: With) -> Response:
         row = visible(parts, who, search_id)
-        if State(row.state) not in FINAL:
+        if SearchState(row.state) not in FINAL:
             raise Conflict(
                 f"the search is {row.state}: its study can be read once it has ended",
                 hint=f"autotune logs -f {row.id}",
@@ -445,7 +445,7 @@ def _routes(app: FastAPI) -> None:
         return {"audit": parts.database.audit_rows()}
 
 
-def _check_code(body: SearchRequest, parts: Parts) -> None:
+def _check_code(body: SearchRequest, parts: BundleParts) -> None:
     """Refuse a search whose code is not there.
 
     Raises:
@@ -467,7 +467,7 @@ def _check_code(body: SearchRequest, parts: Parts) -> None:
             raise HTTPException(422, "the path is no folder on the service's storage")
 
 
-def _check_price(body: SearchRequest, parts: Parts) -> None:
+def _check_price(body: SearchRequest, parts: BundleParts) -> None:
     if body.max_cost is None:
         return
     if parts.price_per_hour is None:
@@ -477,7 +477,7 @@ def _check_price(body: SearchRequest, parts: Parts) -> None:
         raise HTTPException(422, f"the budget costs up to {cost:.2f}, more than --max-cost {body.max_cost:g}")
 
 
-async def _stream(request: Request, parts: Parts, search_id: str, after: int) -> AsyncGenerator[str]:
+async def _stream(request: Request, parts: BundleParts, search_id: str, after: int) -> AsyncGenerator[str]:
     """Yield events as they are stored, each with its sequence number, until the search has ended."""
     sent_s = time.monotonic()
     while not await request.is_disconnected():
@@ -489,7 +489,7 @@ async def _stream(request: Request, parts: Parts, search_id: str, after: int) ->
             sent_s = time.monotonic()
         if not rows:
             search = await asyncio.to_thread(parts.database.search, search_id)
-            if search is None or State(search.state) in FINAL:
+            if search is None or SearchState(search.state) in FINAL:
                 yield "event: end\ndata: {}\n\n"
                 return
             if time.monotonic() - sent_s > _KEEPALIVE_S:

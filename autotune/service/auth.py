@@ -60,7 +60,7 @@ class Policy:
     proxy_project: str = "default"
 
 
-class Gate:
+class TokenGate:
     """ASGI middleware that lets a request through, with its `Identity` in ``scope["state"]["identity"]``."""
 
     def __init__(self, app: Any, database: Database, policy: Policy) -> None:

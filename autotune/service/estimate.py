@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autotune.service.states import State
+from autotune.service.states import SearchState
 
 if TYPE_CHECKING:
     from autotune.service.store import Database
@@ -30,7 +30,7 @@ def estimate(
         ``ahead`` in the queue, and ``speedup``:
         quartiles of their claimed gains, 1.0 for a search that claimed none; None with fewer than five.
     """
-    done = database.searches(project=project, states=[State.SUCCEEDED], limit=200)
+    done = database.searches(project=project, states=[SearchState.SUCCEEDED], limit=200)
     gains = sorted(
         (row.answer or {}).get("speedup", 1.0) if (row.answer or {}).get("outcome") == "faster" else 1.0
         for row in done
@@ -43,6 +43,6 @@ def estimate(
         "slots": slots,
         "cost": None if price_per_hour is None else budget_s / 3600 * slots * price_per_hour,
         "searches": len(gains),
-        "ahead": len(database.searches(states=[State.QUEUED], limit=10_000)),
+        "ahead": len(database.searches(states=[SearchState.QUEUED], limit=10_000)),
         "speedup": quartiles,
     }

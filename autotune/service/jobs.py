@@ -34,7 +34,7 @@ class JobState(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class JobStatus:
     """What a job was seen to be; the exit code where it has ended, and the cluster's words where it waits."""
 
     state: JobState
@@ -75,7 +75,7 @@ class Jobs(ABC):
         """
 
     @abstractmethod
-    def seen(self, job_id: str) -> Seen:
+    def seen(self, job_id: str) -> JobStatus:
         """Return what a job is.
 
         Raises:
@@ -151,17 +151,17 @@ class ProcessJobs(Jobs):
         words = [self._python, "-m", "autotune.service.job", str(place)]
         self._children.add(os.posix_spawn(self._python, words, env, file_actions=nothing, setsid=True))
 
-    def seen(self, job_id: str) -> Seen:
+    def seen(self, job_id: str) -> JobStatus:
         self._reap()
         place = self._folder / job_id
         is_alive = _is_locked(place)
         try:
-            return Seen(state=JobState.ENDED, exit_code=int((place / ENDED).read_text()))
+            return JobStatus(state=JobState.ENDED, exit_code=int((place / ENDED).read_text()))
         except (OSError, ValueError):
             pass
         if is_alive:
-            return Seen(state=JobState.RUNNING)
-        return Seen(state=JobState.LOST if (place / BEGAN).exists() else JobState.UNKNOWN)
+            return JobStatus(state=JobState.RUNNING)
+        return JobStatus(state=JobState.LOST if (place / BEGAN).exists() else JobState.UNKNOWN)
 
     def stop(self, job_id: str) -> None:
         _ask_to_stop(self._folder / job_id)
@@ -232,21 +232,23 @@ class RayJobs(Jobs):
 
             raise RayUnavailable(f"the Ray cluster refused job {job.id}: {answer.text.splitlines()[0][:200]}")
 
-    def seen(self, job_id: str) -> Seen:
+    def seen(self, job_id: str) -> JobStatus:
         try:
-            return Seen(state=JobState.ENDED, exit_code=int((self._results / job_id / ENDED).read_text()))
+            return JobStatus(
+                state=JobState.ENDED, exit_code=int((self._results / job_id / ENDED).read_text())
+            )
         except (OSError, ValueError):
             pass
         status, message = self._status(job_id)
         began = (self._results / job_id / BEGAN).exists()
         if not status:
             # A head that was restarted has forgotten its jobs.
-            return Seen(state=JobState.LOST if began else JobState.UNKNOWN)
+            return JobStatus(state=JobState.LOST if began else JobState.UNKNOWN)
         if status in ("PENDING", "RUNNING"):
             if began:
-                return Seen(state=JobState.RUNNING)
-            return Seen(state=JobState.PENDING, message=message if status == "PENDING" else "")
-        return Seen(state=JobState.LOST, message=message)
+                return JobStatus(state=JobState.RUNNING)
+            return JobStatus(state=JobState.PENDING, message=message if status == "PENDING" else "")
+        return JobStatus(state=JobState.LOST, message=message)
 
     def stop(self, job_id: str) -> None:
         began = (self._results / job_id / BEGAN).exists()

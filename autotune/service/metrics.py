@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.service.states import WITH_JOB, State
+from autotune.service.states import WITH_JOB, SearchState
 
 if TYPE_CHECKING:
     from autotune.service.store import Database
@@ -17,7 +17,7 @@ def metrics_text(database: Database, capacity: int) -> str:
     registry = CollectorRegistry()
     states = Gauge("autotune_searches", "Searches by state", ["state"], registry=registry)
     fleet = database.fleet()
-    for state in State:
+    for state in SearchState:
         states.labels(state.value).set(fleet[f"searches_{state.value}"])
     slots = Gauge("autotune_slots", "Slots of the cluster", ["kind"], registry=registry)
     running = database.searches(states=sorted(WITH_JOB), limit=10_000)

@@ -19,8 +19,8 @@ from jinja2 import Environment, FileSystemLoader, select_autoescape
 
 from autotune.report.view.summary import duration_text
 from autotune.service.auth import COOKIE, LOGIN
-from autotune.service.requests import Parts, Who, With, cancelled, shown, visible
-from autotune.service.states import FINAL, State
+from autotune.service.requests import BundleParts, Who, With, cancelled, shown, visible
+from autotune.service.states import FINAL, SearchState
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -92,7 +92,7 @@ def add(app: FastAPI) -> None:
     async def login(request: Request) -> Response:
         form = parse_qs((await request.body()).decode(errors="replace"))
         token = form.get("token", [""])[0].strip()
-        parts: Parts = request.app.state.parts
+        parts: BundleParts = request.app.state.parts
         if parts.database.identity(token) is None:
             return page(request, "login.html", status=401, problem="This token is not valid, or has expired.")
         answer = RedirectResponse("/", status_code=303)
@@ -124,9 +124,9 @@ def add(app: FastAPI) -> None:
             for row in parts.database.searches(project=project, limit=200)
             if not who.search_id or row.id == who.search_id
         ]
-        active = [row for row in rows if State(row.state) not in FINAL]
-        done = [row for row in rows if State(row.state) in FINAL]
-        used = sum(max(1, row.gpus) for row in active if State(row.state).has_job)
+        active = [row for row in rows if SearchState(row.state) not in FINAL]
+        done = [row for row in rows if SearchState(row.state) in FINAL]
+        used = sum(max(1, row.gpus) for row in active if SearchState(row.state).has_job)
         return page(
             request,
             "index.html",
@@ -146,7 +146,7 @@ def add(app: FastAPI) -> None:
             request,
             "search.html",
             search=shown(row),
-            is_final=State(row.state) in FINAL,
+            is_final=SearchState(row.state) in FINAL,
             events=events,
             last=events[-1].seq if events else 0,
             has_best=parts.place.best(row.id).is_file(),

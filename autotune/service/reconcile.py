@@ -19,7 +19,7 @@ from autotune.service.jobs import Job, Jobs, JobState
 from autotune.service.progress import Result, result_of, unsent_trials, verified_of
 from autotune.service.queue import Waiting, decide
 from autotune.service.reports import Reports
-from autotune.service.states import ENDINGS, WITH_JOB, State, ending
+from autotune.service.states import ENDINGS, WITH_JOB, SearchState, ending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -150,7 +150,7 @@ class Reconciler:
 
     def _settle(self, row: Any) -> None:
         """Bring one search with a job one step on."""
-        state, seen = State(row.state), self._jobs.seen(job_id(row))
+        state, seen = SearchState(row.state), self._jobs.seen(job_id(row))
         match seen.state:
             case JobState.ENDED:
                 self._ended(row, state, seen.exit_code or 0)
@@ -160,27 +160,27 @@ class Reconciler:
                 self._pending(row, state, seen.message)
             case JobState.LOST:
                 self._lost(row, state)
-            case JobState.UNKNOWN if state is State.STARTING:
+            case JobState.UNKNOWN if state is SearchState.STARTING:
                 # The service ended between the commit and the start.
                 self._launch(row)
             case JobState.UNKNOWN:
                 self._lost(row, state)
 
-    def _running(self, row: Any, state: State) -> None:
-        if state is State.STARTING:
-            self._database.move(row.id, state, State.RUNNING, "running")
-        elif state in (State.CANCELLING, State.PREEMPTING):
+    def _running(self, row: Any, state: SearchState) -> None:
+        if state is SearchState.STARTING:
+            self._database.move(row.id, state, SearchState.RUNNING, "running")
+        elif state in (SearchState.CANCELLING, SearchState.PREEMPTING):
             self._jobs.stop(job_id(row))
         elif self._is_silent(row):
             reason = f"its driver sent nothing for {SILENT_S / 60:.0f} min; its job is being stopped"
-            self._database.explain(row.id, reason, state=State.RUNNING)
+            self._database.explain(row.id, reason, state=SearchState.RUNNING)
             self._jobs.stop(job_id(row))
         else:
             self.reports.ensure(row, self._place.report(row.id))
 
-    def _pending(self, row: Any, state: State, message: str) -> None:
+    def _pending(self, row: Any, state: SearchState, message: str) -> None:
         """The cluster has a job and has not begun it."""
-        if state in (State.CANCELLING, State.PREEMPTING):
+        if state in (SearchState.CANCELLING, SearchState.PREEMPTING):
             self._jobs.stop(job_id(row))
         else:
             reason = f"waits for the cluster: {message or 'the job is pending'}"
@@ -194,7 +194,7 @@ class Reconciler:
             return False
         return beat > 0 and self._now() - since_s > SILENT_S
 
-    def _ended(self, row: Any, state: State, code: int) -> None:
+    def _ended(self, row: Any, state: SearchState, code: int) -> None:
         verifies = row.request.get("verify", "")
         found = (verified_of if verifies else result_of)(self._place.home(row.id))
         summary = None if found is None else found.summary
@@ -203,27 +203,31 @@ class Reconciler:
             self._database.report(
                 row.id, epoch=row.epoch, facts=row.answer or {}, kind="trial", study_seq=seq, data=data
             )
-        if state is State.PREEMPTING and code in _STOPPED:
+        if state is SearchState.PREEMPTING and code in _STOPPED:
             self._database.move(
                 row.id,
                 state,
-                State.QUEUED,
+                SearchState.QUEUED,
                 "preempted; it resumes when there is room",
                 answer=summary or row.answer,
             )
             return
         to, reason = (reverify.ENDINGS if verifies else ENDINGS).get(code) or ending(code)
-        if state is State.CANCELLING:
+        if state is SearchState.CANCELLING:
             to, reason = (
-                (State.CANCELLED, "cancelled, with the best so far") if code in _STOPPED else (to, reason)
+                (SearchState.CANCELLED, "cancelled, with the best so far")
+                if code in _STOPPED
+                else (to, reason)
             )
         elif code in _STOPPED:
             # Stopped by something other than the service: the cluster's end, an operator.
             self._lost(row, state)
             return
-        if to is State.FAILED and (message := _last_error(self._jobs.output(job_id(row), 0, MOST_READ))):
+        if to is SearchState.FAILED and (
+            message := _last_error(self._jobs.output(job_id(row), 0, MOST_READ))
+        ):
             reason = f"{reason}: {message}"
-        if found is not None and to is State.SUCCEEDED:
+        if found is not None and to is SearchState.SUCCEEDED:
             self._register(row, found, verifies)
         self._database.move(row.id, state, to, reason, exit_code=code, answer=summary or row.answer)
         self._database.revoke_reports(row.id)
@@ -246,19 +250,19 @@ class Reconciler:
         if found.versions:
             reverify.queue_changed(self._database, row.project, found)
 
-    def _lost(self, row: Any, state: State) -> None:
-        if state is State.CANCELLING:
-            self._database.move(row.id, state, State.CANCELLED, "cancelled; its job was lost")
-        elif state is State.PREEMPTING:
-            self._database.move(row.id, state, State.QUEUED, "preempted; it resumes when there is room")
+    def _lost(self, row: Any, state: SearchState) -> None:
+        if state is SearchState.CANCELLING:
+            self._database.move(row.id, state, SearchState.CANCELLED, "cancelled; its job was lost")
+        elif state is SearchState.PREEMPTING:
+            self._database.move(row.id, state, SearchState.QUEUED, "preempted; it resumes when there is room")
         elif row.losses + 1 > MOST_LOSSES:
-            self._database.move(row.id, state, State.FAILED, f"its job was lost {row.losses + 1} times")
+            self._database.move(row.id, state, SearchState.FAILED, f"its job was lost {row.losses + 1} times")
         else:
             reason = f"its job was lost; it resumes from its journal ({row.losses + 1} of {MOST_LOSSES})"
-            self._database.move(row.id, state, State.QUEUED, reason, losses=row.losses + 1)
+            self._database.move(row.id, state, SearchState.QUEUED, reason, losses=row.losses + 1)
 
     def _start(self) -> None:
-        queued = self._database.searches(states=[State.QUEUED], limit=10_000)
+        queued = self._database.searches(states=[SearchState.QUEUED], limit=10_000)
         if not queued:
             return
         running = self._database.searches(states=sorted(WITH_JOB), limit=10_000)
@@ -272,12 +276,17 @@ class Reconciler:
         rows = {row.id: row for row in [*queued, *running]}
         for search_id in decision.preempt:
             row = rows[search_id]
-            if row.state == State.RUNNING.value:
+            if row.state == SearchState.RUNNING.value:
                 self._database.move(
-                    row.id, State.RUNNING, State.PREEMPTING, "stopping for a search of higher priority"
+                    row.id,
+                    SearchState.RUNNING,
+                    SearchState.PREEMPTING,
+                    "stopping for a search of higher priority",
                 )
         for search_id in decision.start:
-            if self._database.move(search_id, State.QUEUED, State.STARTING, "its job is being started"):
+            if self._database.move(
+                search_id, SearchState.QUEUED, SearchState.STARTING, "its job is being started"
+            ):
                 started = self._database.search(search_id)
                 if started is not None:
                     self._launch(started)
@@ -294,7 +303,7 @@ class Reconciler:
             else:
                 command = command_of(row, home, self._place.best(row.id), self._options, self._python)
         except AutotuneError as error:
-            self._database.move(row.id, State.STARTING, State.FAILED, error.message)
+            self._database.move(row.id, SearchState.STARTING, SearchState.FAILED, error.message)
             return
         report = self._place.report(row.id)
         self.reports.ensure(row, report)

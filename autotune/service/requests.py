@@ -7,11 +7,11 @@ from typing import Annotated, Any
 from fastapi import Depends, HTTPException, Request
 from pydantic import BaseModel, ConfigDict
 
-from autotune.service.states import MOVES, WITH_JOB, State
+from autotune.service.states import MOVES, WITH_JOB, SearchState
 from autotune.service.store import Conflict, Identity
 
 
-class Parts(BaseModel):
+class BundleParts(BaseModel):
     """What the application is made of."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -32,16 +32,16 @@ def identity_of(request: Request) -> Identity:
     return request.scope["state"]["identity"]
 
 
-def parts_of(request: Request) -> Parts:
+def parts_of(request: Request) -> BundleParts:
     """Return the application's parts."""
     return request.app.state.parts
 
 
 Who = Annotated[Identity, Depends(identity_of)]
-With = Annotated[Parts, Depends(parts_of)]
+With = Annotated[BundleParts, Depends(parts_of)]
 
 
-def visible(parts: Parts, who: Identity, search_id: str) -> Any:
+def visible(parts: BundleParts, who: Identity, search_id: str) -> Any:
     """Return a search that the identity may see.
 
     Raises:
@@ -84,22 +84,22 @@ def shown(row: Any) -> dict[str, Any]:
 
 def _deadline_s(row: Any) -> float | None:
     """Return when the budget of a running search ends, in seconds since the epoch; None for others."""
-    if State(row.state) not in WITH_JOB:
+    if SearchState(row.state) not in WITH_JOB:
         return None
     return row.since_s + max(0.0, row.budget_s - row.used_s)
 
 
-def cancelled(parts: Parts, row: Any, user: str) -> Any:
+def cancelled(parts: BundleParts, row: Any, user: str) -> Any:
     """Cancel a search; harmless when repeated. Returns its row.
 
     Raises:
         Conflict: It has ended already, by itself.
     """
     for _ in range(5):
-        state = State(row.state)
-        if state in (State.CANCELLING, State.CANCELLED):
+        state = SearchState(row.state)
+        if state in (SearchState.CANCELLING, SearchState.CANCELLED):
             break
-        to = State.CANCELLED if state is State.QUEUED else State.CANCELLING
+        to = SearchState.CANCELLED if state is SearchState.QUEUED else SearchState.CANCELLING
         if to not in MOVES[state]:
             raise Conflict(f"the search has ended: it is {state.value}")
         if parts.database.move(row.id, state, to, f"cancelled by {user}"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from autotune.service.states import State
+from autotune.service.states import SearchState
 from autotune.service.store import Submission
 
 if TYPE_CHECKING:
@@ -23,9 +23,12 @@ PRIORITY: Final = 10
 """Below that of searches: nobody waits for it."""
 
 ENDINGS: Final = {
-    0: (State.SUCCEEDED, "verified: it is still faster"),
-    1: (State.SUCCEEDED, "verified: no difference was shown; the configuration is marked stale"),
-    7: (State.SUCCEEDED, "verified: it is slower or its loss is worse; the configuration is marked stale"),
+    0: (SearchState.SUCCEEDED, "verified: it is still faster"),
+    1: (SearchState.SUCCEEDED, "verified: no difference was shown; the configuration is marked stale"),
+    7: (
+        SearchState.SUCCEEDED,
+        "verified: it is slower or its loss is worse; the configuration is marked stale",
+    ),
 }
 """Exit code of ``autotune verify`` -> final state and its reason; the others are those of a search."""
 

@@ -37,7 +37,7 @@ _EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 (an address that the user c
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ServiceSettings:
     """How the service runs.
 
     Args:
@@ -93,7 +93,7 @@ class Service:
         StoreError: The database cannot be used, or another service drives it.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ServiceSettings) -> None:
         _check(settings)
         self.settings = settings
         settings.root.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -299,7 +299,7 @@ def _when_started(server: Any, ready: Callable[[], None]) -> None:
     ready()
 
 
-def _jobs(settings: Settings) -> Jobs:
+def _jobs(settings: ServiceSettings) -> Jobs:
     folder = settings.root / "jobs"
     if not settings.address:
         return ProcessJobs(folder, settings.python or sys.executable)
@@ -310,7 +310,7 @@ def _jobs(settings: Settings) -> Jobs:
     return RayJobs(settings.address, httpx.Client(headers=headers), folder, settings.python or sys.executable)
 
 
-def _check(settings: Settings) -> None:
+def _check(settings: ServiceSettings) -> None:
     """Refuse to listen to the network without protection.
 
     Raises:

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Final
 
 
-class State(str, Enum):
+class SearchState(str, Enum):
     """Where a search is. ``LOST`` is never stored: a lost job puts its search back into the queue."""
 
     QUEUED = "queued"
@@ -29,37 +29,56 @@ class State(str, Enum):
         return self in WITH_JOB
 
 
-FINAL: Final = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
-WITH_JOB: Final = frozenset({State.STARTING, State.RUNNING, State.CANCELLING, State.PREEMPTING})
+FINAL: Final = frozenset({SearchState.SUCCEEDED, SearchState.FAILED, SearchState.CANCELLED})
+WITH_JOB: Final = frozenset(
+    {SearchState.STARTING, SearchState.RUNNING, SearchState.CANCELLING, SearchState.PREEMPTING}
+)
 
 MOVES: Final = {
-    State.QUEUED: {State.STARTING, State.CANCELLED},
-    State.STARTING: {State.RUNNING, State.SUCCEEDED, State.FAILED, State.QUEUED, State.CANCELLING},
-    State.RUNNING: {State.SUCCEEDED, State.FAILED, State.QUEUED, State.CANCELLING, State.PREEMPTING},
-    State.CANCELLING: {State.CANCELLED, State.SUCCEEDED, State.FAILED},
-    State.PREEMPTING: {State.QUEUED, State.SUCCEEDED, State.FAILED, State.CANCELLING},
-    State.SUCCEEDED: {State.QUEUED},
-    State.FAILED: {State.QUEUED},
-    State.CANCELLED: {State.QUEUED},
+    SearchState.QUEUED: {SearchState.STARTING, SearchState.CANCELLED},
+    SearchState.STARTING: {
+        SearchState.RUNNING,
+        SearchState.SUCCEEDED,
+        SearchState.FAILED,
+        SearchState.QUEUED,
+        SearchState.CANCELLING,
+    },
+    SearchState.RUNNING: {
+        SearchState.SUCCEEDED,
+        SearchState.FAILED,
+        SearchState.QUEUED,
+        SearchState.CANCELLING,
+        SearchState.PREEMPTING,
+    },
+    SearchState.CANCELLING: {SearchState.CANCELLED, SearchState.SUCCEEDED, SearchState.FAILED},
+    SearchState.PREEMPTING: {
+        SearchState.QUEUED,
+        SearchState.SUCCEEDED,
+        SearchState.FAILED,
+        SearchState.CANCELLING,
+    },
+    SearchState.SUCCEEDED: {SearchState.QUEUED},
+    SearchState.FAILED: {SearchState.QUEUED},
+    SearchState.CANCELLED: {SearchState.QUEUED},
 }
 """State -> states that may follow. From a final state only a resume leads back."""
 
 ENDINGS: Final = {
-    0: (State.SUCCEEDED, "faster: a gain is confirmed"),
-    1: (State.SUCCEEDED, "nothing is faster"),
-    8: (State.SUCCEEDED, "inconclusive; resume it with a further budget"),
-    2: (State.FAILED, "the command or a file is wrong, or the budget was too short for one run"),
-    3: (State.FAILED, "the script fails without any change"),
-    4: (State.FAILED, "nothing fits into the memory that was allowed"),
-    5: (State.FAILED, "the study could not be read or written"),
-    6: (State.FAILED, "machine or backend"),
-    70: (State.FAILED, "internal error"),
-    75: (State.CANCELLED, "stopped by a signal"),
-    130: (State.CANCELLED, "stopped"),
+    0: (SearchState.SUCCEEDED, "faster: a gain is confirmed"),
+    1: (SearchState.SUCCEEDED, "nothing is faster"),
+    8: (SearchState.SUCCEEDED, "inconclusive; resume it with a further budget"),
+    2: (SearchState.FAILED, "the command or a file is wrong, or the budget was too short for one run"),
+    3: (SearchState.FAILED, "the script fails without any change"),
+    4: (SearchState.FAILED, "nothing fits into the memory that was allowed"),
+    5: (SearchState.FAILED, "the study could not be read or written"),
+    6: (SearchState.FAILED, "machine or backend"),
+    70: (SearchState.FAILED, "internal error"),
+    75: (SearchState.CANCELLED, "stopped by a signal"),
+    130: (SearchState.CANCELLED, "stopped"),
 }
 """Exit code of ``autotune search`` -> final state and its reason (docs/exit_codes.md)."""
 
 
-def ending(code: int) -> tuple[State, str]:
+def ending(code: int) -> tuple[SearchState, str]:
     """Return the final state and the reason for an exit code."""
-    return ENDINGS.get(code, (State.FAILED, f"ended with code {code}"))
+    return ENDINGS.get(code, (SearchState.FAILED, f"ended with code {code}"))

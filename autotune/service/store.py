@@ -20,7 +20,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from autotune.errors import StoreError, UsageError
 from autotune.service import tables as t
 from autotune.service.queue import SHARE_S, Limits
-from autotune.service.states import FINAL, MOVES, WITH_JOB, State
+from autotune.service.states import FINAL, MOVES, WITH_JOB, SearchState
 from autotune.store.paths import new_id
 
 if TYPE_CHECKING:
@@ -305,7 +305,7 @@ class Database:
             "is_preemptible": int(given.is_preemptible),
             "gpus": given.gpus,
             "budget_s": given.budget_s,
-            "state": State.QUEUED.value,
+            "state": SearchState.QUEUED.value,
             "reason": "waits for its turn",
             "since_s": now,
             "created_s": now,
@@ -344,7 +344,7 @@ class Database:
             return connection.execute(sa.select(t.searches).where(t.searches.c.id == search_id)).first()
 
     def searches(
-        self, *, project: str = "", states: Sequence[State] = (), before: str = "", limit: int = 100
+        self, *, project: str = "", states: Sequence[SearchState] = (), before: str = "", limit: int = 100
     ) -> list[Row[Any]]:
         """Return searches, newest first.
 
@@ -364,7 +364,7 @@ class Database:
         with self.engine.connect() as connection:
             return list(connection.execute(chosen))
 
-    def move(self, search_id: str, seen: State, to: State, reason: str, **values: Any) -> bool:
+    def move(self, search_id: str, seen: SearchState, to: SearchState, reason: str, **values: Any) -> bool:
         """Move a search from the state that was seen to another one.
 
         Args:
@@ -388,10 +388,10 @@ class Database:
             if row.state != seen.value:
                 return False
             changes: dict[str, Any] = {"state": to.value, "reason": reason, "since_s": now, **values}
-            if to is State.STARTING:
+            if to is SearchState.STARTING:
                 changes |= {"epoch": row.epoch + 1, "started_s": row.started_s or now, "heartbeat": 0}
                 self._open_usage(connection, row, row.epoch + 1, now)
-            if to is State.QUEUED or to in FINAL:
+            if to is SearchState.QUEUED or to in FINAL:
                 changes["used_s"] = row.used_s + self._close_usage(connection, row, now)
             if to in FINAL:
                 changes["ended_s"] = now
@@ -403,7 +403,7 @@ class Database:
             if not done.rowcount:
                 return False
             _event(connection, search_id, now, to.value, {"reason": reason})
-            if row.webhook and (to in FINAL or to is State.RUNNING):
+            if row.webhook and (to in FINAL or to is SearchState.RUNNING):
                 body = {"search": search_id, "title": row.title, "state": to.value, "reason": reason}
                 body["text"] = f"autotune search {row.title}: {to.value} ({reason})"
                 connection.execute(
@@ -411,7 +411,7 @@ class Database:
                 )
             return True
 
-    def explain(self, search_id: str, reason: str, *, state: State = State.QUEUED) -> None:
+    def explain(self, search_id: str, reason: str, *, state: SearchState = SearchState.QUEUED) -> None:
         """Change the reason of a search that is in this state."""
         with self._write() as connection:
             connection.execute(
@@ -451,7 +451,7 @@ class Database:
             row = _row(connection, search_id)
             if row.epoch != epoch:
                 raise Conflict(f"the facts are of life {epoch} of the search, and this is life {row.epoch}")
-            if State(row.state) in WITH_JOB:
+            if SearchState(row.state) in WITH_JOB:
                 values = {"heartbeat": row.heartbeat + 1, "heartbeat_s": now, "answer": dict(facts)}
                 connection.execute(t.searches.update().where(t.searches.c.id == search_id).values(values))
             if kind:
@@ -614,7 +614,7 @@ class Database:
         return {
             "tuning_slot_hours": spent / 3600,
             "saved_slot_hours": saved / 3600,
-            **{f"searches_{state.value}": counts.get(state.value, 0) for state in State},
+            **{f"searches_{state.value}": counts.get(state.value, 0) for state in SearchState},
         }
 
     def fleet_scripts(self, project: str = "", limit: int = 20) -> list[dict[str, Any]]:

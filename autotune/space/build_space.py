@@ -130,7 +130,7 @@ class _Builder:
         names: dict[str, None] = {}
         for name in (*self.request.knobs, *self.request.fixed):
             names[name] = None
-            names.update(dict.fromkeys(b for b in self.knobs[name].brings if b in self.knobs))
+            names.update(dict.fromkeys(b for b in self.knobs[name].requires if b in self.knobs))
         return names
 
     def _refuse(self, name: str, reason: str) -> None:
@@ -259,7 +259,9 @@ class _Builder:
         return dropped
 
     def _possible(self, space: SearchSpace, name: str, value: Value) -> bool:
-        tied = [n for n in space.dimensions if n in self.knobs[name].brings or name in self.knobs[n].brings]
+        tied = [
+            n for n in space.dimensions if n in self.knobs[name].requires or name in self.knobs[n].requires
+        ]
         # Rules may tie it to any other knob as well.
         rest = [n for n in space.dimensions if n not in (name, *tied)]
         others = [
@@ -292,7 +294,7 @@ class _Builder:
             ordinal=knob.ordinal,
             derived=derived,
             effect=knob.effect_for(self.facts),
-            redeals=knob.redeals(self.facts),
+            changes_rng_streams=knob.changes_rng_streams(self.facts),
             family=knob.family,
         )
 

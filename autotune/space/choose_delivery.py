@@ -1,6 +1,6 @@
 """Which way each value takes to this script: the first spelling that the script accepts. Pure.
 
-Nothing is delivered here; `autotune.space.command` writes flags and environment, the training
+Nothing is delivered here; `autotune.space.launch_command` writes flags and environment, the training
 process carries out the rest and reads every knob back.
 """
 

@@ -14,7 +14,7 @@ from autotune.model.machine_load import MachineLoad
 from autotune.model.measurement import Measurement
 from autotune.model.space import SearchSpace
 from autotune.model.study import Study, StudySpec
-from autotune.model.trial import Failure, Outcome, Stage, Start, Trial, TrialState
+from autotune.model.trial import Failure, Outcome, Stage, StartMode, Trial, TrialState
 from autotune.model.wire import from_wire
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ Build = Callable[[StudySpec, Facts], tuple[SearchSpace, dict[str, str]]]
 def fold(entries: Iterable[Entry], *, build: Build | None = None) -> Study:
     """Return the study after these events; any prefix of a journal that holds its first event will do.
 
-    Trials without an outcome stay ASKED or RUNNING; whoever drives the study decides about them.
+    Trials without an outcome stay WAITING or RUNNING; whoever drives the study decides about them.
     Outcomes are final: a second one for the same trial, and one for an attempt that was given up,
     change nothing. Kinds of event that are not known here are passed over, so that a journal of a
     newer version can still be shown.
@@ -57,6 +57,8 @@ _HINT = "It may be from another version of autotune; `autotune show` with that v
 
 _UNFIT = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """Errors of values that an event cannot have: a journal may be damaged, or somebody else's."""
+_OLD_STAGES = {"start": Stage.INITIAL, "sentinel": Stage.DRIFT_CHECK, "why": Stage.DIAGNOSE}
+"""Values as older journals have them -> today's stage."""
 _YEAR_10000_S = 253_402_300_800.0
 
 
@@ -106,7 +108,7 @@ class _State:
     def attempt(self, data: Mapping[str, Any]) -> Trial | None:
         """Return the trial this event is about, where it may still change through it."""
         trial = self.trials.get(int(data["number"]))
-        if trial is None or trial.state is TrialState.TOLD or int(data["attempt"]) < trial.attempt:
+        if trial is None or trial.state is TrialState.FINISHED or int(data["attempt"]) < trial.attempt:
             return None
         return trial
 
@@ -134,8 +136,8 @@ def _asked(state: _State, data: Mapping[str, Any]) -> None:
     state.because = str(data.get("because", state.because))
     trial = from_wire(Trial, data["trial"])
     known = state.trials.get(trial.number)
-    if known is None or (known.state is not TrialState.TOLD and trial.attempt >= known.attempt):
-        state.trials[trial.number] = replace(trial, state=TrialState.ASKED, outcome=None)
+    if known is None or (known.state is not TrialState.FINISHED and trial.attempt >= known.attempt):
+        state.trials[trial.number] = replace(trial, state=TrialState.WAITING, outcome=None)
 
 
 def _started(state: _State, data: Mapping[str, Any]) -> None:
@@ -157,12 +159,12 @@ def _told(state: _State, data: Mapping[str, Any]) -> None:
         raise TypeError(message)
     state.trials[trial.number] = replace(
         trial,
-        state=TrialState.TOLD,
+        state=TrialState.FINISHED,
         attempt=int(data["attempt"]),
         outcome=outcome,
         seconds=float(data["seconds"]),
         finished_s=elapsed_s,
-        start=Start[str(data.get("start", Start.COLD.name))],
+        start=StartMode[str(data.get("start", StartMode.COLD.name))],
     )
     if state.run is None and trial.stage is Stage.BASELINE and isinstance(outcome, Measurement):
         state.run = None if data.get("facts") is None else from_wire(RunFacts, data["facts"])
@@ -171,7 +173,9 @@ def _told(state: _State, data: Mapping[str, Any]) -> None:
 def _requeued(state: _State, data: Mapping[str, Any]) -> None:
     trial = state.attempt(data)
     if trial is not None:
-        state.trials[trial.number] = replace(trial, state=TrialState.ASKED, attempt=int(data["attempt"]) + 1)
+        state.trials[trial.number] = replace(
+            trial, state=TrialState.WAITING, attempt=int(data["attempt"]) + 1
+        )
 
 
 def _stopped(state: _State, data: Mapping[str, Any]) -> None:
@@ -181,7 +185,7 @@ def _stopped(state: _State, data: Mapping[str, Any]) -> None:
 
 
 def _cut(state: _State, data: Mapping[str, Any]) -> None:
-    state.cut.add((Stage(data["stage"]), int(data["group"])))
+    state.cut.add((_OLD_STAGES.get(data["stage"]) or Stage(data["stage"]), int(data["group"])))
 
 
 def _transferred(state: _State, data: Mapping[str, Any]) -> None:

@@ -158,7 +158,7 @@ def is_label(text: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundStudy:
     """One study on disk.
 
     Args:
@@ -183,7 +183,7 @@ class Studies:
         left_out: Id -> why it is not among them, as a clause. A home can be shared by several accounts.
     """
 
-    found: tuple[Found, ...]
+    found: tuple[FoundStudy, ...]
     left_out: Mapping[str, str]
 
     @property
@@ -203,18 +203,18 @@ def all_studies(root: Path | None = None) -> Studies:
 
     Folders without a journal are none, and are passed over.
     """
-    found: list[Found] = []
+    found: list[FoundStudy] = []
     left_out: dict[str, str] = {}
     for path in _study_dirs(root):
         seen = foreign(path) or _look(path)
-        if isinstance(seen, Found):
+        if isinstance(seen, FoundStudy):
             found.append(seen)
         elif seen:
             left_out[path.name] = seen
     return Studies(found=tuple(found), left_out=left_out)
 
 
-def studies(root: Path | None = None) -> list[Found]:
+def studies(root: Path | None = None) -> list[FoundStudy]:
     """Return every study of this account below the home, newest first; what is left out is logged, once."""
     seen = all_studies(root)
     if seen.note and seen.note not in _said:
@@ -274,7 +274,7 @@ def find_study(name: str | None, *, searches: bool = False) -> Path:
     raise StudyNotFound(message, hint=guess or "`autotune list` shows the studies.")
 
 
-def _look(path: Path) -> Found | str:
+def _look(path: Path) -> FoundStudy | str:
     """Return the study in this folder, or why it is left out; empty where there is none."""
     try:
         with contextlib.closing(connect_to_read(path / JOURNAL_FILE, timeout_s=2.0)) as connection:
@@ -285,7 +285,7 @@ def _look(path: Path) -> Found | str:
             ).fetchone()
         data = json.loads(row[0]) if row else {}
         spec = data.get("spec", {})
-        return Found(
+        return FoundStudy(
             path=path,
             study_id=path.name,
             label=str(spec.get("label", "")),

@@ -31,7 +31,7 @@ class DriverContract(ABC):
         uids = [e.uid for e in entries]
         assert len(uids) == len(set(uids))
         for trial in study.trials:
-            assert trial.state is TrialState.TOLD
+            assert trial.state is TrialState.FINISHED
             for kind in ("asked", "told"):
                 assert f"{kind}/{trial.number}/{trial.attempt}" in uids
         assert entries[-1].kind == "stopped"
@@ -40,7 +40,7 @@ class DriverContract(ABC):
         """After the first run of a confirmation nothing is screened any more."""
         study, _ = self.drive(tmp_path, script="good", budget_s=60)
         assert study.trials[0].stage is Stage.BASELINE
-        order = [Stage.START, Stage.REFINE]
+        order = [Stage.INITIAL, Stage.REFINE]
         others = [t.stage for t in study.trials if t.stage is not Stage.BASELINE]
         ranks = [order.index(stage) if stage in order else len(order) for stage in others]
         assert ranks == sorted(ranks)

@@ -1,4 +1,4 @@
-"""Seams in a model that do as they are told, for tests of knobs; part of `testing.knobs`."""
+"""Hooks in a model that do as they are told, for tests of knobs; part of `testing.knobs`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class FakeModelSeams:
+class FakeModelHooks:
     """A trained module whose attention, blocks, memory and weights take every value.
 
     Args:
@@ -27,7 +27,7 @@ class FakeModelSeams:
 
     def state(self) -> tuple[object, ...]:
         """All that a knob could have changed."""
-        return tuple(seam.value for seam in vars(self).values())
+        return tuple(hook.value for hook in vars(self).values())
 
 
 class _Said:

@@ -36,31 +36,31 @@ from autotune.model.facts import (
 from autotune.model.knob_families import FAMILIES
 from autotune.model.wire import dumps, loads
 from autotune.space.choose_delivery import choose, way
-from autotune.testing.fake_model import FakeModelSeams
+from autotune.testing.fake_model import FakeModelHooks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from autotune.knobs.base import (
-        AccumulationSeam,
-        AttentionSeam,
-        BudgetSeam,
-        CheckpointingSeam,
-        CollectorSeam,
-        CompileSeam,
-        CopiesSeam,
+        AccumulationHook,
+        AttentionHook,
+        BudgetHook,
+        CheckpointingHook,
+        CollectorHook,
+        CompileHook,
+        CopiesHook,
         DistributedHook,
-        Float8Seam,
-        GradientsSeam,
+        Float8Hook,
+        GradientsHook,
         Knob,
-        LayoutSeam,
-        LoaderSeam,
-        OptimizerSeam,
-        PrecisionSeam,
-        ProcessSeam,
-        RegionSeam,
-        ShapesSeam,
-        WeightsSeam,
+        LayoutHook,
+        LoaderHook,
+        OptimizerHook,
+        PrecisionHook,
+        ProcessHook,
+        RegionHook,
+        ShapesHook,
+        WeightsHook,
     )
 
 CPU_HOST = HostFacts(
@@ -393,27 +393,27 @@ class FakePatches:
         layout, optimizer, count = _Switch(self), _Switch(self), _Count(self)
         self._seams = (precision, mode, layout, optimizer, count)
         self._keywords = loader.keywords
-        self.loader: LoaderSeam = loader
-        self.precision: PrecisionSeam = precision
-        self.compile: CompileSeam = mode
-        self.layout: LayoutSeam = layout
-        self.optimizer: OptimizerSeam = optimizer
-        self.accumulation: AccumulationSeam = count
-        self.process: ProcessSeam = FakeProcess()
+        self.loader: LoaderHook = loader
+        self.precision: PrecisionHook = precision
+        self.compile: CompileHook = mode
+        self.layout: LayoutHook = layout
+        self.optimizer: OptimizerHook = optimizer
+        self.accumulation: AccumulationHook = count
+        self.process: ProcessHook = FakeProcess()
         self._collector, self._copies = _Collector(self, "auto"), _Copies(self)
-        self.collector: CollectorSeam = self._collector
-        self.copies: CopiesSeam = self._copies
+        self.collector: CollectorHook = self._collector
+        self.copies: CopiesHook = self._copies
         self._distributed = _Settings(self)
         self.distributed: DistributedHook = self._distributed
-        self._model = model = FakeModelSeams(self.assign)
-        self.attention: AttentionSeam = model.attention
-        self.checkpointing: CheckpointingSeam = model.checkpointing
-        self.budget: BudgetSeam = model.budget
-        self.shapes: ShapesSeam = model.shapes
-        self.region: RegionSeam = model.region
-        self.gradients: GradientsSeam = model.gradients
-        self.weights: WeightsSeam = model.weights
-        self.float8: Float8Seam = model.float8
+        self._model = model = FakeModelHooks(self.assign)
+        self.attention: AttentionHook = model.attention
+        self.checkpointing: CheckpointingHook = model.checkpointing
+        self.budget: BudgetHook = model.budget
+        self.shapes: ShapesHook = model.shapes
+        self.region: RegionHook = model.region
+        self.gradients: GradientsHook = model.gradients
+        self.weights: WeightsHook = model.weights
+        self.float8: Float8Hook = model.float8
 
     def _set_threads(self, count: int) -> None:
         self.threads = count
@@ -439,16 +439,16 @@ class FakePatches:
 
     def state(self) -> tuple[object, ...]:
         """All that a knob could have changed."""
-        seams = tuple(seam.value for seam in self._seams)
+        hooks = tuple(hook.value for hook in self._seams)
         kept = (self._collector.value, self._copies.value, *self._model.state())
         settings = (dict(self._keywords), dict(self._distributed.settings))
-        return (self.threads, self.matmul, self.cudnn.benchmark, *settings, *kept, *seams)
+        return (self.threads, self.matmul, self.cudnn.benchmark, *settings, *kept, *hooks)
 
 
-def _switched(seam: Any, value: Value) -> Callable[[], None]:
-    own = seam.value
-    seam.value = value
-    return lambda: setattr(seam, "value", own)
+def _switched(hook: Any, value: Value) -> Callable[[], None]:
+    own = hook.value
+    hook.value = value
+    return lambda: setattr(hook, "value", own)
 
 
 class _Loader:

@@ -12,8 +12,8 @@ from autotune.testing.table import ASIDE, Blocks
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autotune.launch.result.host_samples import Outside
-    from autotune.launch.result.process_reports import Told
+    from autotune.launch.result.host_samples import HostSamples
+    from autotune.launch.result.process_reports import ProcessReports
     from autotune.protocol.events import Closed
 
 _MARKS: Mapping[int, str] = {
@@ -27,7 +27,7 @@ _MARKS: Mapping[int, str] = {
 """Bits of `autotune.protocol.events.StepRow.mark` in words."""
 
 
-def raw_window(closed: Closed, told: Told, outside: Outside) -> tuple[Blocks, float]:
+def raw_window(closed: Closed, told: ProcessReports, outside: HostSamples) -> tuple[Blocks, float]:
     """The window behind a measurement, for recorders: nothing removed, what spoils a block said beside it.
 
     Returns:

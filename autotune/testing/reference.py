@@ -67,7 +67,7 @@ def _section(knob: Knob) -> list[str]:
     """Return the lines of a knob's section, from the empty line before its heading."""
     parts = _parts(knob)
     unit = "" if parts["Unit"] in ("", "none", "on or off") else f" ({parts['Unit']})"
-    delivery = [_way(spelling) for spelling in knob.spellings] or [f"through {', '.join(knob.brings)}"]
+    delivery = [_way(spelling) for spelling in knob.spellings] or [f"through {', '.join(knob.requires)}"]
     lines = [
         "",
         f"## {knob.name}",
@@ -78,8 +78,8 @@ def _section(knob: Knob) -> list[str]:
         f"- **Effect on the training:** {parts['Effect']}",
         f"- **Delivery:** {'; '.join(delivery)}",
     ]
-    if knob.brings:
-        lines.append(f"- **Requires:** {', '.join(f'[`{name}`](#{name})' for name in knob.brings)}")
+    if knob.requires:
+        lines.append(f"- **Requires:** {', '.join(f'[`{name}`](#{name})' for name in knob.requires)}")
     lines.append(f"- **Source:** {parts['Source']}")
     refused = refusals(knob)
     if refused:

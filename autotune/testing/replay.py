@@ -39,7 +39,7 @@ from autotune.testing.replay_runner import ReplayRunner
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from autotune.launch.runner import Ended
+    from autotune.launch.runner import TrialResult
     from autotune.model.facts import Facts
     from autotune.model.history_record import Earlier
     from autotune.model.study import SpaceRequest
@@ -283,7 +283,7 @@ def as_searched(request: SpaceRequest) -> SpaceRequest:
 
 def _side_by_side(session: Session, runner: ReplayRunner, clock: SimulatedClock, workers: int) -> None:
     """Discrete events: whoever is free asks; the next to end is told at its time."""
-    running: list[tuple[float, int, Assignment, list[Ended]]] = []
+    running: list[tuple[float, int, Assignment, list[TrialResult]]] = []
     begun = 0
     while True:
         while len(running) < workers and (assignment := session.ask()) is not None:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from autotune.clock import Clock, SimulatedClock
 from autotune.errors import AutotuneError
 from autotune.launch.fork_pool import MOST_SERVERS, compiles, in_order
-from autotune.launch.runner import Ended, Runner
+from autotune.launch.runner import Runner, TrialResult
 from autotune.model.measurement import Contamination, LossPoint, Measurement
-from autotune.model.trial import Failure, FailureKind, Family, Start
+from autotune.model.trial import Failure, FailureKind, Family, StartMode
 from autotune.statistics.intervals import Block, window_estimate
 from autotune.statistics.intervals import is_tight as is_narrow
 
@@ -135,7 +135,7 @@ class ReplayRunner(Runner):
         self._running = False
         self._stopped = False
 
-    def run(self, assignment: Assignment) -> Iterator[Ended]:
+    def run(self, assignment: Assignment) -> Iterator[TrialResult]:
         """Play it and move the clock on; one end per segment, up to and including the first that fails.
 
         Raises:
@@ -154,8 +154,8 @@ class ReplayRunner(Runner):
         finally:
             self._running = False
 
-    def play(self, assignment: Assignment) -> Iterator[Ended]:
-        """The same without the clock: what will have come of it after `Ended.seconds`.
+    def play(self, assignment: Assignment) -> Iterator[TrialResult]:
+        """The same without the clock: what will have come of it after `TrialResult.seconds`.
 
         Raises:
             NotRecorded: The table holds no run of a config.
@@ -167,7 +167,7 @@ class ReplayRunner(Runner):
             at_s = first_s + begun_s
             outcome, seconds = self._outcome(segment.config, segment.fidelity, assignment, start_share, at_s)
             begun_s += seconds
-            yield Ended(
+            yield TrialResult(
                 trial=segment.trial,
                 outcome=outcome,
                 seconds=begun_s,
@@ -185,7 +185,7 @@ class ReplayRunner(Runner):
 
     def _start_share(self, assignment: Assignment) -> float:
         """Of a recorded start-up: what a process takes that is started as this one; servers as in `Forks`."""
-        if assignment.start is not Start.FORK:
+        if assignment.start is not StartMode.FORK:
             return 1.0
         launch = assignment.launch
         plain = (launch.python, launch.options, False, *sorted(launch.env.items()))

@@ -63,7 +63,7 @@ class KnobPart:
     effect: str
     ordinal: bool = False
     derived: bool = False
-    redeals: bool = False
+    changes_rng_streams: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

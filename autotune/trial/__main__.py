@@ -24,15 +24,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from autotune.protocol.events import Hello
 from autotune.protocol.plan import FORKS_VARIABLE, HIDDEN_VARIABLE, PLAN_VARIABLE, Plan, load_plan
 from autotune.trial.entry import ranks
-from autotune.trial.entry.trial_runtime import Session
-from autotune.trial.loop import constants
+from autotune.trial.entry.trial_runtime import TrialRuntime
+from autotune.trial.loop import replaced_constants
 from autotune.trial.runtime.channel import Channel
 from autotune.trial.runtime.exception_kind import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.trial.loop.constants import Constants
+    from autotune.trial.loop.replaced_constants import Constants
 
 _TAIL_LINES = 40
 _MESSAGE_CHARS = 500
@@ -68,7 +68,7 @@ def run_spawned(rank: int, count: int, function: Callable[[], Any]) -> Any:
     if plan.measure:
         _run_rank(plan, rank, lambda _session: function())
         return None
-    session = Session(plan, None)
+    session = TrialRuntime(plan, None)
     session.begin()
     try:
         return function()
@@ -76,14 +76,14 @@ def run_spawned(rank: int, count: int, function: Callable[[], Any]) -> Any:
         session.ended()
 
 
-def _run_rank(plan: Plan, rank: int, body: Callable[[Session], Any]) -> None:
+def _run_rank(plan: Plan, rank: int, body: Callable[[TrialRuntime], Any]) -> None:
     """Run the script, or its function, as this rank under observation."""
     channel = None
     if plan.measure and plan.segments and rank == 0:
         channel = Channel(Path(plan.events_path), plan.nonce)
         channel.send(Hello(pid=os.getpid(), t_ns=time.perf_counter_ns(), python=sys.version.split()[0]))
     _register_stacks(plan, rank)
-    session = Session(plan, channel)
+    session = TrialRuntime(plan, channel)
     if plan.measure and plan.ranks > 1:
         session.watch_rank(rank)
     if plan.measure and rank:
@@ -168,7 +168,7 @@ def _module(name: str) -> tuple[types.CodeType, dict[str, Any]]:
     }
 
 
-def _run_freely(session: Session, body: Callable[[Session], Any]) -> None:
+def _run_freely(session: TrialRuntime, body: Callable[[TrialRuntime], Any]) -> None:
     """Under `apply`: the script's own end is the process's end, unless it trained untuned."""
     try:
         body(session)
@@ -198,7 +198,7 @@ def _let_threads_end() -> None:
         time.sleep(_THREADS_S)
 
 
-def _run_beside(plan: Plan, session: Session, rank: int, body: Callable[[Session], Any]) -> None:
+def _run_beside(plan: Plan, session: TrialRuntime, rank: int, body: Callable[[TrialRuntime], Any]) -> None:
     """One of several processes that train together, and not the one that measures."""
     try:
         body(session)
@@ -216,7 +216,7 @@ def _run_beside(plan: Plan, session: Session, rank: int, body: Callable[[Session
         _let_threads_end()
 
 
-def _run_measured(session: Session, body: Callable[[Session], Any]) -> NoReturn:
+def _run_measured(session: TrialRuntime, body: Callable[[TrialRuntime], Any]) -> NoReturn:
     recorder = session.recorder
     try:
         body(session)
@@ -257,7 +257,7 @@ def _show(error: BaseException) -> None:
 
 def _own_part(error: BaseException) -> Any:
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, constants.__file__):
+    while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, replaced_constants.__file__):
         trace = trace.tb_next
     return trace or error.__traceback__
 

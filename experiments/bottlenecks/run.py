@@ -27,8 +27,8 @@ from autotune.launch.process import LocalRunner
 from autotune.model.config import Config
 from autotune.model.measurement import Measurement
 from autotune.model.trial import Assignment, Fidelity, Segment
-from autotune.space.command import build_launch
-from autotune.space.environment import user_environment
+from autotune.space.launch_command import build_launch
+from autotune.space.training_environment import user_environment
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "claims"))

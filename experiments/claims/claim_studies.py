@@ -91,7 +91,7 @@ def carried_through(strategy, draw, worth):
             fidelity=proposal.fidelity,
             seed=proposal.seed,
             group=proposal.group,
-            state=TrialState.TOLD,
+            state=TrialState.FINISHED,
             outcome=outcome,
             seconds=TRIAL_S,
             finished_s=study.elapsed_s + TRIAL_S,

@@ -42,7 +42,7 @@ OTHER = Config({"effective_batch": 64})
 SPACE = SearchSpace(
     dimensions={
         "effective_batch": Dimension(
-            knob="effective_batch", values=(32, 64), own=32, effect=Effect.TRAINING, redeals=True
+            knob="effective_batch", values=(32, 64), own=32, effect=Effect.TRAINING, changes_rng_streams=True
         )
     }
 )
@@ -145,7 +145,7 @@ def compared(draw, planted, chance):
             fidelity=asked.fidelity,
             seed=asked.seed,
             group=asked.group,
-            state=TrialState.TOLD,
+            state=TrialState.FINISHED,
             outcome=outcome,
             seconds=claim_studies.TRIAL_S,
             finished_s=study.elapsed_s + claim_studies.TRIAL_S,

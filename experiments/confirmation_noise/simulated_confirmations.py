@@ -166,7 +166,7 @@ class Confirmation:
             fidelity=FIDELITY,
             seed=seed,
             group=group,
-            state=TrialState.TOLD,
+            state=TrialState.FINISHED,
             outcome=replace(claim_studies.measured(rate, foreign, seed), loss=()),
             seconds=claim_studies.TRIAL_S,
             finished_s=self._runs * claim_studies.TRIAL_S,
@@ -177,7 +177,7 @@ class Confirmation:
     def _screen(self):
         configs = [Config({"threads": k}) for k in range(1, CANDIDATES + 1)]
         self.random.shuffle(configs)
-        read = {c: [self._run(c, Stage.START)] for c in configs}
+        read = {c: [self._run(c, Stage.INITIAL)] for c in configs}
         for config in self._fastest(read, FINALISTS):
             read[config].append(self._run(config, Stage.REFINE))
         self.members = self._fastest(read, FINALISTS)

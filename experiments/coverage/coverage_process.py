@@ -9,16 +9,16 @@ import threading
 from dataclasses import dataclass
 from types import SimpleNamespace
 
-from autotune.launch.result.host_samples import DeviceSample, Outside
+from autotune.launch.result.host_samples import DeviceReading, HostSamples
 from autotune.launch.result.measure import measure
-from autotune.launch.result.process_reports import Told
+from autotune.launch.result.process_reports import ProcessReports
 from autotune.model.config import Config
 from autotune.model.facts import LoaderFacts, RunFacts
 from autotune.model.trial import Fidelity, Segment
 from autotune.protocol.disturbed import spans
-from autotune.protocol.events import Closed, Compiling, Seen, StepRow
+from autotune.protocol.events import Closed, Compiling, ReadBack, StepRow
 from autotune.trial.measure.recorder import Recorder
-from autotune.trial.records.steady_steps import Calm
+from autotune.trial.records.steady_steps import SteadySteps
 
 NS = 1_000_000_000
 BATCH = 32
@@ -131,7 +131,8 @@ def run(steps, wanted, *, workers=0, prefetch=2, beside=(), is_told=True, loss=N
     """
     state = SimpleNamespace(
         steps=0, samples_total=0, micro_steps=0, mark=0, compile_ns=0, compile_events=0, xla_events=0,
-        began_ns=0, device_clock=None, faults=SimpleNamespace(off=set()), calm=Calm(threading.get_ident()),
+        began_ns=0, device_clock=None, faults=SimpleNamespace(off=set()),
+        calm=SteadySteps(threading.get_ident()),
     )  # fmt: skip
     facts = RunFacts(
         samples_source="loader",
@@ -176,7 +177,7 @@ def run(steps, wanted, *, workers=0, prefetch=2, beside=(), is_told=True, loss=N
         recorder.script_ended(0, "script_end")
     except _Over:
         pass
-    told = Told()
+    told = ProcessReports()
     told.rows.extend(
         StepRow(
             t_ns=r[0], wait_ns=r[1], samples=r[2], device_ms=r[3], queue_ns=r[4], mark=r[5], aside_ns=r[6]
@@ -188,9 +189,9 @@ def run(steps, wanted, *, workers=0, prefetch=2, beside=(), is_told=True, loss=N
         told.take(Compiling(t_ns=ended, began=False))
     for event in channel.sent:
         told.take(event)
-    told.take(Seen(facts=facts))
+    told.take(ReadBack(facts=facts))
     closed = told.closed[0]
-    outside = Outside(start_ns=0, cpus=2, devices=looks)
+    outside = HostSamples(start_ns=0, cpus=2, devices=looks)
     return Ran(measurement=measure(closed, told, outside), closed=closed, rows=told.rows)
 
 
@@ -199,4 +200,4 @@ def _looks(begun_ns, ended_ns, beside):
     each = NS // 4
     for n in range(begun_ns // each + 1, ended_ns // each + 1) if beside else ():
         at_s = n / 4 - 1.0
-        yield DeviceSample(t_ns=n * each, foreign=any(first <= at_s <= last for first, last in beside))
+        yield DeviceReading(t_ns=n * each, foreign=any(first <= at_s <= last for first, last in beside))

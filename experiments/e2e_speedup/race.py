@@ -54,7 +54,7 @@ MEASURES = {
 WITHIN = (5, 2)
 """Per cent below the fastest that count as having arrived."""
 SCRIPT = "script"
-SCREENING = (Stage.START, Stage.REFINE)
+SCREENING = (Stage.INITIAL, Stage.REFINE)
 COLUMNS = (
     "Sampler",
     "Seed",

@@ -27,9 +27,9 @@ from autotune.launch.process import LocalRunner
 from autotune.model.change import Change, Patch
 from autotune.model.config import Config
 from autotune.model.measurement import Measurement
-from autotune.model.trial import Assignment, Fidelity, Segment, Start
-from autotune.space.command import build_launch
-from autotune.space.environment import user_environment
+from autotune.model.trial import Assignment, Fidelity, Segment, StartMode
+from autotune.space.launch_command import build_launch
+from autotune.space.training_environment import user_environment
 from autotune.statistics.intervals import ratio_interval
 
 HERE = Path(__file__).resolve().parent
@@ -47,7 +47,7 @@ SCRIPTS = LONG | {
         *("speech_vowels", "tabular_mlp", "weblog_sessions"),
     )
 }
-ARMS = {"cold": Start.COLD, "again": Start.COLD, "fork": Start.FORK}
+ARMS = {"cold": StartMode.COLD, "again": StartMode.COLD, "fork": StartMode.FORK}
 SETUP_S = 300.0
 
 

@@ -273,7 +273,7 @@ def judged(case, told, base):
 
 
 def unknown(case):
-    """Knobs of a case that this version does not have, or values they do not know by their seams."""
+    """Knobs of a case that this version does not have, or values they do not know by their hooks."""
     return [c.knob for c in case.changes if c.knob not in builtin()]
 
 

@@ -63,7 +63,7 @@ from autotune.inspection.host import host_facts  # noqa: E402
 from autotune.inspection.script import script_facts  # noqa: E402
 from autotune.knobs.registry import knobs_for  # noqa: E402
 from autotune.launch.process import LocalRunner  # noqa: E402
-from autotune.launch.runner import Ended  # noqa: E402
+from autotune.launch.runner import TrialResult  # noqa: E402
 from autotune.launch.workspace import isolation  # noqa: E402
 from autotune.model import wire  # noqa: E402
 from autotune.model.config import Config  # noqa: E402
@@ -80,7 +80,7 @@ from autotune.model.trial import (  # noqa: E402
     Trial,
     TrialState,
 )
-from autotune.space.environment import user_environment  # noqa: E402
+from autotune.space.training_environment import user_environment  # noqa: E402
 from autotune.statistics.intervals import ratio_interval  # noqa: E402
 from autotune.store.paths import home  # noqa: E402
 from autotune.testing import table as tables  # noqa: E402
@@ -447,7 +447,7 @@ class Recorder:
                     effect=d.effect.name,
                     ordinal=d.ordinal,
                     derived=d.derived,
-                    redeals=d.redeals,
+                    changes_rng_streams=d.changes_rng_streams,
                 )
                 for d in space.dimensions.values()
             ),
@@ -536,7 +536,7 @@ class Recorder:
             ended = list(self.runner.run(planned))[-1]
             isolation.remove(self.work / "trials" / planned.uid)
         else:
-            ended = Ended(trial=trial.number, outcome=planned, seconds=0.0)
+            ended = TrialResult(trial=trial.number, outcome=planned, seconds=0.0)
         outcome = ended.outcome
         if isinstance(outcome, Failure) and outcome.kind is FailureKind.DISK:
             # No run after this one would be about its configuration either.
@@ -583,7 +583,7 @@ class Recorder:
                 config=row.config,
                 stage=Stage.REFINE,
                 fidelity=self.grid.fidelity(),
-                state=TrialState.TOLD,
+                state=TrialState.FINISHED,
                 outcome=failure,
             )
         )

@@ -90,7 +90,7 @@ def verdict(change, base, own):
     from guard_traces import BATCH
     from guard_trainings import REDEALS
 
-    return judge(own, base, redeals=change in REDEALS, effective_batch=BATCH)
+    return judge(own, base, changes_rng_streams=change in REDEALS, effective_batch=BATCH)
 
 
 def _losses(workload, change, group, seed):

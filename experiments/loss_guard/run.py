@@ -86,7 +86,7 @@ def work(case, part):
         base_seeds, own_seeds = seeds(MOST)
         base = {s: script.run(s, 0.0, random.Random, rounding=False) for s in base_seeds}
         own = {s: script.run(s, delay, random.Random, kept=kept, worse=worse) for s in own_seeds}
-        _asked(sums, base, own, redeals=kept is not None)
+        _asked(sums, base, own, changes_rng_streams=kept is not None)
     return sums
 
 
@@ -116,7 +116,9 @@ def _recorded(script, delay, draw):
     return base, own
 
 
-def _asked(sums, base, own, *, redeals=False, planned=FEWEST, longest=MOST, batch=guard_traces.BATCH):
+def _asked(
+    sums, base, own, *, changes_rng_streams=False, planned=FEWEST, longest=MOST, batch=guard_traces.BATCH
+):
     """Add the verdicts after fixed numbers of cycles, and the one a confirmation ends with.
 
     A confirmation has `longest` cycles at the most. Runs that are over before the guard could tell, and
@@ -128,7 +130,7 @@ def _asked(sums, base, own, *, redeals=False, planned=FEWEST, longest=MOST, batc
         return judge(
             {s: own[s] for s in own_seeds},
             {s: base[s] for s in base_seeds},
-            redeals=redeals,
+            changes_rng_streams=changes_rng_streams,
             effective_batch=batch,
             most_runs=len(own_seeds) + most - cycles,
         )
@@ -167,7 +169,7 @@ def trained():
     totals = {}
     for (workload, change, _), (base, own) in sorted(guard_runs.read().items()):
         sums = totals.setdefault(f"{workload}/{change}", {})
-        _asked(sums, base, own, redeals=change in REDEALS, planned=guard_runs.most_cycles(change))
+        _asked(sums, base, own, changes_rng_streams=change in REDEALS, planned=guard_runs.most_cycles(change))
         ends, mine = (
             {s: statistics.fmean(p.loss for p in t[-8:]) for s, t in side.items()} for side in (base, own)
         )
@@ -189,7 +191,7 @@ def on_workloads(folder=WORKLOADS):
     totals = {}
     for path in sorted(folder.glob("*.jsonl")):
         table = tables.decode(path.read_bytes(), source=path.name)
-        redealt = {d.knob for d in table.header.space if d.redeals}
+        redealt = {d.knob for d in table.header.space if d.changes_rng_streams}
         runs = {}
         for row in table.rows:
             if row.is_ok:
@@ -204,7 +206,7 @@ def on_workloads(folder=WORKLOADS):
                     sums,
                     {k: _loss(base[seed]) for k, seed in ring.items()},
                     {k: _loss(own[seed]) for k, seed in ring.items()},
-                    redeals=bool(redealt & set(config)),
+                    changes_rng_streams=bool(redealt & set(config)),
                     planned=MOST,
                     batch=base[shared[0]].effective_batch or 0.0,
                 )

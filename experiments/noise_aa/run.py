@@ -55,7 +55,7 @@ def judged(pairs):
                 fidelity=_FIDELITY,
                 seed=seed,
                 group=group,
-                state=TrialState.TOLD,
+                state=TrialState.FINISHED,
                 outcome=claim_studies.measured(run["rate"], run["foreign"] or 0.0, seed),
                 seconds=claim_studies.TRIAL_S,
             )

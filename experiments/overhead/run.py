@@ -105,7 +105,7 @@ class Hooks:
             measure=not apply,
         )
         channel = None if apply else Channel(folder / "events.jsonl", plan.nonce)
-        self.session = trial_runtime.Session(plan, channel)
+        self.session = trial_runtime.TrialRuntime(plan, channel)
         self.session.begin()
         self.undo = undo[0]
         self.taken = []

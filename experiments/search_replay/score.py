@@ -224,8 +224,8 @@ def recommended(study, parts=DEFAULT):
         gone = out | broken(study).keys()
         there = [c for c in confirmed if c not in gone and may_win(study, c)]
         chosen = foremost(study, tuple(dict.fromkeys((*chosen, *there))), parts)
-    tame = [c for c in chosen if study.space.effect(c) is not Effect.TRAINING]
-    return tame[0] if tame else Config()
+    training_preserving = [c for c in chosen if study.space.effect(c) is not Effect.TRAINING]
+    return training_preserving[0] if training_preserving else Config()
 
 
 def read_fastest(study):

@@ -149,9 +149,15 @@ def table(name):
     world = _World(KINDS[kind_name], name)
     space, refusals = build_space(_REQUEST, world.facts(), builtin())
     configs = list(space.enumerate())
-    tame = [c for c in configs if space.effect(c) is not Effect.TRAINING and c]
+    training_preserving = [c for c in configs if space.effect(c) is not Effect.TRAINING and c]
     draw = random.Random(f"{name}/configs")
-    chosen = [Config(), *sorted(draw.sample(tame, min(len(tame), MOST_CONFIGS)), key=lambda c: c.canonical())]
+    chosen = [
+        Config(),
+        *sorted(
+            draw.sample(training_preserving, min(len(training_preserving), MOST_CONFIGS)),
+            key=lambda c: c.canonical(),
+        ),
+    ]
     header = TableHeader(
         table=f"synthetic/{name}",
         grid_sha256=hashlib.sha256(name.encode()).hexdigest(),
@@ -168,7 +174,7 @@ def table(name):
                 effect=d.effect.name,
                 ordinal=d.ordinal,
                 derived=d.derived,
-                redeals=d.redeals,
+                changes_rng_streams=d.changes_rng_streams,
             )
             for d in space.dimensions.values()
         ),

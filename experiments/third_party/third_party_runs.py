@@ -19,7 +19,7 @@ import third_party_envs as envs
 import third_party_judge as judge
 
 from autotune.errors import AutotuneError
-from autotune.inspection.command import read_command, verify
+from autotune.inspection.command_line import read_command, verify
 from autotune.inspection.host import host_facts
 from autotune.inspection.script import script_facts
 from autotune.knobs.batch.batch_size import said_batch
@@ -30,12 +30,12 @@ from autotune.model.config import Config
 from autotune.model.facts import Facts
 from autotune.model.study import SpaceRequest
 from autotune.model.trial import Assignment, Failure, Fidelity, Segment
-from autotune.protocol.events import Closed, Seen
+from autotune.protocol.events import Closed, ReadBack
 from autotune.protocol.lines import Reader
 from autotune.space.build_space import build_space
 from autotune.space.choose_delivery import choose
-from autotune.space.command import build_launch, with_flags
-from autotune.space.environment import user_environment
+from autotune.space.launch_command import build_launch, with_flags
+from autotune.space.training_environment import user_environment
 
 STOPWATCH = Path(__file__).resolve().parent / "stopwatch"
 BARE_STEPS_S = 4.0
@@ -190,7 +190,7 @@ class Runs:
         folders = (self.rooms.study(self.candidate.name) / "trials").glob("baseline-*")
         for folder in sorted(folders, key=lambda path: path.stat().st_mtime, reverse=True):
             events = list(Reader(folder / "events.jsonl", folder.name).read())
-            seen = [event.facts for event in events if isinstance(event, Seen)]
+            seen = [event.facts for event in events if isinstance(event, ReadBack)]
             if seen and any(isinstance(event, Closed) for event in events):
                 self._read()
                 self.facts = Facts(host=self.facts.host, script=self.facts.script, run=seen[-1])

@@ -152,7 +152,7 @@ def test_what_a_screen_shows_first_is_what_the_verdict_rests_on() -> None:
 
 
 def probed(number: int, config=BASE, **figures: float):
-    run = measured(number, config, 100.0, Stage.WHY)
+    run = measured(number, config, 100.0, Stage.DIAGNOSE)
     extra = {f"{PREFIX}phase_{k}_s": v for k, v in PLAIN.items()}
     extra |= {PREFIX + k: v for k, v in figures.items()}
     return replace(run, outcome=replace(run.outcome, extra=extra, step_time_s=run.outcome.step_time_s))
@@ -172,7 +172,7 @@ def test_a_probe_explains_and_counts_for_nothing_else() -> None:
     assert bottleneck(with_probe, BASE).kind != "unclear"
     assert with_probe.told() == made.told()
     assert len(with_probe.of(BASE)) == len(made.of(BASE))
-    assert [t.number for t in with_probe.told(Stage.WHY)] == [6]
+    assert [t.number for t in with_probe.told(Stage.DIAGNOSE)] == [6]
 
 
 def test_a_run_under_nsight_systems_tells_nothing_of_what_holds_a_config_back() -> None:

@@ -32,7 +32,7 @@ def study(*waits: float, workers: int | None = 0, cpus: int = 4, threads: int = 
             config=Config(),
             stage=Stage.BASELINE,
             fidelity=FIDELITY,
-            state=TrialState.TOLD,
+            state=TrialState.FINISHED,
             outcome=measurement(100.0, wait=wait),
             seconds=5.0,
         )
@@ -92,7 +92,7 @@ def test_a_part_that_is_large_beside_a_faster_configuration_is_not_hopeless() ->
         made.trials[0],
         number=1,
         config=Config({"precision": "bf16"}),
-        stage=Stage.START,
+        stage=Stage.INITIAL,
         outcome=measurement(500.0, wait=0.1),
     )
     assert hopeless(replace(made, trials=(*made.trials, fast))) == frozenset()

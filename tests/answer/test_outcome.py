@@ -167,7 +167,7 @@ def test_what_needs_more_memory_than_allowed_or_changes_the_training_is_no_likel
 
 
 def test_a_script_that_scatters_by_more_than_a_tenth_leaves_the_search_inconclusive():
-    study = add(screened({WORKERS: 80.0, BF16: 75.0}), Stage.SENTINEL, BASE, run(40.0))
+    study = add(screened({WORKERS: 80.0, BF16: 75.0}), Stage.DRIFT_CHECK, BASE, run(40.0))
     found = answer(study)
     assert (found.outcome, found.likely) == (INCONCLUSIVE, None)
     assert found.unsettled[0] == "Too noisy to tell (your script alone varied 40-100 samples/s)."
@@ -187,7 +187,7 @@ def test_a_disturbed_run_of_the_script_beside_calm_ones_is_no_noise():
     slow = run(8.5)
     assert isinstance(slow, Measurement)
     disturbed = replace(slow, contamination=Contamination(flags=("neighbour",)))
-    study = add(screened({WORKERS: 80.0, BF16: 75.0}), Stage.SENTINEL, BASE, disturbed)
+    study = add(screened({WORKERS: 80.0, BF16: 75.0}), Stage.DRIFT_CHECK, BASE, disturbed)
     assert not any("noisy" in text for text in answer(study).unsettled)
 
 

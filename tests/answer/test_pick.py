@@ -12,7 +12,7 @@ from search_world import GIB, dimension, loss_trace, measurement, spec, tell
 
 from autotune.answer.pick import answer, answer_or_none
 from autotune.compare import comparison, loss_verdicts
-from autotune.compare.amortised_rate import merit_runs
+from autotune.compare.amortised_rate import objective_runs
 from autotune.compare.comparison import Comparison, compare
 from autotune.compare.control import control
 from autotune.compare.finalists import finalists
@@ -449,5 +449,5 @@ def test_a_full_compile_cache_makes_no_config_faster_and_no_machine_noisy() -> N
         m = replace(run(100.0, seed=number), compile_s=compile_s)
         proposal = Proposal(stage=Stage.BASELINE, config=BASE, fidelity=FIDELITY, reason="test", seed=number)
         study = tell(study, proposal, m, 7.0)
-    first, second = merit_runs(study)[BASE]
+    first, second = objective_runs(study)[BASE]
     assert first == second

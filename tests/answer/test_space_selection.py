@@ -35,7 +35,7 @@ def study(run: RunFacts | None, *outcomes, host=CPU_HOST, **more) -> Study:
     )  # fmt: skip
     trials = [
         Trial(
-            number=n, config=Config(), stage=Stage.BASELINE, fidelity=FIDELITY, state=TrialState.TOLD,
+            number=n, config=Config(), stage=Stage.BASELINE, fidelity=FIDELITY, state=TrialState.FINISHED,
             outcome=outcome,
         )
         for n, outcome in enumerate(outcomes)

@@ -13,7 +13,7 @@ from hostile import CONTROLS
 from autotune.driver.sync import _shown
 from autotune.model.config import Config
 from autotune.model.trial import Stage
-from autotune.report.terminal.async_writer import Outlet, VisibleStream, raw, visible_streams
+from autotune.report.terminal.async_writer import AsyncWriter, VisibleStream, raw, visible_streams
 from autotune.report.terminal.live_view import Line, Screen, fitted
 from autotune.store.journal import Journal
 from autotune.store.paths import study_dir
@@ -99,7 +99,7 @@ def test_whoever_writes_to_the_streams_of_a_verb_writes_visibly(capsys):
 
 def test_an_outlet_escapes_what_it_writes_late():
     stream = io.StringIO()
-    outlet = Outlet.of(VisibleStream(stream))
+    outlet = AsyncWriter.of(VisibleStream(stream))
     outlet.put(CONTROLS)
     outlet.last(CONTROLS)
     assert unsafe(stream.getvalue()) == []

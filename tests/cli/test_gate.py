@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from autotune.cli.gate import COOKIE, Gate, Keys, peer_account
+from autotune.cli.gate import COOKIE, CookieGate, Keys, peer_account
 
 KEYS = Keys(place="place", cookie="cookie-1", codes=("code-1", "code-2"), report_codes=("code-2",))
 WITH_COOKIE = {"cookie": f"{COOKIE}=cookie-1"}
@@ -37,7 +37,7 @@ class Visit:
     def __init__(self, *, account: int | None = None, report: Path | None = None) -> None:
         self.behind = Behind()
         holder = os.geteuid() if account is None else account
-        self.gate = Gate(self.behind, KEYS, report=report, peer=lambda _: holder)
+        self.gate = CookieGate(self.behind, KEYS, report=report, peer=lambda _: holder)
 
     def ask(
         self,

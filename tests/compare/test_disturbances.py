@@ -8,7 +8,7 @@ import pytest
 from search_world import World, measurement, spec, tell, usual_space
 
 from autotune.answer.pick import answer
-from autotune.compare.amortised_rate import merit_runs, merits_by_trial, screened
+from autotune.compare.amortised_rate import objective_runs, objective_values_by_trial, screened
 from autotune.compare.comparison import compare
 from autotune.compare.disturbances import (
     baseline_is_steady,
@@ -161,8 +161,8 @@ def test_a_disturbed_reading_counts_only_until_its_config_has_an_undisturbed_one
     assert screened(study)[OTHER] == pytest.approx(27.0, rel=0.01)
     again = screening(*runs, (OTHER, beside(150.0, 0.05)))
     assert screened(again)[OTHER] == pytest.approx(150.0, rel=0.01)
-    assert len(merit_runs(again)[OTHER]) == 1
-    assert [t.number for t, _ in merits_by_trial(again)] == [0, 2]
+    assert len(objective_runs(again)[OTHER]) == 1
+    assert [t.number for t, _ in objective_values_by_trial(again)] == [0, 2]
     assert [t.number for t in undisturbed(again, again.trials)] == [0, 2]
 
 

@@ -26,9 +26,9 @@ def study_of(rates: list[float], config: Config | None = None) -> Study:
             Trial(
                 number=number,
                 config=config or Config(),
-                stage=Stage.SENTINEL,
+                stage=Stage.DRIFT_CHECK,
                 fidelity=FIDELITY,
-                state=TrialState.TOLD,
+                state=TrialState.FINISHED,
                 outcome=seen,
                 seconds=10.0,
                 finished_s=60.0 * number,

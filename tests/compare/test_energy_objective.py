@@ -10,7 +10,7 @@ import pytest
 from search_world import dimension, loss_trace, measurement, spec, tell
 
 from autotune.answer.pick import answer
-from autotune.compare.amortised_rate import merit, merits, screened
+from autotune.compare.amortised_rate import objective_value, objective_values, screened
 from autotune.compare.comparison import compare
 from autotune.compare.energy import counters, samples_per_joule
 from autotune.compare.finalists import finalists
@@ -110,10 +110,10 @@ def test_runs_with_other_counters_than_the_scripts_are_not_compared() -> None:
 def test_finalists_are_ranked_by_energy_and_none_is_slower_than_the_script() -> None:
     made = study({**BOTH, SLOW: (90.0, 0.2)}, cycles=0)
     assert finalists(made) == (FRUGAL,)
-    assert merits(made)[SLOW] == pytest.approx(5.0)
+    assert objective_values(made)[SLOW] == pytest.approx(5.0)
     plain = replace(made, spec=replace(made.spec, objective="throughput"))
     assert finalists(plain) == (FAST,)
-    assert merits(plain) == screened(plain)
+    assert objective_values(plain) == screened(plain)
 
 
 def test_one_runs_merit_is_what_energy_buys() -> None:
@@ -121,9 +121,11 @@ def test_one_runs_merit_is_what_energy_buys() -> None:
     counted = run(100.0, 2.0)
     assert samples_per_joule(counted) == pytest.approx(0.5)
     assert counters(counted) == {"energy_gpu_j"}
-    assert merit(made, counted) == pytest.approx(0.5)
-    assert merit(made, run(100.0, None)) == 0.0
-    assert merit(replace(made, spec=replace(made.spec, objective="cost")), counted) == pytest.approx(100.0)
+    assert objective_value(made, counted) == pytest.approx(0.5)
+    assert objective_value(made, run(100.0, None)) == 0.0
+    assert objective_value(
+        replace(made, spec=replace(made.spec, objective="cost")), counted
+    ) == pytest.approx(100.0)
     assert samples_per_joule(replace(counted, window_s=0.5)) is None
 
 

@@ -24,9 +24,9 @@ def shifted(shifts: list[float]) -> Traces:
 
 def judged(shares: list[float]) -> LossVerdict:
     """Differences in units of the margin that the baseline's runs give."""
-    known = judge(shifted([0.01, -0.01]), BASE, redeals=False).margin
+    known = judge(shifted([0.01, -0.01]), BASE, changes_rng_streams=False).margin
     assert known > 0
-    return judge(shifted([share * known for share in shares]), BASE, redeals=False)
+    return judge(shifted([share * known for share in shares]), BASE, changes_rng_streams=False)
 
 
 def test_few_runs_that_differ_much_may_still_be_cleared_by_more() -> None:
@@ -64,14 +64,16 @@ def test_a_loss_that_does_not_fall_clears_nothing() -> None:
         s: tuple(replace(p, loss=p.loss + 1e-4 * p.samples) for p in trace) for s, trace in flat.items()
     }
     slower = {s: tuple(replace(p, loss=p.loss + 0.01 * s) for p in trace) for s, trace in rising.items()}
-    verdict = judge({s: slower[s] for s in range(4)}, rising, redeals=False)
+    verdict = judge({s: slower[s] for s in range(4)}, rising, changes_rng_streams=False)
     assert verdict.verdict == "unclear"
     assert not verdict.can_clear
 
 
 def test_traces_that_are_too_short_stay_so_and_runs_that_are_missing_may_come() -> None:
     short = {s: trace[:3] for s, trace in BASE.items()}
-    assert judge({0: short[0]}, BASE, redeals=False).can_clear
-    assert not judge({s: short[s] for s in range(3)}, BASE, redeals=False).can_clear
-    assert not judge({s: BASE[s] for s in range(3)}, {s: short[s] for s in range(4)}, redeals=False).can_clear
-    assert judge({}, BASE, redeals=False).can_clear
+    assert judge({0: short[0]}, BASE, changes_rng_streams=False).can_clear
+    assert not judge({s: short[s] for s in range(3)}, BASE, changes_rng_streams=False).can_clear
+    assert not judge(
+        {s: BASE[s] for s in range(3)}, {s: short[s] for s in range(4)}, changes_rng_streams=False
+    ).can_clear
+    assert judge({}, BASE, changes_rng_streams=False).can_clear

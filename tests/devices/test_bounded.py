@@ -11,7 +11,7 @@ import pytest
 
 from autotune.devices.bounded import Bounded
 from autotune.devices.common import Device, DeviceSample
-from autotune.devices.energy import Meter, Rapl
+from autotune.devices.energy_counters import Meter, Rapl
 from autotune.model.facts import DeviceFacts
 
 if TYPE_CHECKING:

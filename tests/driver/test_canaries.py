@@ -13,7 +13,7 @@ from inline_search import inline
 
 from autotune.cli.main import run
 from autotune.launch.fake import COMPUTE_BOUND
-from autotune.launch.runner import Ended
+from autotune.launch.runner import TrialResult
 from autotune.model.trial import Assignment, Failure, FailureKind
 from autotune.report.text.study_notes import note
 from autotune.store.fold import fold
@@ -99,7 +99,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def printing(ended: Ended, assignment: Assignment) -> Ended:
+def printing(ended: TrialResult, assignment: Assignment) -> TrialResult:
     """Runs of bf16 without channels_last work; the others fail and have printed everything that they know."""
     config = assignment.segments[0].config
     if "channels_last" not in config:
@@ -221,7 +221,7 @@ def test_a_short_secret_of_a_variable_needs_no_other_one_on_the_command_line(
 ) -> None:
     said = f"connecting with {CANARIES['a short variable']} now"
 
-    def fails(ended: Ended, assignment: Assignment) -> Ended:
+    def fails(ended: TrialResult, assignment: Assignment) -> TrialResult:
         failure = Failure(kind=FailureKind.CRASH_EXIT, message=said, evidence={"log_tail": said})
         return replace(ended, outcome=failure, facts=None)
 

@@ -14,10 +14,10 @@ from autotune.clock import SimulatedClock
 from autotune.driver.backends.inline import InlineDriver
 from autotune.driver.session import Session
 from autotune.launch.fake import FakeRunner
-from autotune.launch.runner import Ended
+from autotune.launch.runner import TrialResult
 from autotune.model.config import Config
 from autotune.model.study import Study
-from autotune.model.trial import Assignment, Failure, FailureKind, Start, StartPolicy, Trial, TrialState
+from autotune.model.trial import Assignment, Failure, FailureKind, StartMode, StartPolicy, Trial, TrialState
 from autotune.model.wire import to_wire
 from autotune.search.fork_eligibility import start_of
 from autotune.store.fold import fold
@@ -61,13 +61,13 @@ def make(tmp_path: Path) -> Iterator[Make]:
         journal.close()
 
 
-def tell(session: Session, outcome: object, *, start: Start | None = None) -> tuple[int, int, Start]:
+def tell(session: Session, outcome: object, *, start: StartMode | None = None) -> tuple[int, int, StartMode]:
     """Let the next trial end so; its number, its attempt and how it was to be started."""
     planned = session.ask()
     assert planned is not None
     session.start(planned)
     started = planned.start if start is None else start
-    ended = Ended(trial=planned.trial, outcome=outcome, seconds=1.0, start=started)  # type: ignore[arg-type]
+    ended = TrialResult(trial=planned.trial, outcome=outcome, seconds=1.0, start=started)  # type: ignore[arg-type]
     session.tell(planned.uid, ended)
     session._clock.sleep(1.0)
     return planned.trial, planned.attempt, planned.start
@@ -87,9 +87,9 @@ CONFIGS = (Config(), Config({"workers": 1}), Config({"workers": 2}), Config({"wo
 def test_how_a_trial_was_started_is_journaled(make: Make) -> None:
     session = make(CONFIGS[:3])
     starts = [tell(session, measurement()), tell(session, measurement())]
-    starts.append(tell(session, measurement(), start=Start.COLD))
-    assert [start for _, _, start in starts] == [Start.COLD, Start.FORK, Start.FORK]
-    kept = [Start.COLD, Start.FORK, Start.COLD]
+    starts.append(tell(session, measurement(), start=StartMode.COLD))
+    assert [start for _, _, start in starts] == [StartMode.COLD, StartMode.FORK, StartMode.FORK]
+    kept = [StartMode.COLD, StartMode.FORK, StartMode.COLD]
     assert [t.start for t in session.study.trials] == kept
     assert [t.start for t in fold(session._journal.entries()).trials] == kept
 
@@ -101,17 +101,17 @@ OTHERS = [k for k in FailureKind if k.family.value not in ("oom", "cancelled")]
 def test_what_fails_when_it_is_forked_is_started_anew_before_it_counts(make: Make, kind: FailureKind) -> None:
     session = make(CONFIGS[:2])
     tell(session, measurement())
-    assert tell(session, failure(kind)) == (1, 1, Start.FORK)
-    assert session.study.trials[1].state is not TrialState.TOLD
-    assert tell(session, measurement()) == (1, 2, Start.COLD)
+    assert tell(session, failure(kind)) == (1, 1, StartMode.FORK)
+    assert session.study.trials[1].state is not TrialState.FINISHED
+    assert tell(session, measurement()) == (1, 2, StartMode.COLD)
     assert session.study.trials[1].measurement is not None
 
 
 def test_running_out_of_memory_is_believed(make: Make) -> None:
     session = make(CONFIGS[:3])
     tell(session, measurement())
-    assert tell(session, failure(FailureKind.OOM_HOST)) == (1, 1, Start.FORK)
-    assert tell(session, measurement()) == (2, 1, Start.FORK)
+    assert tell(session, failure(FailureKind.OOM_HOST)) == (1, 1, StartMode.FORK)
+    assert tell(session, measurement()) == (2, 1, StartMode.FORK)
 
 
 def test_a_failure_that_only_forks_have_ends_them(make: Make) -> None:
@@ -119,7 +119,7 @@ def test_a_failure_that_only_forks_have_ends_them(make: Make) -> None:
     tell(session, measurement())
     tell(session, failure(FailureKind.CRASH_SIGNAL))
     tell(session, measurement())
-    assert [tell(session, measurement())[2] for _ in range(2)] == [Start.COLD, Start.COLD]
+    assert [tell(session, measurement())[2] for _ in range(2)] == [StartMode.COLD, StartMode.COLD]
     assert said(session) == [
         "trials are started anew: trial 1 failed when forked and ran in a new interpreter"
     ]
@@ -139,14 +139,14 @@ def test_a_failure_that_is_not_of_being_forked_does_not_end_forks(
     session = make(CONFIGS[:3])
     tell(session, measurement())
     tell(session, failure(kind))
-    assert tell(session, again) == (1, 2, Start.COLD)
-    assert tell(session, measurement()) == (2, 1, Start.FORK)
+    assert tell(session, again) == (1, 2, StartMode.COLD)
+    assert tell(session, measurement()) == (2, 1, StartMode.FORK)
     assert said(session) == []
 
 
 def test_who_wanted_forks_is_told_once_why_there_are_none(make: Make) -> None:
     session = make(CONFIGS[:3], run=replace(RUN, environ_set=("OMP_NUM_THREADS",)))
-    assert {tell(session, measurement())[2] for _ in range(3)} == {Start.COLD}
+    assert {tell(session, measurement())[2] for _ in range(3)} == {StartMode.COLD}
     (text,) = said(session)
     assert text.startswith("trials are started anew: the script sets OMP_NUM_THREADS before")
 
@@ -159,16 +159,16 @@ def test_who_did_not_ask_for_forks_is_told_only_of_those_that_went_wrong(make: M
     notes = ("trials are started anew: no overlay", "while a trial ran, files of yours changed: a")
     session.tell(
         planned.uid,
-        Ended(trial=0, outcome=measurement(), seconds=1.0, notes=notes),
+        TrialResult(trial=0, outcome=measurement(), seconds=1.0, notes=notes),
     )
-    assert {tell(session, measurement())[2] for _ in range(2)} == {Start.COLD}
+    assert {tell(session, measurement())[2] for _ in range(2)} == {StartMode.COLD}
     assert said(session) == [notes[1]]
 
 
 def test_forks_that_went_wrong_are_told_of_whoever_asked(make: Make) -> None:
     session = make(CONFIGS, policy=StartPolicy.AUTO)
     tell(session, measurement())
-    assert tell(session, failure(FailureKind.CRASH_SIGNAL))[2] is Start.FORK
+    assert tell(session, failure(FailureKind.CRASH_SIGNAL))[2] is StartMode.FORK
     tell(session, measurement())
     tell(session, measurement())
     (text,) = said(session)

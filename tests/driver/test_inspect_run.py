@@ -6,7 +6,7 @@ import pytest
 
 from autotune.driver.inspect_run import look
 from autotune.errors import ScriptError
-from autotune.inspection.command import read_command
+from autotune.inspection.command_line import read_command
 from autotune.report.text.inspect_text import knob_rows
 from autotune.store.paths import home
 

@@ -31,7 +31,7 @@ def test_whether_evaluation_counts_is_decided_by_the_first_baseline(
         config=Config(),
         stage=Stage.BASELINE,
         fidelity=FIDELITY,
-        state=TrialState.TOLD,
+        state=TrialState.FINISHED,
         outcome=replace(measurement(), extra=told),
     )
     study = Study(spec=spec(), facts=facts()).with_trial(first)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def test_a_whole_trace_of_script_and_winner_is_found_by_its_trial(tmp_path: Path) -> None:
     made = study()
-    probes = (measured(6, BASE, 100.0, Stage.WHY), measured(7, BEST, 200.0, Stage.WHY))
+    probes = (measured(6, BASE, 100.0, Stage.DIAGNOSE), measured(7, BEST, 200.0, Stage.DIAGNOSE))
     made = replace(made, trials=(*made.trials, *probes))
     assert kept_profiles(made, tmp_path) == {}
     for name, files in {
@@ -50,8 +50,8 @@ def test_a_trace_that_was_asked_for_and_is_not_there_is_told_with_the_reason(
     lines = profile_lines(asked, tmp_path)
     assert [line.partition(":")[0] for line in lines] == ["baseline", "winner"]
     assert all("The budget had no time left for its run" in line for line in lines)
-    lost = told(6, BASE, Failure(kind=FailureKind.NO_METRIC, message="no step was seen"), Stage.WHY)
-    ended = replace(asked, trials=(*asked.trials, lost, measured(7, BEST, 200.0, Stage.WHY)))
+    lost = told(6, BASE, Failure(kind=FailureKind.NO_METRIC, message="no step was seen"), Stage.DIAGNOSE)
+    ended = replace(asked, trials=(*asked.trials, lost, measured(7, BEST, 200.0, Stage.DIAGNOSE)))
     lines = profile_lines(ended, tmp_path)
     assert lines[0] == "baseline: none. The detailed probe ended early: no step was seen."
     assert lines[1] == "winner: none. The process that records it ended without one."
@@ -66,8 +66,8 @@ def test_a_report_by_nsight_systems_is_found_where_it_is_whole_and_told_where_th
     tmp_path: Path,
 ) -> None:
     made = study()
-    kept = measured(6, BASE, 100.0, Stage.WHY)
-    lost = told(7, BEST, Failure(kind=FailureKind.NO_METRIC, message="nsys left no report"), Stage.WHY)
+    kept = measured(6, BASE, 100.0, Stage.DIAGNOSE)
+    lost = told(7, BEST, Failure(kind=FailureKind.NO_METRIC, message="nsys left no report"), Stage.DIAGNOSE)
     probes = tuple(replace(t, fidelity=replace(t.fidelity, probe="nsys")) for t in (kept, lost))
     made = replace(made, trials=(*made.trials, *probes))
     for number in (6, 7):

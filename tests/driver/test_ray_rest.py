@@ -134,11 +134,11 @@ class Ran:
     """A runner of one assignment, which ends at once."""
 
     def run(self, assignment: Any) -> Any:
-        from autotune.launch.runner import Ended
+        from autotune.launch.runner import TrialResult
         from autotune.model.trial import Failure, FailureKind
 
         failed = Failure(kind=FailureKind.CRASH_EXIT, message="as an example")
-        return iter([Ended(trial=assignment, outcome=failed, seconds=1.0, notes=("of the runner",))])
+        return iter([TrialResult(trial=assignment, outcome=failed, seconds=1.0, notes=("of the runner",))])
 
 
 @pytest.mark.parametrize(
@@ -148,13 +148,13 @@ def test_how_nice_trials_are_on_the_ray_of_others_is_told(
     monkeypatch: pytest.MonkeyPatch, *, is_ours: bool, niceness: int, told: bool
 ) -> None:
     from autotune.driver.backends import ray_tune
-    from autotune.launch.runner import Ended
+    from autotune.launch.runner import TrialResult
     from autotune.model import wire
 
     monkeypatch.setattr(os, "getpriority", lambda *_: niceness)
     one = ray_tune.Launcher.__new__(ray_tune.Launcher)
     one._outcomes, one._bell, one._is_ours = Ran().run(0), "", is_ours
-    notes = wire.loads(Ended, one.step()["ended"]).notes
+    notes = wire.loads(TrialResult, one.step()["ended"]).notes
     assert notes[0] == "of the runner"
     assert [f"niceness of {niceness}" in note for note in notes[1:]] == ([True] if told else [])
 

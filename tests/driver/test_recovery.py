@@ -37,7 +37,7 @@ def asked_again(
     group: int = 1,
 ) -> bool:
     """With the script's half of the pair told so long ago."""
-    half = trial(4, Config(), group=group, state=TrialState.TOLD, outcome=outcome or measurement(100.0))
+    half = trial(4, Config(), group=group, state=TrialState.FINISHED, outcome=outcome or measurement(100.0))
     study = Study(spec=spec(), facts=facts(), trials=(half, open_one))
     entries = [
         entry("started", NOW_S - ago_s - 20.0, number=4, attempt=1, uid="t4", host=host),
@@ -71,7 +71,7 @@ def test_screening_runs_are_asked_again_whatever_the_day() -> None:
 
 
 def test_what_only_explains_and_what_has_cost_several_lives_is_not() -> None:
-    assert not asked_again(trial(5, FAST, stage=Stage.WHY, group=0))
+    assert not asked_again(trial(5, FAST, stage=Stage.DIAGNOSE, group=0))
     assert not asked_again(trial(5, FAST, attempt=FailureKind.INFRA_LOST.repeats + 1))
 
 
@@ -106,12 +106,12 @@ def cut(*trials: Trial, ago_s: float = 60.0, up_s: float = 1e6) -> set[tuple[Sta
 
 
 def measured(number: int, config: Config, **more: Any) -> Trial:
-    return trial(number, config, state=TrialState.TOLD, outcome=measurement(100.0), **more)
+    return trial(number, config, state=TrialState.FINISHED, outcome=measurement(100.0), **more)
 
 
 def given_up(number: int, config: Config, **more: Any) -> Trial:
     failure = Failure(kind=FailureKind.KILLED_USER, message="the search ended while it ran")
-    return trial(number, config, state=TrialState.TOLD, outcome=failure, **more)
+    return trial(number, config, state=TrialState.FINISHED, outcome=failure, **more)
 
 
 def test_the_last_cycle_of_each_kind_is_cut_where_it_is_of_another_day() -> None:

@@ -18,12 +18,12 @@ from autotune.driver.exit_status import why_nothing
 from autotune.driver.planner import Planner
 from autotune.driver.session import Session
 from autotune.knobs.registry import builtin
-from autotune.launch.runner import Ended, Runner
+from autotune.launch.runner import Runner, TrialResult
 from autotune.model.config import Config
 from autotune.model.study import Study
 from autotune.model.trial import Assignment, Failure, FailureKind
 from autotune.model.wire import to_wire
-from autotune.report.terminal.event_stream import Lines
+from autotune.report.terminal.event_stream import EventLines
 from autotune.report.terminal.live_view import Progress
 from autotune.report.text.study_notes import note
 from autotune.report.view.summary import apply_command, user_command
@@ -41,16 +41,16 @@ class Prints(Runner):
     def __init__(self, *, baseline: bool = True) -> None:
         self._baseline = baseline
 
-    def run(self, assignment: Assignment) -> Iterator[Ended]:
+    def run(self, assignment: Assignment) -> Iterator[TrialResult]:
         config = assignment.segments[0].config
         if config.is_baseline and self._baseline:
-            yield Ended(trial=assignment.trial, outcome=measurement(), seconds=9.0, facts=RUN_FACTS)
+            yield TrialResult(trial=assignment.trial, outcome=measurement(), seconds=9.0, facts=RUN_FACTS)
             return
         tail = f"Namespace(password={SECRETS[0]!r}, token={SECRETS[1]!r})\nat {SECRETS[2]}"
         failure = Failure(
             kind=FailureKind.NO_METRIC, message=f"bad: {SECRETS[0]}", evidence={"log_tail": tail}
         )
-        yield Ended(trial=assignment.trial, outcome=failure, seconds=9.0)
+        yield TrialResult(trial=assignment.trial, outcome=failure, seconds=9.0)
 
     def stop(self) -> None:
         pass
@@ -71,7 +71,7 @@ def searched(runner: Prints) -> tuple[Study, str, Path]:
             strategy=Listed([Config(), Config({"num_workers": 2}), Config({"num_workers": 3})]),
             planner=Planner(knobs=builtin(), environ={"A": "b"}, memory_limit_bytes=0),
             clock=SimulatedClock(),
-            listeners=[Progress(said), Lines(said)],
+            listeners=[Progress(said), EventLines(said)],
         )
         InlineDriver(session, runner).run()
         study = session.close()

@@ -19,7 +19,7 @@ from autotune.driver.session import Session
 from autotune.driver.spec import MIN_BUDGET_S
 from autotune.errors import BackendError, DiskFull
 from autotune.launch.devices.claims import Claim
-from autotune.launch.runner import NOT_BEGUN, Ended
+from autotune.launch.runner import NOT_BEGUN, TrialResult
 from autotune.model.config import Config
 from autotune.model.facts import DeviceFacts
 from autotune.model.machine_load import Culprit, MachineLoad
@@ -75,7 +75,7 @@ def tell_next(session: Session, outcome: object, seconds: float = 1.0) -> int:
     assignment = session.ask()
     assert assignment is not None
     session.start(assignment)
-    ended = Ended(trial=assignment.trial, outcome=outcome, seconds=seconds, facts=RUN_FACTS)  # type: ignore[arg-type]
+    ended = TrialResult(trial=assignment.trial, outcome=outcome, seconds=seconds, facts=RUN_FACTS)  # type: ignore[arg-type]
     session.tell(assignment.uid, ended)
     return assignment.trial
 
@@ -121,13 +121,15 @@ def test_half_of_a_pair_is_left_open_where_its_time_does_not_suffice(tmp_path: P
                 stage=Stage.BASELINE,
                 fidelity=FIDELITY,
                 reason="",
-                state=TrialState.TOLD,
+                state=TrialState.FINISHED,
                 outcome=measurement(100.0),
                 seconds=25.0,
             )
             for n in (0, 1)
         ]
-        half = replace(told[0], number=2, stage=Stage.CONFIRM, group=1, state=TrialState.ASKED, outcome=None)
+        half = replace(
+            told[0], number=2, stage=Stage.CONFIRM, group=1, state=TrialState.WAITING, outcome=None
+        )
         return Session(
             journal=journal,
             study=Study(spec=spec(budget_s), facts=facts(), trials=(*told, half)),
@@ -155,10 +157,10 @@ def test_what_was_lost_is_asked_again_and_at_most_three_times(make_session: Make
         session.start(assignment)
         session.tell(
             assignment.uid,
-            Ended(trial=assignment.trial, outcome=failure(FailureKind.INFRA_LOST), seconds=1.0),
+            TrialResult(trial=assignment.trial, outcome=failure(FailureKind.INFRA_LOST), seconds=1.0),
         )
     assert numbers == [(1, 1), (1, 2), (1, 3), (1, 4)]
-    assert session.study.trials[1].state is TrialState.TOLD
+    assert session.study.trials[1].state is TrialState.FINISHED
 
 
 def test_a_trial_that_had_no_room_to_begin_is_left_open_and_ends_the_search(
@@ -174,7 +176,7 @@ def test_a_trial_that_had_no_room_to_begin_is_left_open_and_ends_the_search(
     assert kinds(session)[-1] == "requeued"
     study = session.close()
     assert study.stopped == "disk"
-    assert [t.state for t in study.trials] == [TrialState.TOLD, TrialState.TOLD, TrialState.ASKED]
+    assert [t.state for t in study.trials] == [TrialState.FINISHED, TrialState.FINISHED, TrialState.WAITING]
 
 
 def test_where_no_process_can_be_started_any_more_not_every_trial_is_spent_on_it(
@@ -188,7 +190,7 @@ def test_where_no_process_can_be_started_any_more_not_every_trial_is_spent_on_it
         tell_next(session, failure(FailureKind.INFRA_LOST, **{NOT_BEGUN: "1"}))
     study = session.close()
     assert study.stopped == "backend"
-    assert [t.state for t in study.trials] == [TrialState.TOLD, TrialState.ASKED]
+    assert [t.state for t in study.trials] == [TrialState.FINISHED, TrialState.WAITING]
 
 
 @pytest.mark.parametrize(("devices", "ends"), [(1, True), (2, False)])
@@ -214,7 +216,7 @@ def test_a_device_that_computes_no_more_ends_the_search_where_it_is_the_only_one
         if ends:
             with pytest.raises(BackendError, match="it broke"):
                 tell_next(session, failure(FailureKind.INFRA_LOST, **gone))
-            assert session.study.trials[1].state is TrialState.ASKED
+            assert session.study.trials[1].state is TrialState.WAITING
         else:
             tell_next(session, failure(FailureKind.INFRA_LOST, **gone))
             assert session.ask() is not None
@@ -232,7 +234,7 @@ def test_on_a_cluster_one_node_without_room_does_not_end_the_search(tmp_path: Pa
         tell_next(session, measurement())
         tell_next(session, failure(FailureKind.DISK, **{NOT_BEGUN: "1"}))
         assert session.ask() is not None
-        assert session.study.trials[1].state is TrialState.TOLD
+        assert session.study.trials[1].state is TrialState.FINISHED
 
 
 def test_a_run_that_only_explains_and_finds_no_room_leaves_the_answer_as_it_is(tmp_path: Path) -> None:
@@ -240,7 +242,7 @@ def test_a_run_that_only_explains_and_finds_no_room_leaves_the_answer_as_it_is(t
     class Explained(Listed):
         def ask(self, study: Study, remaining_s: float) -> Proposal | None:
             asked = super().ask(study, remaining_s)
-            return asked if asked is None or not study.trials else replace(asked, stage=Stage.WHY)
+            return asked if asked is None or not study.trials else replace(asked, stage=Stage.DIAGNOSE)
 
     with Journal.create(tmp_path / "journal.db") as journal:
         session = Session(
@@ -252,7 +254,7 @@ def test_a_run_that_only_explains_and_finds_no_room_leaves_the_answer_as_it_is(t
         )
         tell_next(session, measurement())
         tell_next(session, failure(FailureKind.DISK, **{NOT_BEGUN: "1"}))
-        assert session.study.trials[1].state is TrialState.TOLD
+        assert session.study.trials[1].state is TrialState.FINISHED
         assert session.close().stopped == "finished"
 
 
@@ -270,7 +272,7 @@ def test_what_trials_tell_for_people_is_said_once(make_session: MakeSession) -> 
         assert assignment is not None
         session.start(assignment)
         notes = (f"it writes (file {n})", *(("another thing: x",) if n else ()))
-        ended = Ended(
+        ended = TrialResult(
             trial=assignment.trial, outcome=measurement(), seconds=1.0, facts=RUN_FACTS, notes=notes
         )
         session.tell(assignment.uid, ended)
@@ -301,7 +303,7 @@ def test_what_ends_with_the_search_stays_open_for_a_resume(
     assert assignment is not None
     session.start(assignment)
     session.stop("signal")
-    session.tell(assignment.uid, Ended(trial=assignment.trial, outcome=outcome, seconds=1.0))
+    session.tell(assignment.uid, TrialResult(trial=assignment.trial, outcome=outcome, seconds=1.0))
     assert kinds(session)[-1] == "requeued"
     assert [trial.number for trial in session.study.open_trials] == [assignment.trial]
 
@@ -313,7 +315,7 @@ def test_what_fails_by_itself_while_a_search_stops_is_told(make_session: MakeSes
     assert assignment is not None
     session.stop("signal")
     outcome = failure(FailureKind.OOM_HOST)
-    session.tell(assignment.uid, Ended(trial=assignment.trial, outcome=outcome, seconds=1.0))
+    session.tell(assignment.uid, TrialResult(trial=assignment.trial, outcome=outcome, seconds=1.0))
     assert kinds(session)[-1] == "told"
 
 
@@ -327,7 +329,7 @@ def test_a_signal_that_reaches_the_trial_first_is_waited_for(make_session: MakeS
     if comes:
         late.start()
     outcome = failure(FailureKind.CRASH_SIGNAL, signal=15)
-    session.tell(assignment.uid, Ended(trial=assignment.trial, outcome=outcome, seconds=1e6))
+    session.tell(assignment.uid, TrialResult(trial=assignment.trial, outcome=outcome, seconds=1e6))
     assert kinds(session)[-1] == ("requeued" if comes else "told")
 
 
@@ -356,7 +358,7 @@ def test_names_that_are_no_text_are_spelled_out_and_cost_nothing(make_session: M
     notes = ("the script writes into its project (caf\udce9.jpg)",)
     session.tell(
         assignment.uid,
-        Ended(trial=assignment.trial, outcome=measurement(), seconds=1.0, facts=RUN_FACTS, notes=notes),
+        TrialResult(trial=assignment.trial, outcome=measurement(), seconds=1.0, facts=RUN_FACTS, notes=notes),
     )
     broken = Failure(
         kind=FailureKind.NO_METRIC, message="no file caf\udce9.jpg", evidence={"log_tail": "a \ud83d \\"}
@@ -409,9 +411,9 @@ def test_a_knob_without_any_way_is_told_without_a_process(make_session: MakeSess
 @pytest.mark.parametrize(
     ("stages", "reasons", "written"),
     [
-        ([Stage.BASELINE, Stage.START, Stage.CONFIRM, Stage.CONFIRM], ["", "", "2", "2"], ["2", "2"]),
+        ([Stage.BASELINE, Stage.INITIAL, Stage.CONFIRM, Stage.CONFIRM], ["", "", "2", "2"], ["2", "2"]),
         (
-            [Stage.BASELINE, Stage.START, Stage.CONFIRM, Stage.REFINE, Stage.WHY],
+            [Stage.BASELINE, Stage.INITIAL, Stage.CONFIRM, Stage.REFINE, Stage.DIAGNOSE],
             ["", "", "2", "", ""],
             ["2", "", "5"],
         ),
@@ -453,7 +455,7 @@ def test_a_late_answer_changes_nothing(make_session: MakeSession) -> None:
     session = make_session([Config(), Config({"workers": 1})])
     tell_next(session, measurement())
     before = session.study.trials
-    session.tell("t0-a1", Ended(trial=0, outcome=failure(FailureKind.CRASH_EXIT), seconds=1.0))
+    session.tell("t0-a1", TrialResult(trial=0, outcome=failure(FailureKind.CRASH_EXIT), seconds=1.0))
     assert session.study.trials == before
     assert kinds(session)[-1] == "late"
 
@@ -481,7 +483,7 @@ def test_after_a_stop_nothing_more_is_asked_and_open_trials_stay_open(make_sessi
     assert session.ask() is None
     study = session.close()
     assert study.stopped == "interrupted"
-    assert [t.state for t in study.trials] == [TrialState.TOLD, TrialState.ASKED]
+    assert [t.state for t in study.trials] == [TrialState.FINISHED, TrialState.WAITING]
 
 
 OUTCOMES = st.lists(
@@ -518,14 +520,14 @@ def test_any_prefix_of_the_journal_folds_to_a_study_that_can_go_on(
         outcome = (
             measurement() if word == "ok" else failure(FailureKind.named(word), knob="workers", how="flag")
         )
-        session.tell(assignment.uid, Ended(trial=assignment.trial, outcome=outcome, seconds=1.0))
+        session.tell(assignment.uid, TrialResult(trial=assignment.trial, outcome=outcome, seconds=1.0))
     entries = list(journal.entries())
     full = fold(entries, build=planner.space)
     assert [replace(t, finished_s=0.0) for t in full.trials] == [
         replace(t, finished_s=0.0) for t in session.study.trials
     ]
     part = fold(entries[: max(2, min(cut, len(entries)))], build=planner.space)
-    told = [t for t in part.trials if t.state is TrialState.TOLD]
+    told = [t for t in part.trials if t.state is TrialState.FINISHED]
     assert all(t.outcome is not None for t in told)
     assert {t.number for t in told} <= {t.number for t in full.trials}
     journal.close()
@@ -548,9 +550,9 @@ def test_a_run_that_a_neighbour_disturbed_is_repeated_twice_at_most_and_marked_t
     tell_next(session, crowded(100, 0.05))
     for _ in range(2):
         assert tell_next(session, crowded(30, 1.0)) == 1
-        assert session.study.trials[1].state is TrialState.ASKED
+        assert session.study.trials[1].state is TrialState.WAITING
     assert tell_next(session, crowded(30, 1.0)) == 1
-    assert session.study.trials[1].state is TrialState.TOLD
+    assert session.study.trials[1].state is TrialState.FINISHED
     assert flags(session, 1) == ("neighbour",)
     told = [entry.data for entry in session._journal.entries() if entry.kind == "told"]
     assert told[1]["outcome"]["contamination"]["flags"] == ["neighbour"], "written down as well"
@@ -566,9 +568,9 @@ def test_runs_that_were_set_aside_for_a_neighbour_use_up_no_repeats_of_failures(
     taken = Failure(kind=FailureKind.CONTENDED, message="another search has been using it")
     for _ in range(2):
         assert tell_next(session, taken) == 1
-        assert session.study.trials[1].state is TrialState.ASKED
+        assert session.study.trials[1].state is TrialState.WAITING
     tell_next(session, taken)
-    assert session.study.trials[1].state is TrialState.TOLD
+    assert session.study.trials[1].state is TrialState.FINISHED
 
 
 def test_who_asks_for_all_that_is_journalled_waits_for_whoever_tells(make_session: MakeSession) -> None:
@@ -597,7 +599,7 @@ def test_a_disturbed_run_that_is_too_long_to_repeat_is_marked_at_once(make_sessi
     session = make_session([Config(), Config({"workers": 1})])
     tell_next(session, crowded(100, 0.05))
     assert tell_next(session, crowded(30, 1.0), seconds=200.0) == 1
-    assert session.study.trials[1].state is TrialState.TOLD
+    assert session.study.trials[1].state is TrialState.FINISHED
     assert flags(session, 1) == ("neighbour",)
 
 
@@ -605,10 +607,10 @@ def test_a_neighbour_that_stays_is_lived_with(make_session: MakeSession) -> None
     session = make_session([Config(), Config(), Config({"workers": 1})])
     assert tell_next(session, crowded(100, 1.0)) == 0, "repeated: it may have been leaving"
     assert tell_next(session, crowded(100, 1.0)) == 0
-    assert session.study.trials[0].state is TrialState.TOLD
+    assert session.study.trials[0].state is TrialState.FINISHED
     tell_next(session, crowded(98, 1.0))
     assert tell_next(session, crowded(150, 1.0)) == 2
-    assert session.study.trials[2].state is TrialState.TOLD
+    assert session.study.trials[2].state is TrialState.FINISHED
     assert flags(session, 2) == ("neighbour",)
 
 
@@ -617,7 +619,7 @@ def test_a_disturbed_first_run_of_the_script_is_repeated_before_it_prices_anythi
 ) -> None:
     session = make_session([Config(), Config({"workers": 1})])
     assert tell_next(session, crowded(8.5, 1.0), seconds=40.0) == 0
-    assert session.study.trials[0].state is TrialState.ASKED
+    assert session.study.trials[0].state is TrialState.WAITING
     assert tell_next(session, crowded(300.0, 0.1), seconds=10.0) == 0
     measured = session.study.trials[0].measurement
     assert measured is not None
@@ -630,7 +632,7 @@ def test_a_run_that_somebody_on_the_accelerator_disturbed_is_repeated_too(make_s
     tell_next(session, measurement())
     beside = replace(measurement(30.0), contamination=Contamination(flags=("foreign_gpu",)))
     assert tell_next(session, beside) == 1
-    assert session.study.trials[1].state is TrialState.ASKED
+    assert session.study.trials[1].state is TrialState.WAITING
 
 
 def test_trials_that_run_at_once_are_no_disturbance_of_each_other(make_session: MakeSession) -> None:
@@ -638,7 +640,7 @@ def test_trials_that_run_at_once_are_no_disturbance_of_each_other(make_session: 
     at_once = replace(session._study.spec, concurrency=4)
     session._study = replace(session._study, spec=at_once)
     tell_next(session, crowded(100, 3.0))
-    assert session.study.trials[0].state is TrialState.TOLD
+    assert session.study.trials[0].state is TrialState.FINISHED
     assert flags(session, 0) == ()
 
 
@@ -696,7 +698,7 @@ def test_what_begins_during_a_search_is_named_before_the_next_run(make_session: 
     assert len(heard.notes) == 3
 
 
-@pytest.mark.parametrize(("after", "state"), [(BUSY, TrialState.TOLD), (QUIET, TrialState.ASKED)])
+@pytest.mark.parametrize(("after", "state"), [(BUSY, TrialState.FINISHED), (QUIET, TrialState.WAITING)])
 def test_a_disturbed_run_is_repeated_at_once_only_if_the_load_has_gone(
     make_session: MakeSession, after: MachineLoad, state: TrialState
 ) -> None:
@@ -926,7 +928,7 @@ def test_what_waits_when_the_budget_is_spent_does_not_keep_a_loop_alive(make_ses
     assignment = session.ask()
     assert assignment is not None
     session._clock.sleep(300.0)
-    lost = Ended(trial=assignment.trial, outcome=failure(FailureKind.INFRA_LOST), seconds=1.0)
+    lost = TrialResult(trial=assignment.trial, outcome=failure(FailureKind.INFRA_LOST), seconds=1.0)
     session.tell(assignment.uid, lost)
     assert session.ask() is None
     assert session.is_over

@@ -18,7 +18,7 @@ from autotune.driver import transfer
 from autotune.driver.session import ENDING_S, KILL_S
 from autotune.driver.transfer import MOST_OWN, MOST_READ, gather
 from autotune.launch.fake import COMPUTE_BOUND
-from autotune.launch.runner import Ended
+from autotune.launch.runner import TrialResult
 from autotune.model.facts import DeviceFacts
 from autotune.model.history_record import ALL, OFF, SAME_SCRIPT, Transfer
 from autotune.model.study import VERIFY, Study
@@ -271,11 +271,11 @@ def test_a_journal_alone_says_what_the_search_asked_for_and_would_ask_for(
         assert (proposal.stage, proposal.config, proposal.reason) == (asked.stage, asked.config, asked.reason)
         checked += 1
     assert checked > 8
-    assert study.trials[1].stage is Stage.START
+    assert study.trials[1].stage is Stage.INITIAL
     assert "earlier study of this script, test" in study.trials[1].reason
 
 
-def with_python(ended: Ended, assignment: Assignment) -> Ended:
+def with_python(ended: TrialResult, assignment: Assignment) -> TrialResult:
     if ended.facts is None:
         return ended
     return replace(ended, facts=replace(ended.facts, versions={"python": "3.11", "torch": "2.13"}))

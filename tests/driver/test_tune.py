@@ -23,7 +23,7 @@ from autotune.export.best_config import read_best
 from autotune.launch.devices.claims import ClaimRequest, Resources
 from autotune.launch.devices.machine_lock import MachineLock
 from autotune.launch.fake import COMPUTE_BOUND, FakeRunner, World
-from autotune.launch.runner import NOT_BEGUN, Ended
+from autotune.launch.runner import NOT_BEGUN, TrialResult
 from autotune.model.change import Flag
 from autotune.model.effect import Effect
 from autotune.model.study import Budget, DeclaredSpec, SpaceRequest, Study, StudySpec
@@ -214,7 +214,7 @@ def test_a_disk_without_room_ends_the_search_and_leaves_its_trial_open(made: Mad
 
     def run(runner: FakeRunner, assignment: Any) -> Iterator[Any]:
         if assignment.trial == LATE - 1:
-            yield Ended(trial=assignment.trial, outcome=refused, seconds=0.0)
+            yield TrialResult(trial=assignment.trial, outcome=refused, seconds=0.0)
         else:
             yield from real(runner, assignment)
 

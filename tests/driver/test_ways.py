@@ -14,7 +14,7 @@ from autotune.driver.planner import Planner, dead_ways
 from autotune.driver.result import changes_of
 from autotune.driver.session import Session
 from autotune.knobs.registry import builtin
-from autotune.launch.runner import Ended
+from autotune.launch.runner import TrialResult
 from autotune.loss.effective_batch_check import unlike_step
 from autotune.model.change import Change, Constant, Flag
 from autotune.model.config import Config
@@ -73,7 +73,7 @@ class Ways:
 
     def tell(self, assignment: Assignment, outcome: Outcome) -> None:
         self.session.tell(
-            assignment.uid, Ended(trial=assignment.trial, outcome=outcome, seconds=1.0, facts=OURS)
+            assignment.uid, TrialResult(trial=assignment.trial, outcome=outcome, seconds=1.0, facts=OURS)
         )
 
     def folded(self) -> Study:
@@ -200,7 +200,7 @@ class ByOption(Ways):
     def told(self, assignment: Assignment, **seen: object) -> None:
         asked = assignment.segments[0].config.get("effective_batch", self.run.effective_batch)
         run = replace(self.run, **{"effective_batch": asked, **seen})
-        ended = Ended(trial=assignment.trial, outcome=measurement(), seconds=1.0, facts=run)
+        ended = TrialResult(trial=assignment.trial, outcome=measurement(), seconds=1.0, facts=run)
         self.session.tell(assignment.uid, ended)
 
 
@@ -303,7 +303,8 @@ def test_an_option_for_workers_that_deals_the_samples_anew_gives_way_to_the_load
     def told(assignment: Assignment, **changed: bool) -> None:
         facts = replace(run, loader=replace(LOADER, **{**own, **changed}))
         made.session.tell(
-            assignment.uid, Ended(trial=assignment.trial, outcome=measurement(), seconds=1.0, facts=facts)
+            assignment.uid,
+            TrialResult(trial=assignment.trial, outcome=measurement(), seconds=1.0, facts=facts),
         )
 
     told(made.ask())

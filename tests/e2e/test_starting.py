@@ -13,7 +13,7 @@ import pytest
 from environments import environment
 
 from autotune.driver.inspect_run import look
-from autotune.inspection.command import read_command
+from autotune.inspection.command_line import read_command
 from autotune.report.text.inspect_text import knob_rows
 
 pytestmark = [pytest.mark.mlflow, pytest.mark.timeout(400)]

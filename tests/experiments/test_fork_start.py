@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from autotune.launch.runner import Ended
-from autotune.model.trial import Failure, FailureKind, Start
+from autotune.launch.runner import TrialResult
+from autotune.model.trial import Failure, FailureKind, StartMode
 
 RUN = Path(__file__).resolve().parents[2] / "experiments" / "fork_start" / "run.py"
 
@@ -53,7 +53,7 @@ def test_what_was_not_forked_counts_as_no_fork(fork_start) -> None:
 
 
 def test_it_goes_on_where_it_was(fork_start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran: list[tuple[str, Start]] = []
+    ran: list[tuple[str, StartMode]] = []
 
     class Runner:
         def __init__(self, **_: object) -> None:
@@ -62,17 +62,17 @@ def test_it_goes_on_where_it_was(fork_start, tmp_path: Path, monkeypatch: pytest
         def run(self, assignment):
             ran.append((assignment.uid.split("-")[1], assignment.start))
             failure = Failure(kind=FailureKind.CRASH_EXIT, message="no")
-            yield Ended(trial=assignment.trial, outcome=failure, seconds=1.0, start=assignment.start)
+            yield TrialResult(trial=assignment.trial, outcome=failure, seconds=1.0, start=assignment.start)
 
         def close(self) -> None:
-            ran.append(("closed", Start.COLD))
+            ran.append(("closed", StartMode.COLD))
 
     monkeypatch.setattr(fork_start, "LocalRunner", Runner)
     path = tmp_path / "rows.jsonl"
     asked = SimpleNamespace(rounds=1, workloads=["text_chargpt"], window_s=1.0, compile="")
     fork_start.run(asked, path)
     assert sorted(arm for arm, _ in ran) == ["again", "closed", "cold", "fork"]
-    assert {arm for arm, start in ran if start is Start.FORK} == {"fork"}
+    assert {arm for arm, start in ran if start is StartMode.FORK} == {"fork"}
     assert [json.loads(line)["kind"] for line in path.read_text().splitlines()] == ["crash_exit"] * 3
     ran.clear()
     fork_start.run(SimpleNamespace(**{**vars(asked), "rounds": 2}), path)

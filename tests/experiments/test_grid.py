@@ -22,17 +22,17 @@ from alone import environment
 from autotune.clock import SystemClock
 from autotune.errors import DiskFull, UsageError
 from autotune.knobs.registry import knobs_for
-from autotune.launch.result.host_samples import Outside
+from autotune.launch.result.host_samples import HostSamples
 from autotune.launch.result.measure import measure
-from autotune.launch.result.process_reports import Told
-from autotune.launch.runner import Ended
+from autotune.launch.result.process_reports import ProcessReports
+from autotune.launch.runner import TrialResult
 from autotune.model.config import Config
 from autotune.model.effect import Effect
 from autotune.model.facts import LoaderFacts, RunFacts
 from autotune.model.measurement import Contamination, LossPoint, Reading
 from autotune.model.study import SpaceRequest
 from autotune.model.trial import Failure, FailureKind
-from autotune.protocol.events import Broke, Closed, Compiling, Seen, StepRow, Steps
+from autotune.protocol.events import Broke, Closed, Compiling, ReadBack, StepRow, Steps
 from autotune.space.build_space import build_space
 from autotune.testing.table import (
     Blocks,
@@ -532,9 +532,9 @@ MADE: dict[str, Any] = {
 }
 
 
-def stream() -> Told:
+def stream() -> ProcessReports:
     """First step at 10 s, window from 12 s, with a compile of 1 s before each."""
-    told = Told()
+    told = ProcessReports()
     rows = [StepRow(t_ns=int((10 + 0.1 * i) * S), wait_ns=S // 100, samples=8) for i in range(60)]
     told.take(Steps(rows=tuple(rows)))
     for began, ended in ((5, 6), (10.5, 11.5)):
@@ -548,7 +548,7 @@ def stream() -> Told:
         pin_memory=False,
         persistent_workers=False,
     )
-    told.take(Seen(facts=RunFacts(samples_source="loader", loader=loader)))
+    told.take(ReadBack(facts=RunFacts(samples_source="loader", loader=loader)))
     readings = (
         Reading(knob="threads", wanted=1, found=1, status="applied"),
         Reading(knob="precision", wanted=None, found="fp32", status="asis"),
@@ -571,9 +571,9 @@ def stream() -> Told:
 
 
 def test_a_measured_run_becomes_a_row_with_its_clock_taken_apart() -> None:
-    told, outside = stream(), Outside(start_ns=8 * S, peak_bytes=9, limit_bytes=11, cold=True)
+    told, outside = stream(), HostSamples(start_ns=8 * S, peak_bytes=9, limit_bytes=11, cold=True)
     outcome = measure(told.closed[5], told, outside)
-    made = record.row_of(SLOT, 1, Ended(trial=5, outcome=outcome, seconds=9.0), (told, outside), **MADE)
+    made = record.row_of(SLOT, 1, TrialResult(trial=5, outcome=outcome, seconds=9.0), (told, outside), **MADE)
     assert (made.kind, made.repeat, made.order, made.seed, made.session) == ("ok", 1, 4, 7, 2)
     assert made.start_up_s == pytest.approx(1.0)
     assert (made.compile_s, made.compile_cache) == (2.0, "cold")
@@ -596,10 +596,10 @@ def test_a_failed_run_becomes_a_row_without_folders(monkeypatch: pytest.MonkeyPa
         message=message,
         evidence={"phase": "setup", "error": "OSError", "dir": "/home/ada/trials/t1", "attempt": 1},
     )
-    told = Told()
+    told = ProcessReports()
     told.take(Broke(kind="crash_exit", error="OSError", message="", tail="", phase="setup"))
-    seen = told, Outside(start_ns=0, peak_bytes=5)
-    made = record.row_of(SLOT, 2, Ended(trial=5, outcome=failure, seconds=3.21), seen, **MADE)
+    seen = told, HostSamples(start_ns=0, peak_bytes=5)
+    made = record.row_of(SLOT, 2, TrialResult(trial=5, outcome=failure, seconds=3.21), seen, **MADE)
     assert made.message == "OSError: x.py on <host> (in setup, after 0 steps)"
     assert (made.kind, made.phase, made.evidence) == ("crash_exit", "setup", {"error": "OSError"})
     assert (made.window_s, made.contamination, made.charged_s) == (None, None, 3.21)
@@ -608,11 +608,11 @@ def test_a_failed_run_becomes_a_row_without_folders(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_run_that_diverged_keeps_what_was_measured() -> None:
-    told, outside = stream(), Outside(start_ns=8 * S)
+    told, outside = stream(), HostSamples(start_ns=8 * S)
     (closed,) = told.closed.values()
     told.closed[5] = replace(closed, loss=(LossPoint(samples=8, loss=math.nan, t_s=0.1),))
     outcome = measure(told.closed[5], told, outside)
-    made = record.row_of(SLOT, 1, Ended(trial=5, outcome=outcome, seconds=9.0), (told, outside), **MADE)
+    made = record.row_of(SLOT, 1, TrialResult(trial=5, outcome=outcome, seconds=9.0), (told, outside), **MADE)
     assert made.kind == "diverged"
     assert len(made.blocks) > 3
     assert made.throughput("samples/s") is None

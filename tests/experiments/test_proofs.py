@@ -442,7 +442,7 @@ def planted(delay: float, k: int) -> str:
     made = guard_traces.Simulated(random.Random(k))
     base = {s: made.run(s, 0.0, random.Random, rounding=False) for s in range(7)}
     own = {s: made.run(s, delay, random.Random) for s in range(6)}
-    return judge(own, base, redeals=False, effective_batch=32).verdict
+    return judge(own, base, changes_rng_streams=False, effective_batch=32).verdict
 
 
 def test_a_planted_delay_is_seen_and_rounding_is_not_taken_for_one() -> None:

@@ -239,8 +239,8 @@ def test_one_seed_shows_no_difference_of_loss() -> None:
     made = worlds.scattered(single(**shorter), {})
     own, mine = traces(made, Config()), traces(made, BF16)
     assert mine[0][-1].samples == shorter["loss_samples"][-1]
-    assert judge(mine, own, redeals=False).reason == "The loss is the same to the last digit."
-    assert judge(mine, own, redeals=True).passed
+    assert judge(mine, own, changes_rng_streams=False).reason == "The loss is the same to the last digit."
+    assert judge(mine, own, changes_rng_streams=True).passed
 
 
 def test_a_loss_that_breaks_stays_as_it_was() -> None:

@@ -10,7 +10,7 @@ from picks import argument, change, env, flag, loader, patch, switch, tuned
 
 from autotune.errors import UsageError
 from autotune.export.formats.diff import _argument, script_diff
-from autotune.export.formats.source import Edit, Source
+from autotune.export.formats.source import Edit, ScriptSource
 from autotune.knobs.frameworks import ACCELERATOR, ARGUMENTS, LIGHTNING, TRAINER
 from autotune.model.change import Constant, Keyword
 
@@ -22,7 +22,7 @@ def nothing(name):
 
 
 def diffed(text, *changes, args=(), read=nothing, name="train.py", trust_lines=True):
-    script = Source(name, text if isinstance(text, bytes) else text.encode())
+    script = ScriptSource(name, text if isinstance(text, bytes) else text.encode())
 
     def found(file):
         return script if file == "train.py" else read(file)
@@ -205,7 +205,7 @@ def test_without_a_noted_line_the_only_call_is_meant():
 
 def test_a_loader_under_another_name_and_in_another_file_is_found():
     text = "from torch.utils.data import DataLoader as DL\ndef loaders():\n    return DL(x, 32), 1\n"
-    read = {"lib/data.py": Source("lib/data.py", text.encode())}
+    read = {"lib/data.py": ScriptSource("lib/data.py", text.encode())}
     said = diffed("import lib.data\n", loader("batch_size", 64, site="lib/data.py:3"), read=read.__getitem__)
     assert said.text.startswith("--- lib/data.py\n+++ lib/data.py\n")
     assert "+    return DL(x, 64), 1\n" in said.text
@@ -388,12 +388,12 @@ def test_in_scripts_of_every_kind_only_the_arguments_of_the_one_call_change():
     edits = 0
     for path in WRITTEN:
         data = path.read_bytes()
-        for number, call in enumerate(Source("train.py", data).calls("DataLoader")):
+        for number, call in enumerate(ScriptSource("train.py", data).calls("DataLoader")):
             site = f"train.py:{call.lineno}"
             said = diffed(data, loader("batch_size", 7, site=site), loader("num_workers", 3, site=site))
             if not said.said:
                 continue
-            old, new = Source("x", data), Source("x", applied(data.decode(), said.text).encode())
+            old, new = ScriptSource("x", data), ScriptSource("x", applied(data.decode(), said.text).encode())
             before, after = old.calls("DataLoader")[number], new.calls("DataLoader")[number]
             set_now = {name: _argument(after, name) for name in said.said}
             if any(isinstance(node, ast.Name) for node in set_now.values()):
@@ -448,13 +448,13 @@ def test_patch_applies_it_and_takes_it_back(kind, name, tmp_path):
 
 
 def test_edits_that_would_be_no_python_are_never_made():
-    source = Source("train.py", b"x = 1\n")
+    source = ScriptSource("train.py", b"x = 1\n")
     with pytest.raises(SyntaxError):
         source.edited([Edit(4, 5, "((")])
 
 
 def test_an_edit_that_went_wrong_is_an_error_and_no_diff(monkeypatch):
-    monkeypatch.setattr(Source, "with_arguments", lambda self, call, words: [Edit(0, 0, "((")])
+    monkeypatch.setattr(ScriptSource, "with_arguments", lambda self, call, words: [Edit(0, 0, "((")])
     with pytest.raises(UsageError, match="no valid Python"):
         diffed(LOADER, loader("num_workers", 4))
 
@@ -462,7 +462,7 @@ def test_an_edit_that_went_wrong_is_an_error_and_no_diff(monkeypatch):
 @pytest.mark.parametrize("data", [b"x = '\xff'\n", b"def\n"])
 def test_what_is_no_python_in_utf_8_is_no_source(data):
     with pytest.raises((SyntaxError, ValueError)):
-        Source("train.py", data)
+        ScriptSource("train.py", data)
 
 
 # A constant ---------------------------------------------------------------------------------
@@ -487,7 +487,7 @@ def test_a_constant_is_changed_where_it_is_written(text, name, after):
 
 def test_a_constant_of_a_module_is_changed_there():
     def read(file):
-        return Source(file, b"BATCH = 16\n") if file == "config.py" else nothing(file)
+        return ScriptSource(file, b"BATCH = 16\n") if file == "config.py" else nothing(file)
 
     said = diffed("import config\n", written("BATCH", 64, was=16, file="config.py"), read=read)
     assert said.data["files"] == ["config.py"]

@@ -19,12 +19,12 @@ from autotune.export.formats.deepspeed import deepspeed_config
 from autotune.export.formats.diff import script_diff
 from autotune.export.formats.huggingface import training_arguments
 from autotune.export.formats.lightning import lightning_keywords
-from autotune.export.formats.source import Source
+from autotune.export.formats.source import ScriptSource
 from autotune.knobs.frameworks import ACCELERATOR, ARGUMENTS, DEEPSPEED, LIGHTNING, TRAINER
 from autotune.knobs.registry import builtin
 from autotune.model.change import Change, Keyword, Patch
 
-SCRIPT = Source("train.py", b"print('trained')\n")
+SCRIPT = ScriptSource("train.py", b"print('trained')\n")
 
 
 def nothing(name):
@@ -336,7 +336,7 @@ def test_deepspeeds_file_says_what_was_measured_under_deepspeed_as_it_was():
     assert not any("measured" in note for note in said.notes)
     off = deepspeed_config(tuned(Change(knob="precision", value="fp32", spelling=changes[0].spelling)))
     assert off.data["torch_autocast"] == {"enabled": False}
-    source = Source("train.py", b"engine, *_ = deepspeed.initialize(model=net, config=CONFIG)\n")
+    source = ScriptSource("train.py", b"engine, *_ = deepspeed.initialize(model=net, config=CONFIG)\n")
     diff = script_diff(tuned(*changes), source, nothing, [])
     assert [left.knob for left in diff.left] == ["precision", "accumulation"]
     assert all("entry of DeepSpeed's configuration" in left.reason for left in diff.left)

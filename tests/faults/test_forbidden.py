@@ -18,7 +18,7 @@ CALLS = {
 }
 ALLOWED = {
     "trial/__main__.py": {"exec"},  # the user's own script, in the user's own process
-    "trial/loop/constants.py": {"compile"},  # the user's own modules, with constants replaced
+    "trial/loop/replaced_constants.py": {"compile"},  # the user's own modules, with constants replaced
     "trial/hooks/data/pickle_check.py": {
         "pickle"
     },  # writes, to find out what a loader's workers could be sent; reads none

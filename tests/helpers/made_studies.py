@@ -72,8 +72,8 @@ BEST = Config({"precision": "bf16", "num_workers": 2})
 OUTCOMES = (
     (Stage.BASELINE, Config(), measured(100.0)),
     (Stage.BASELINE, Config(), measured(102.0)),
-    (Stage.START, Config({"num_workers": 2}), measured(130.0)),
-    (Stage.START, BEST, measured(241.123456)),
+    (Stage.INITIAL, Config({"num_workers": 2}), measured(130.0)),
+    (Stage.INITIAL, BEST, measured(241.123456)),
     (Stage.REFINE, Config({"batch_size": 4096}), OOM),
     (Stage.CONFIRM, Config(), measured(100.0)),
     (Stage.CONFIRM, BEST, measured(240.0)),

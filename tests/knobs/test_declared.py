@@ -14,7 +14,7 @@ from autotune.model.facts import ScriptFlag
 from autotune.model.study import DeclaredSpec, SpaceRequest
 from autotune.space.build_space import build_space
 from autotune.space.choose_delivery import choose, way
-from autotune.space.command import build_launch
+from autotune.space.launch_command import build_launch
 from autotune.testing.knobs import SCRIPT, KnobContract, facts
 
 BUCKET = ScriptFlag(names=("--bucket", "-k"), dest="bucket", kind="int", default=4)

@@ -348,12 +348,12 @@ def test_the_script_may_have_an_option_for_the_batch_size_that_it_gives_to_keras
     assert way_of("batch_size", 16, given) == "--batch-size"
 
 
-@pytest.mark.parametrize(("shuffles", "redeals"), [(True, True), (False, False)])
-def test_workers_under_keras_deal_a_drawn_order_otherwise(shuffles: bool, redeals: bool) -> None:
+@pytest.mark.parametrize(("shuffles", "changes_rng_streams"), [(True, True), (False, False)])
+def test_workers_under_keras_deal_a_drawn_order_otherwise(shuffles: bool, changes_rng_streams: bool) -> None:
     given = trained_by("keras", loader=replace(LOADER, shuffles=shuffles))
-    assert KNOBS["num_workers"].redeals(given) is redeals
+    assert KNOBS["num_workers"].changes_rng_streams(given) is changes_rng_streams
     plain = trained_by(loader=replace(LOADER, shuffles=shuffles))
-    assert not KNOBS["num_workers"].redeals(plain)
+    assert not KNOBS["num_workers"].changes_rng_streams(plain)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def test_a_section_lists_values_delivery_requirements_and_refusals() -> None:
     assert "an option of the script, such as `--num-workers`" in workers
     assert "- No training DataLoader was seen: batches come from elsewhere." in workers
     for knob in builtin().values():
-        assert ("- **Requires:**" in section(knob.name)) is bool(knob.brings)
+        assert ("- **Requires:**" in section(knob.name)) is bool(knob.requires)
         for text in reference.refusals(knob):
             assert f"\n- {text.replace('``', '`')}" in section(knob.name)
 

@@ -9,9 +9,16 @@ import pytest
 
 from autotune.launch.guard import guard
 from autotune.launch.guard.guard import busy_ticks
-from autotune.launch.result.host_samples import DeviceSample, Outside
+from autotune.launch.result.host_samples import DeviceReading, HostSamples
 from autotune.launch.running_trial import Running
-from autotune.protocol.disturbed import NAME, TOGETHER_NS, Listener, Teller, spans, touched
+from autotune.protocol.disturbed import (
+    NAME,
+    TOGETHER_NS,
+    DisturbanceReader,
+    DisturbanceWriter,
+    spans,
+    touched,
+)
 
 S = 1_000_000_000
 
@@ -31,7 +38,7 @@ def test_a_step_is_touched_by_a_moment_inside_it_and_by_a_stretch_around_it() ->
 
 
 def test_what_is_told_is_heard_line_by_line(tmp_path: Path) -> None:
-    teller, listener = Teller(tmp_path), Listener(str(tmp_path))
+    teller, listener = DisturbanceWriter(tmp_path), DisturbanceReader(str(tmp_path))
     teller.look(1 * S, is_disturbed=False)
     assert list(listener.spans()) == []
     assert not (tmp_path / NAME).exists(), "there is nothing to tell"
@@ -51,7 +58,7 @@ def test_what_is_told_is_heard_line_by_line(tmp_path: Path) -> None:
 
 def test_both_sides_set_the_same_steps_aside(tmp_path: Path) -> None:
     looks = [(n * S // 4, 8 <= n <= 13 or n == 20) for n in range(40)]
-    teller, listener = Teller(tmp_path), Listener(str(tmp_path))
+    teller, listener = DisturbanceWriter(tmp_path), DisturbanceReader(str(tmp_path))
     for t_ns, is_disturbed in looks:
         teller.look(t_ns, is_disturbed=is_disturbed)
     begins = list(range(0, 10 * S, S // 20))
@@ -63,8 +70,8 @@ def test_both_sides_set_the_same_steps_aside(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("folder", ["", "/nowhere/at/all"])
 def test_where_nobody_tells_anything_nothing_is_heard(folder: str) -> None:
-    assert list(Listener(folder).spans()) == []
-    Teller(Path("/nowhere/at/all")).look(1, is_disturbed=True)
+    assert list(DisturbanceReader(folder).spans()) == []
+    DisturbanceWriter(Path("/nowhere/at/all")).look(1, is_disturbed=True)
 
 
 STAT = b"""cpu  400 0 40 9000 10 4 2 1 7 7
@@ -92,7 +99,7 @@ def test_cpu_time_is_that_of_the_cpus_that_may_be_used(monkeypatch: pytest.Monke
     monkeypatch.setattr(guard.os, "cpu_count", lambda: 64)
     monkeypatch.setattr(guard.os, "sched_getaffinity", lambda _: {2, 5}, raising=False)
     assert guard.busy_s() in (0.0, None)
-    assert Outside(start_ns=0).cpus == 2
+    assert HostSamples(start_ns=0).cpus == 2
     monkeypatch.setattr(guard.os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
     guard.busy_s()
     assert seen in ([{2, 5}, set()], []), "as everybody is told, where all may be used"
@@ -100,21 +107,21 @@ def test_cpu_time_is_that_of_the_cpus_that_may_be_used(monkeypatch: pytest.Monke
 
 def test_the_launcher_tells_while_the_trial_runs_what_it_sees(tmp_path: Path) -> None:
     running = object.__new__(Running)
-    running.devices, running.meter, running._teller = [], None, Teller(tmp_path)
+    running.devices, running.meter, running._teller = [], None, DisturbanceWriter(tmp_path)
     running.disturbs, running.disturbed, running._is_disturbed = bool, [], False
     running._looked_ns = time.perf_counter_ns()
     running._script = lambda: 0  # type: ignore[method-assign]
     looks = [
-        DeviceSample(t_ns=1 * S),
-        DeviceSample(t_ns=2 * S, foreign=True),
-        DeviceSample(t_ns=3 * S, throttled=True),
-        DeviceSample(t_ns=4 * S, resident=True),
+        DeviceReading(t_ns=1 * S),
+        DeviceReading(t_ns=2 * S, foreign=True),
+        DeviceReading(t_ns=3 * S, throttled=True),
+        DeviceReading(t_ns=4 * S, resident=True),
     ]
     for look in looks:
         running._look(lambda look=look: look)
     running._look(lambda: None)
     assert running.devices == looks
-    assert list(Listener(str(tmp_path)).spans()) == [(2 * S, 3 * S)]
+    assert list(DisturbanceReader(str(tmp_path)).spans()) == [(2 * S, 3 * S)]
 
 
 def test_the_start_of_the_search_is_reported_to_the_trial_without_a_gap(
@@ -122,14 +129,14 @@ def test_the_start_of_the_search_is_reported_to_the_trial_without_a_gap(
 ) -> None:
     """A launcher that gets no CPU time for seconds, as while Ray starts, has not seen a quiet machine."""
     running = object.__new__(Running)
-    running.devices, running.meter, running._teller = [], None, Teller(tmp_path)
+    running.devices, running.meter, running._teller = [], None, DisturbanceWriter(tmp_path)
     running._script = lambda: 0  # type: ignore[method-assign]
     running.disturbed, running._is_disturbed, running._looked_ns = [], False, 1 * S
     for now_s, starting in ((2, True), (9, True), (10, False), (11, False)):
         monkeypatch.setattr(time, "perf_counter_ns", lambda now_s=now_s: now_s * S)
         running.disturbs = lambda starting=starting: starting
         running._look(None)
-    assert list(Listener(str(tmp_path)).spans()) == [(1 * S, 10 * S)]
+    assert list(DisturbanceReader(str(tmp_path)).spans()) == [(1 * S, 10 * S)]
     assert running.disturbed == [(1 * S, 2 * S), (2 * S, 9 * S), (9 * S, 10 * S)]
 
 
@@ -138,13 +145,13 @@ def test_a_launcher_that_was_stopped_reports_that_time_to_the_trial(
 ) -> None:
     """With the whole job stopped nobody sees the script stopped; the trial measures longer for it."""
     running = object.__new__(Running)
-    running.devices, running.meter, running._teller = [], None, Teller(tmp_path)
+    running.devices, running.meter, running._teller = [], None, DisturbanceWriter(tmp_path)
     running._script = lambda: 0  # type: ignore[method-assign]
     running.disturbs, running.disturbed, running._is_disturbed, running._looked_ns = bool, [], False, 1 * S
     for now_s in (2, 3, 23, 24):
         monkeypatch.setattr(time, "perf_counter_ns", lambda now_s=now_s: now_s * S)
         running._look(None)
-    assert list(Listener(str(tmp_path)).spans()) == [(3 * S, 23 * S)]
+    assert list(DisturbanceReader(str(tmp_path)).spans()) == [(3 * S, 23 * S)]
     assert running.disturbed == [], "it is no work of the search's"
 
 
@@ -152,5 +159,5 @@ def test_a_link_that_a_trial_has_put_in_the_place_leads_nowhere(tmp_path: Path) 
     aim = tmp_path / "of-the-user"
     aim.write_text("as it was\n")
     (tmp_path / NAME).symlink_to(aim)
-    Teller(tmp_path).look(1, is_disturbed=True)
+    DisturbanceWriter(tmp_path).look(1, is_disturbed=True)
     assert aim.read_text() == "as it was\n"

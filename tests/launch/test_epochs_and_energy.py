@@ -6,13 +6,13 @@ import itertools
 
 import pytest
 
-from autotune.devices.energy import EnergySample
-from autotune.launch.result.host_samples import DeviceSample, Outside
+from autotune.devices.energy_counters import EnergySample
+from autotune.launch.result.host_samples import DeviceReading, HostSamples
 from autotune.launch.result.measure import measure
-from autotune.launch.result.process_reports import Told
+from autotune.launch.result.process_reports import ProcessReports
 from autotune.model.facts import DeviceFacts, RunFacts
 from autotune.model.measurement import Measurement
-from autotune.protocol.events import Closed, Seen, StepRow, Steps
+from autotune.protocol.events import Closed, ReadBack, StepRow, Steps
 from autotune.protocol.marks import COMPILE, EVALUATION, LOADER
 
 S = 1_000_000_000
@@ -22,7 +22,7 @@ def run(
     marked: dict[int, tuple[int, float, int]], *, cuda: bool = False, energies=(), devices=()
 ) -> Measurement:
     """Forty steps of 0.1 s; a marked one has bits, seconds more, and an evaluation of so many ns."""
-    told, at = Told(), 0
+    told, at = ProcessReports(), 0
     rows = [StepRow(t_ns=0, wait_ns=0, samples=8)]
     for number in range(1, 41):
         bits, more_s, aside_ns = marked.get(number, (0, 0.0, 0))
@@ -30,12 +30,12 @@ def run(
         rows.append(StepRow(t_ns=at, wait_ns=0, samples=8, mark=bits, aside_ns=aside_ns))
     told.take(Steps(rows=tuple(rows)))
     known = (DeviceFacts(name="GPU", uuid="GPU-1", memory_bytes=1),) if cuda else ()
-    told.take(Seen(facts=RunFacts(samples_source="loader", devices=known)))
+    told.take(ReadBack(facts=RunFacts(samples_source="loader", devices=known)))
     closed = Closed(
         trial=0, begin_ns=rows[10].t_ns, end_ns=at, ended="tight", steady="steady", first_step_ns=0,
         compile_s=0.0, allocator_peak_bytes=1 if cuda else None,
     )  # fmt: skip
-    found = measure(closed, told, Outside(start_ns=0, energies=energies, devices=devices))
+    found = measure(closed, told, HostSamples(start_ns=0, energies=energies, devices=devices))
     assert isinstance(found, Measurement)
     return found
 
@@ -107,7 +107,7 @@ def test_energy_of_a_step_that_compiles_is_that_of_any_other_step() -> None:
 
 
 def test_energy_of_somebody_else_on_the_device_is_not_charged() -> None:
-    beside = [DeviceSample(t_ns=n * S // 4, foreign=8 <= n <= 12) for n in range(16)]
+    beside = [DeviceReading(t_ns=n * S // 4, foreign=8 <= n <= 12) for n in range(16)]
     found = run({}, cuda=True, energies=spent(2.0, 3.1), devices=beside)
     assert "foreign_gpu" in found.contamination.flags
     assert found.extra["energy_gpu_j"] == pytest.approx(100.0 * 3.0, rel=0.1)
@@ -117,5 +117,5 @@ def test_energy_is_not_available_where_looks_do_not_tell_the_training_from_the_r
     often = dict.fromkeys(range(11, 41, 2), (EVALUATION, 0.0, S // 5))
     assert "aside_s" in run(often, cuda=True, energies=spent(0.0, 0.0)).extra
     assert not {"energy_gpu_j", "energy_cpu_j"} & set(run(often, cuda=True, energies=spent(0.0, 0.0)).extra)
-    busy = [DeviceSample(t_ns=n * S // 4, foreign=6 <= n <= 10, throttled=10 < n <= 14) for n in range(17)]
+    busy = [DeviceReading(t_ns=n * S // 4, foreign=6 <= n <= 10, throttled=10 < n <= 14) for n in range(17)]
     assert "energy_gpu_j" not in run({}, cuda=True, energies=spent(0.0, 0.0), devices=busy).extra

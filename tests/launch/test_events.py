@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autotune.launch.result.process_reports import Told
+from autotune.launch.result.process_reports import ProcessReports
 from autotune.model.measurement import LossPoint
 from autotune.protocol import lines
 from autotune.protocol.events import Broke, Closed, Done, Hello, StepRow, Steps
@@ -70,7 +70,7 @@ def test_a_fork_of_the_writer_writes_nothing(tmp_path: Path) -> None:
     writer.write(EVENTS[0])
     writer._pid = -1  # pyright: ignore[reportPrivateUsage]
     writer.write(EVENTS[1])
-    told = Told()
+    told = ProcessReports()
     for event in Reader(tmp_path / "e", "nonce").read():
         told.take(event)
     assert told.hello == EVENTS[0]

@@ -21,11 +21,11 @@ from autotune.launch import fork_pool
 from autotune.launch.fork_pool import Forks
 from autotune.launch.guard import process_tree
 from autotune.launch.process import LocalRunner
-from autotune.launch.runner import Ended
+from autotune.launch.runner import TrialResult
 from autotune.launch.workspace import runtime_library
 from autotune.model.change import Change, Patch
 from autotune.model.measurement import Measurement
-from autotune.model.trial import Assignment, Failure, FailureKind, Start
+from autotune.model.trial import Assignment, Failure, FailureKind, StartMode
 
 pytestmark = pytest.mark.thorough
 
@@ -174,10 +174,10 @@ def wait_for(condition: Callable[[], object], limit_s: float = 30.0) -> None:
 
 
 def forked(assignment: Assignment) -> Assignment:
-    return replace(assignment, start=Start.FORK)
+    return replace(assignment, start=StartMode.FORK)
 
 
-def only(runner: LocalRunner, assignment: Assignment) -> Ended:
+def only(runner: LocalRunner, assignment: Assignment) -> TrialResult:
     (ended,) = runner.run(assignment)
     assert process_tree.marked(assignment.uid) == []
     assert process_tree.marked(assignment.uid, process_tree.GUARD_VARIABLE) == []
@@ -193,7 +193,7 @@ def observed(study: Path, uid: str) -> dict[str, Any]:
 def compared(study: Path, runner: LocalRunner, make: Callable[[str], Assignment]) -> list[dict[str, Any]]:
     """A trial that was started anew and two that were forked, as they saw themselves."""
     found = []
-    for n, start in enumerate((Start.COLD, Start.FORK, Start.FORK)):
+    for n, start in enumerate((StartMode.COLD, StartMode.FORK, StartMode.FORK)):
         uid = f"t000{n}-f{MINE}"
         ended = only(runner, replace(make(uid), start=start))
         assert ended.start is start, (ended.notes, ended.outcome)
@@ -257,7 +257,7 @@ def test_where_writes_are_redirected_nothing_is_imported_before_that(
     runner = forks(isolation="redirect")
     runner._forks = Forks(tmp_path / "study", ("colorsys",))
     ended = only(runner, forked(assignment("import sys; sys.exit(3)", uid=f"t0140-f{MINE}")))
-    assert ended.start is Start.COLD
+    assert ended.start is StartMode.COLD
     assert "no overlay" in ended.notes[0]
 
 
@@ -266,7 +266,7 @@ def test_a_forked_trial_is_measured(forks: Any, assignment: Any) -> None:
     for n in range(2):
         ended = only(runner, forked(assignment(STEPS, uid=f"t001{n}-f{MINE}", max_window_s=0.5)))
         assert isinstance(ended.outcome, Measurement), ended.outcome
-        assert ended.start is Start.FORK
+        assert ended.start is StartMode.FORK
         assert ended.notes == ()
     assert len(servers_of(runner)) == 1
 
@@ -274,7 +274,7 @@ def test_a_forked_trial_is_measured(forks: Any, assignment: Any) -> None:
 def test_nothing_is_forked_that_was_not_asked_for(forks: Any, assignment: Any) -> None:
     runner = forks()
     ended = only(runner, assignment("import sys; sys.exit(3)", uid=f"t0020-f{MINE}"))
-    assert ended.start is Start.COLD
+    assert ended.start is StartMode.COLD
     assert servers_of(runner) == []
 
 
@@ -288,7 +288,7 @@ def test_every_environment_has_a_server_of_its_own_and_the_last_few_are_kept(
             text.format(value), uid=f"t003{n}-f{MINE}", env={"PATH": os.environ["PATH"], "N": value}, **more
         )
         ended = only(runner, forked(made))
-        assert ended.start is Start.FORK
+        assert ended.start is StartMode.FORK
         assert isinstance(ended.outcome, Failure)
         assert "3" in ended.outcome.message, "it sees its own variables, not another trial's"
         return servers_of(runner)[-1]
@@ -330,7 +330,7 @@ ENDS = [
 @pytest.mark.parametrize(("text", "kind"), ENDS)
 def test_a_forked_trial_ends_as_any_other(forks: Any, assignment: Any, text: str, kind: FailureKind) -> None:
     ended = only(forks(), forked(assignment(text, uid=f"t0040-f{MINE}")))
-    assert ended.start is Start.FORK
+    assert ended.start is StartMode.FORK
     assert isinstance(ended.outcome, Failure)
     assert ended.outcome.kind is kind
 
@@ -338,7 +338,7 @@ def test_a_forked_trial_ends_as_any_other(forks: Any, assignment: Any, text: str
 def test_the_memory_limit_holds_for_a_forked_trial(forks: Any, assignment: Any) -> None:
     text = "import time\nheld = bytearray(400 << 20)\nheld[::4096] = b'x' * len(held[::4096])\ntime.sleep(60)"
     ended = only(forks(), forked(assignment(text, uid=f"t0050-f{MINE}", memory=200 << 20)))
-    assert ended.start is Start.FORK
+    assert ended.start is StartMode.FORK
     assert isinstance(ended.outcome, Failure)
     assert ended.outcome.kind is FailureKind.OOM_HOST
 
@@ -365,7 +365,7 @@ time.sleep(0.5)
 os._exit(0)
 """
     ended = only(forks(), forked(assignment(text, uid=f"t0060-f{MINE}")))
-    assert ended.start is Start.FORK
+    assert ended.start is StartMode.FORK
     left = [
         p
         for p in process_tree.all_pids()
@@ -385,7 +385,7 @@ class Beside:
     """A run in a thread of its own, which lives on after it: the server goes with the thread that started it."""
 
     def __init__(self, runner: LocalRunner, assignment: Assignment) -> None:
-        self.ended: list[Ended] = []
+        self.ended: list[TrialResult] = []
         self._done, self._release = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._act, args=(runner, assignment))
         self._thread.start()
@@ -406,7 +406,7 @@ class Beside:
         self._release.set()
         self._thread.join()
 
-    def one(self) -> Ended:
+    def one(self) -> TrialResult:
         """What it ended with."""
         assert self._done.wait(30)
         (ended,) = self.ended
@@ -438,13 +438,13 @@ def test_whoever_is_killed_nothing_is_left_and_the_next_trial_runs(
         os.kill(pids[victim], signal.SIGKILL)
         one = beside.one()
         assert isinstance(one.outcome, Failure)
-        assert one.start is Start.FORK
+        assert one.start is StartMode.FORK
         assert one.outcome.kind is (FailureKind.OOM_HOST if victim == "script" else FailureKind.INFRA_LOST)
         for pid in (keeper, guard, script):
             wait_for(lambda pid=pid: process_tree.is_zombie(pid))
         again = only(runner, forked(assignment(STEPS, uid=f"t0071-f{MINE}", max_window_s=0.3)))
         assert isinstance(again.outcome, Measurement), again.outcome
-        assert again.start is Start.FORK
+        assert again.start is StartMode.FORK
         assert (servers_of(runner) == [server]) is (victim != "server")
 
 
@@ -457,7 +457,7 @@ def test_a_server_that_dies_again_and_again_is_given_up(forks: Any, assignment: 
         for server in servers_of(runner):
             os.kill(server, signal.SIGKILL)
             wait_for(lambda server=server: process_tree.is_zombie(server))
-    assert starts == [Start.FORK, Start.FORK, Start.COLD, Start.COLD]
+    assert starts == [StartMode.FORK, StartMode.FORK, StartMode.COLD, StartMode.COLD]
     assert "the fork server has died" in ended.notes[0]
 
 
@@ -507,7 +507,7 @@ def test_beside_what_a_fork_does_not_survive_trials_are_started_anew(
     for n in range(2):
         made = assignment("import sys; sys.exit(3)", uid=f"t009{n}-f{MINE}", env=env)
         ended = only(runner, forked(made))
-        assert ended.start is Start.COLD
+        assert ended.start is StartMode.COLD
         assert isinstance(ended.outcome, Failure)
         assert ended.outcome.kind is FailureKind.CRASH_EXIT
         assert words in ended.notes[0]
@@ -525,7 +525,7 @@ def test_a_module_of_the_users_under_the_name_of_a_library_is_no_case_for_a_fork
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(place)}
     runner = forks(loaded=("heavy_library",))
     ended = only(runner, forked(assignment("import os; os._exit(3)", uid=f"t0100-f{MINE}", env=env)))
-    assert ended.start is Start.COLD
+    assert ended.start is StartMode.COLD
     assert str(user / "small_library.py") in ended.notes[0]
 
 
@@ -541,7 +541,8 @@ with open(os.path.join(os.path.dirname(os.environ["AUTOTUNE_PLAN"]), "seen.json"
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(tmp_path), "NAMED": "1"}
     uid = f"t0110-f{MINE}"
     assert (
-        only(forks(loaded=("heavy_library",)), forked(assignment(text, uid=uid, env=env))).start is Start.FORK
+        only(forks(loaded=("heavy_library",)), forked(assignment(text, uid=uid, env=env))).start
+        is StartMode.FORK
     )
     seen = observed(tmp_path / "study", uid)
     assert (seen["OF_THE_LIBRARY"], seen["NAMED"]) == ("1", None)
@@ -664,7 +665,7 @@ def test_a_trial_forked_from_torch_computes_as_one_that_imports_it(
     forks: Any, assignment: Any, tmp_path: Path
 ) -> None:
     runner, found, seconds = forks(loaded=fork_pool.LOADED), [], []
-    for n, start in enumerate((Start.COLD, Start.FORK, Start.FORK)):
+    for n, start in enumerate((StartMode.COLD, StartMode.FORK, StartMode.FORK)):
         uid = f"t012{n}-f{MINE}"
         ended = only(runner, replace(assignment(TORCH, uid=uid, setup_s=100, deadline_s=110), start=start))
         assert ended.start is start, ended.notes
@@ -699,5 +700,5 @@ for _ in range(4000):
     made = assignment(text, uid=uid, setup_s=200, deadline_s=240, max_window_s=0.5)
     made = replace(made, launch=replace(made.launch, changes=(change,)))
     ended = only(forks(loaded=fork_pool.LOADED), forked(made))
-    assert ended.start is Start.FORK, ended.notes
+    assert ended.start is StartMode.FORK, ended.notes
     assert isinstance(ended.outcome, Measurement), ended.outcome

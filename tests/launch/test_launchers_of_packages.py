@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autotune.inspection.command import read_command
+from autotune.inspection.command_line import read_command
 from autotune.model.measurement import Measurement
-from autotune.space.command import build_launch
+from autotune.space.launch_command import build_launch
 from tests.launch.test_ranks import outcome
 
 if TYPE_CHECKING:

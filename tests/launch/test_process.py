@@ -41,7 +41,7 @@ from autotune.testing.runners import RunnerContract
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from autotune.launch.runner import Ended
+    from autotune.launch.runner import TrialResult
 
 pytestmark = pytest.mark.thorough
 
@@ -50,7 +50,7 @@ MINE = f"a1-{os.getpid() % 2**24:06x}"
 """Processes of a trial are found by its name: two runs of these tests must not end each other's."""
 
 
-def only(runner: LocalRunner, assignment: Assignment) -> Ended:
+def only(runner: LocalRunner, assignment: Assignment) -> TrialResult:
     (ended,) = runner.run(assignment)
     assert process_tree.marked(assignment.uid) == []
     return ended

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autotune.launch.result.process_reports import Told
+from autotune.launch.result.process_reports import ProcessReports
 from autotune.launch.result.rank_logs import fold_ranks, straggler, with_rank
 from autotune.model.measurement import LossPoint
 from autotune.model.rank_figures import RankFigures, sentences, unlike_batches
@@ -27,9 +27,9 @@ def write(folder: Path, rank: int, samples: int, losses: list[float | None]) -> 
         writer.step((k + 1) * STEP_NS, 1000, samples, 0, 400, loss)
 
 
-def told_by_rank_0(steps: int, samples: int, losses: list[float]) -> Told:
+def told_by_rank_0(steps: int, samples: int, losses: list[float]) -> ProcessReports:
     """Rank 0 multiplies its own samples by the number of ranks."""
-    told = Told()
+    told = ProcessReports()
     told.rows = [StepRow(t_ns=(k + 1) * STEP_NS, wait_ns=0, samples=2 * samples) for k in range(steps)]
     trace = tuple(
         LossPoint(samples=2 * samples * (k + 1), loss=x, t_s=0.01 * k) for k, x in enumerate(losses)

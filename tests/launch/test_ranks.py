@@ -15,14 +15,14 @@ import pytest
 from autotune.launch.direct_run import run_plain
 from autotune.launch.guard import process_tree
 from autotune.launch.process import LocalRunner
-from autotune.launch.result.process_reports import Told
+from autotune.launch.result.process_reports import ProcessReports
 from autotune.model.change import Change, Flag
 from autotune.model.config import Config
 from autotune.model.distributed_launch import several
 from autotune.model.measurement import Measurement
 from autotune.model.trial import Assignment, Failure, FailureKind, Fidelity, Segment
 from autotune.protocol.events import Broke, Done
-from autotune.space.command import build_launch
+from autotune.space.launch_command import build_launch
 
 if TYPE_CHECKING:
     from autotune.model.trial import Launch, Outcome
@@ -262,21 +262,21 @@ OWN = broke("CUDA out of memory", rank=1)
 
 @pytest.mark.parametrize("events", [(LOST, OWN), (OWN, LOST)])
 def test_who_failed_by_itself_is_believed_before_who_lost_it(events: tuple[Broke, ...]) -> None:
-    told = Told()
+    told = ProcessReports()
     for event in events:
         told.take(event)
     assert told.broke == OWN
 
 
 def test_of_two_that_failed_by_themselves_the_first_counts() -> None:
-    told = Told()
+    told = ProcessReports()
     told.take(OWN)
     told.take(broke("something else"))
     assert told.broke == OWN
 
 
 def test_who_fails_once_the_first_is_done_fails_for_that() -> None:
-    told = Told()
+    told = ProcessReports()
     told.take(Done(why="measured", steps=10))
     told.take(OWN)
     assert told.broke is None

@@ -34,8 +34,8 @@ def test_no_loss_is_unclear() -> None:
 def test_the_losses_of_a_few_steps_are_unclear_and_break_nothing(points: int) -> None:
     base = {seed: trace[:points] for seed, trace in BASE.items()}
     few = {seed: trace[:points] for seed, trace in traces(range(4), jitter=3e-3, jitter_seed=7).items()}
-    for redeals in (False, True):
-        verdict = judge(few, base, redeals=redeals, effective_batch=32)
+    for changes_rng_streams in (False, True):
+        verdict = judge(few, base, changes_rng_streams=changes_rng_streams, effective_batch=32)
         assert verdict.verdict == "unclear" or points >= FEWEST_POINTS, verdict
         assert verdict.reason
     assert finite_and_sane(few[0]).verdict in ("pass", "unclear")
@@ -45,7 +45,7 @@ def test_the_losses_of_a_few_steps_are_unclear_and_break_nothing(points: int) ->
 def test_a_loss_that_is_no_number_fails(value: float) -> None:
     broken = (*BASE[0][:30], replace(BASE[0][30], loss=value), *BASE[0][31:])
     assert finite_and_sane(broken).verdict == "fail"
-    assert judge({0: broken}, BASE, redeals=False).verdict == "fail"
+    assert judge({0: broken}, BASE, changes_rng_streams=False).verdict == "fail"
 
 
 def test_a_loss_that_doubles_fails_and_one_hard_batch_does_not() -> None:
@@ -80,7 +80,7 @@ def test_a_script_that_skips_as_many_itself_is_not_harmed_by_it() -> None:
 
 def test_differences_like_those_of_bf16_pass() -> None:
     candidate = traces(range(4), jitter=3e-3, jitter_seed=7)
-    verdict = judge(candidate, BASE, redeals=False, effective_batch=32)
+    verdict = judge(candidate, BASE, changes_rng_streams=False, effective_batch=32)
     assert verdict.passed, verdict.reason
     assert verdict.paired
     assert verdict.steps == 60
@@ -88,35 +88,35 @@ def test_differences_like_those_of_bf16_pass() -> None:
 
 
 def test_the_same_numbers_pass_with_two_pairs() -> None:
-    assert judge(traces(range(2)), BASE, redeals=False).passed
+    assert judge(traces(range(2)), BASE, changes_rng_streams=False).passed
 
 
 def test_a_loss_that_stays_at_its_start_fails() -> None:
-    verdict = judge(traces(range(4), stuck=True), BASE, redeals=False)
+    verdict = judge(traces(range(4), stuck=True), BASE, changes_rng_streams=False)
     assert verdict.verdict == "fail"
 
 
 def test_a_loss_stuck_in_a_noisy_script_does_not_pass() -> None:
     base = traces(range(5), seed_sd=3.0)
-    assert not judge(traces(range(5), seed_sd=3.0, stuck=True), base, redeals=False).passed
+    assert not judge(traces(range(5), seed_sd=3.0, stuck=True), base, changes_rng_streams=False).passed
 
 
 def test_a_delay_of_five_per_cent_is_caught_by_enough_pairs() -> None:
-    verdict = judge(traces(range(6), delay=0.05, jitter_seed=3), BASE, redeals=False)
+    verdict = judge(traces(range(6), delay=0.05, jitter_seed=3), BASE, changes_rng_streams=False)
     assert verdict.verdict == "fail", verdict
     assert verdict.delta > 0
 
 
 def test_one_pair_is_too_few() -> None:
-    assert judge(traces(range(1)), BASE, redeals=False).verdict == "unclear"
+    assert judge(traces(range(1)), BASE, changes_rng_streams=False).verdict == "unclear"
 
 
 def test_a_script_whose_seeds_change_nothing_still_lets_rounding_pass_and_a_stuck_loss_fail() -> None:
     base = {s: loss_trace(seed=0) for s in range(5)}
     near = {s: loss_trace(seed=0, jitter=1e-4, jitter_seed=s + 1) for s in range(5)}
-    assert judge(near, base, redeals=False).passed
+    assert judge(near, base, changes_rng_streams=False).passed
     stuck = {s: loss_trace(seed=0, stuck=True) for s in range(5)}
-    assert judge(stuck, base, redeals=False).verdict == "fail"
+    assert judge(stuck, base, changes_rng_streams=False).verdict == "fail"
 
 
 def test_thinning_one_trace_more_than_the_other_does_not_unpair_them() -> None:
@@ -125,7 +125,7 @@ def test_thinning_one_trace_more_than_the_other_does_not_unpair_them() -> None:
             replace(b, loss=(a.loss + b.loss) / 2) for a, b in zip(trace[::2], trace[1::2], strict=True)
         )
 
-    verdict = judge({s: thinned(t) for s, t in BASE.items()}, BASE, redeals=False)
+    verdict = judge({s: thinned(t) for s, t in BASE.items()}, BASE, changes_rng_streams=False)
     assert verdict.passed
     assert abs(verdict.delta) < 1e-9
 
@@ -133,12 +133,12 @@ def test_thinning_one_trace_more_than_the_other_does_not_unpair_them() -> None:
 def test_streams_that_are_dealt_anew_are_judged_by_distribution() -> None:
     other = {s + 100: loss_trace(seed=s + 100, batch_sd=0.02) for s in range(10)}
     base = {s: loss_trace(seed=s, batch_sd=0.02) for s in range(10)}
-    verdict = judge(other, base, redeals=True)
+    verdict = judge(other, base, changes_rng_streams=True)
     assert not verdict.paired
     assert verdict.verdict != "fail"
     stuck = {s: loss_trace(seed=s, stuck=True) for s in range(100, 106)}
-    assert judge(stuck, base, redeals=True).verdict == "fail"
-    assert judge(dict(list(other.items())[:2]), base, redeals=True).verdict == "unclear"
+    assert judge(stuck, base, changes_rng_streams=True).verdict == "fail"
+    assert judge(dict(list(other.items())[:2]), base, changes_rng_streams=True).verdict == "unclear"
 
 
 def redealt(seed: int, *, worse: float = 0.0) -> tuple[LossPoint, ...]:
@@ -153,31 +153,31 @@ def redealt(seed: int, *, worse: float = 0.0) -> tuple[LossPoint, ...]:
 def test_what_runs_of_one_seed_share_lets_streams_dealt_anew_pass_after_few_runs() -> None:
     base = {s: loss_trace(seed=s, batch_sd=0.02) for s in range(6)}
     own = {s: redealt(s) for s in (0, 2, 3, 4, 5)}
-    assert judge(own, base, redeals=True).passed
+    assert judge(own, base, changes_rng_streams=True).passed
     strangers = {s + 100: t for s, t in own.items()}
-    assert judge(strangers, base, redeals=True).verdict == "unclear"
+    assert judge(strangers, base, changes_rng_streams=True).verdict == "unclear"
     worse = {s: redealt(s, worse=0.15) for s in own}
-    assert not judge(worse, base, redeals=True).passed
+    assert not judge(worse, base, changes_rng_streams=True).passed
 
 
 def test_a_margin_of_few_runs_is_not_used_up() -> None:
     base = {s: loss_trace(seed=s, batch_sd=0.0) for s in range(5)}
     shifted = {s: tuple(replace(p, loss=p.loss + 1e-4) for p in t) for s, t in base.items()}
-    margin = judge(shifted, base, redeals=False).margin
+    margin = judge(shifted, base, changes_rng_streams=False).margin
     nearly = {s: tuple(replace(p, loss=p.loss + 0.9 * margin) for p in t) for s, t in base.items()}
-    verdict = judge(nearly, base, redeals=False)
+    verdict = judge(nearly, base, changes_rng_streams=False)
     assert verdict.verdict == "unclear"
     assert "5 runs" in verdict.reason
     little = {s: tuple(replace(p, loss=p.loss + 0.5 * margin) for p in t) for s, t in base.items()}
-    assert judge(little, base, redeals=False).passed
+    assert judge(little, base, changes_rng_streams=False).passed
     # Twice the margin may still be within it, as far as five runs know it; six times is not.
     twice = {s: tuple(replace(p, loss=p.loss + 2.0 * margin) for p in t) for s, t in base.items()}
-    assert judge(twice, base, redeals=False).verdict == "unclear"
+    assert judge(twice, base, changes_rng_streams=False).verdict == "unclear"
     far = {s: tuple(replace(p, loss=p.loss + 6.0 * margin) for p in t) for s, t in base.items()}
-    assert judge(far, base, redeals=False).verdict == "fail"
+    assert judge(far, base, changes_rng_streams=False).verdict == "fail"
 
 
 def test_a_script_that_does_not_learn_tells_nothing() -> None:
     flat = traces(range(5), stuck=True)
     jittered = traces(range(5), stuck=True, jitter=1e-3, jitter_seed=5)
-    assert judge(jittered, flat, redeals=False).verdict != "fail"
+    assert judge(jittered, flat, changes_rng_streams=False).verdict != "fail"

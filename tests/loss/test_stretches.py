@@ -53,7 +53,7 @@ def test_runs_that_drift_apart_and_come_together_pass_where_the_last_third_alone
     for group in range(20):
         seeds = range(100 * group, 100 * group + 8)
         base, own = of(seeds), of(seeds, wander_sd=0.02, stream="bf16")
-        passed += judge(own, base, redeals=False).passed
+        passed += judge(own, base, changes_rng_streams=False).passed
     assert passed >= 16
 
 
@@ -62,7 +62,7 @@ def test_a_run_that_lags_is_still_barred() -> None:
     for group in range(10):
         seeds = range(100 * group, 100 * group + 8)
         base, own = of(seeds), of(seeds, wander_sd=0.02, stream="bf16", slower=0.15)
-        barred += not judge(own, base, redeals=False).passed
+        barred += not judge(own, base, changes_rng_streams=False).passed
     assert barred == 10
 
 
@@ -72,18 +72,18 @@ def test_harm_that_comes_late_does_not_pass_for_a_good_start() -> None:
         s: tuple(replace(p, loss=p.loss - (0.1 if k < STEPS * 0.6 else 0.0)) for k, p in enumerate(t))
         for s, t in base.items()
     }
-    late = judge(base, base, redeals=False)
+    late = judge(base, base, changes_rng_streams=False)
     assert late.passed
-    fine = judge(ahead, base, redeals=False)
+    fine = judge(ahead, base, changes_rng_streams=False)
     assert fine.passed
-    spread = judge({s: t[:-1] for s, t in base.items()}, base, redeals=False).margin
+    spread = judge({s: t[:-1] for s, t in base.items()}, base, changes_rng_streams=False).margin
     harmed = {
         s: tuple(
             replace(p, loss=p.loss + 3.0 * spread if k >= STEPS * 2 / 3 else p.loss) for k, p in enumerate(t)
         )
         for s, t in ahead.items()
     }
-    verdict = judge(harmed, base, redeals=False)
+    verdict = judge(harmed, base, changes_rng_streams=False)
     assert not verdict.passed
     assert "worse" in verdict.reason
 
@@ -94,13 +94,15 @@ def test_a_script_whose_seeds_change_nothing_is_compared_over_its_last_third() -
         s: tuple(replace(p, loss=p.loss + (0.5 if k < STEPS / 2 else 1e-6)) for k, p in enumerate(t))
         for s, t in base.items()
     }
-    assert judge(early, base, redeals=False).passed
+    assert judge(early, base, changes_rng_streams=False).passed
 
 
 def test_beyond_the_usual_runs_a_stricter_bound_counts() -> None:
     def told(runs: int) -> LossVerdict:
         seeds = range(runs)
-        return judge(of(seeds, wander_sd=0.02, stream="x"), of(seeds), redeals=False, most_runs=MOST_CYCLES)
+        return judge(
+            of(seeds, wander_sd=0.02, stream="x"), of(seeds), changes_rng_streams=False, most_runs=MOST_CYCLES
+        )
 
     usual, more = told(USUAL_RUNS + 2), told(USUAL_RUNS + 3)
     # One run more knows more, but for the level; the bound would else have become narrower.
@@ -166,11 +168,11 @@ def test_what_the_usual_runs_have_shown_stands_when_later_ones_scatter() -> None
     base = of(range(FULL + 4))
     late = shifted(base, range(FULL, FULL + 4), worse=0.5, turns=True)
     early = shifted(base, range(4), worse=0.5, turns=True)
-    assert judge(late, base, redeals=False, most_runs=MOST_CYCLES).passed
-    assert judge(early, base, redeals=False, most_runs=MOST_CYCLES).verdict == "unclear"
+    assert judge(late, base, changes_rng_streams=False, most_runs=MOST_CYCLES).passed
+    assert judge(early, base, changes_rng_streams=False, most_runs=MOST_CYCLES).verdict == "unclear"
 
 
 def test_it_falls_when_all_runs_show_harm() -> None:
     base = of(range(2 * FULL))
     late = shifted(base, range(FULL, 2 * FULL), worse=0.5, turns=False)
-    assert judge(late, base, redeals=False, most_runs=MOST_CYCLES).verdict == "fail"
+    assert judge(late, base, changes_rng_streams=False, most_runs=MOST_CYCLES).verdict == "fail"

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from study_fakes import study
 
-from autotune.model.identity_cache import Memo, study_key
+from autotune.model.identity_cache import IdentityCache, study_key
 
 
 def test_the_same_objects_find_the_answer_again_and_equal_ones_do_not() -> None:
-    memo: Memo[list[int]] = Memo(size=2)
+    memo: IdentityCache[list[int]] = IdentityCache(size=2)
     made: list[int] = []
 
     def make() -> list[int]:
@@ -32,7 +32,7 @@ def test_clocks_are_no_part_of_what_an_answer_hangs_on_and_runs_are() -> None:
     made = study()
     later = replace(made, elapsed_s=made.elapsed_s + 10.0, stopped="finished")
     shorter = replace(made, trials=made.trials[:-1])
-    memo: Memo[int] = Memo()
+    memo: IdentityCache[int] = IdentityCache()
     assert memo.get(study_key(made), lambda: 1) == 1
     assert memo.get(study_key(later), lambda: 2) == 1
     assert memo.get(study_key(shorter), lambda: 3) == 3

@@ -38,13 +38,13 @@ def stages(study: Study) -> list[Stage]:
 
 def test_script_and_winner_are_probed_once_nothing_is_left_to_try_or_to_confirm() -> None:
     found = long_search()
-    probes = [t for t in found.trials if t.stage is Stage.WHY]
-    assert stages(found)[1] is Stage.START
-    assert stages(found)[-2:] == [Stage.WHY, Stage.WHY]
+    probes = [t for t in found.trials if t.stage is Stage.DIAGNOSE]
+    assert stages(found)[1] is Stage.INITIAL
+    assert stages(found)[-2:] == [Stage.DIAGNOSE, Stage.DIAGNOSE]
     assert [t.config.is_baseline for t in probes] == [True, False]
     assert probes[1].config.get("precision") == "bf16"
     assert all(t.fidelity.probe == "why" for t in probes)
-    others = [t.fidelity.probe for t in found.trials if t.stage is not Stage.WHY]
+    others = [t.fidelity.probe for t in found.trials if t.stage is not Stage.DIAGNOSE]
     assert others[0] == CEILINGS
     assert not any(others[1:])
     assert found.elapsed_s <= 900.0
@@ -68,22 +68,22 @@ def test_the_first_run_counts_steps_where_a_probe_may_look_into_the_script(
 @pytest.mark.thorough
 def test_a_probe_is_charged_to_the_budget_and_comes_last_in_a_short_one() -> None:
     short = stages(search(spec(seconds=120.0, why=True)))
-    assert set(short[short.index(Stage.WHY) :] if Stage.WHY in short else ()) <= {Stage.WHY}
-    assert Stage.WHY not in stages(search(spec(seconds=900.0, why=False)))
-    assert Stage.WHY not in stages(search(spec(seconds=900.0, trials=20, why=True)))
+    assert set(short[short.index(Stage.DIAGNOSE) :] if Stage.DIAGNOSE in short else ()) <= {Stage.DIAGNOSE}
+    assert Stage.DIAGNOSE not in stages(search(spec(seconds=900.0, why=False)))
+    assert Stage.DIAGNOSE not in stages(search(spec(seconds=900.0, trials=20, why=True)))
 
 
 def test_a_minute_is_spent_on_candidates_and_pairs_and_not_on_a_probe() -> None:
     found = search(spec(seconds=60.0, why=True))
     assert stages(found)[0] is Stage.BASELINE
-    assert Stage.WHY not in stages(found)
+    assert Stage.DIAGNOSE not in stages(found)
     assert sum(t.seconds for t in found.trials if t.config) >= 20.0
     assert 50.0 <= found.elapsed_s <= 60.0
 
 
 def test_a_long_search_keeps_time_for_both_probes_and_a_short_one_keeps_none() -> None:
     made, costs = long_search(), Costs.of(long_search())
-    made = replace(made, trials=tuple(t for t in made.trials if t.stage is not Stage.WHY))
+    made = replace(made, trials=tuple(t for t in made.trials if t.stage is not Stage.DIAGNOSE))
     assert kept_s(made, costs, BASE) == 0.0
     longer = replace(made, spec=replace(made.spec, budget=replace(made.spec.budget, seconds=3600.0)))
     assert kept_s(longer, costs, BASE) == 2.0 * probe_s(longer, costs, BASE) > 0.0
@@ -92,23 +92,23 @@ def test_a_long_search_keeps_time_for_both_probes_and_a_short_one_keeps_none() -
 def test_both_are_probed_at_the_end_where_a_short_search_has_won_early() -> None:
     fast = World(space=usual_space(), speed={("precision", "bf16"): 4.0}, noise=0.001)
     found = search(spec(seconds=200.0, why=True), world=fast)
-    probes = [t.config for t in found.trials if t.stage is Stage.WHY]
+    probes = [t.config for t in found.trials if t.stage is Stage.DIAGNOSE]
     assert [config.is_baseline for config in probes] == [True, False]
-    assert {t.stage for t in found.trials[-2:]} == {Stage.WHY}
+    assert {t.stage for t in found.trials[-2:]} == {Stage.DIAGNOSE}
     assert found.elapsed_s <= 200.0
 
 
 @pytest.mark.slow  # a whole search
 def test_where_nothing_wins_only_the_script_is_probed() -> None:
     flat = World(space=usual_space(training=False), speed={("precision", "bf16"): 0.7}, input_s=0.0)
-    probes = [t for t in search(world=flat).trials if t.stage is Stage.WHY]
+    probes = [t for t in search(world=flat).trials if t.stage is Stage.DIAGNOSE]
     assert all(t.config.is_baseline for t in probes)
     assert len(probes) == 1
 
 
 def test_a_probe_that_failed_is_not_asked_again() -> None:
     made = long_search()
-    kept = tuple(t for t in made.trials if t.stage is not Stage.WHY)
+    kept = tuple(t for t in made.trials if t.stage is not Stage.DIAGNOSE)
     study, costs = replace(made, trials=kept), Costs.of(made)
     failure = Failure(kind=FailureKind.TIMEOUT_TOTAL, message="not done")
     asked: list[bool] = []
@@ -140,7 +140,7 @@ TRACED = Traced(space=WORLD.space, speed=WORLD.speed)
 @pytest.mark.thorough  # a whole search
 def test_where_nsight_systems_is_installed_a_profile_has_a_second_run_under_it() -> None:
     found = search(spec(seconds=900.0, why=True, profile=True), world=TRACED)
-    probes = [t for t in found.trials if t.stage is Stage.WHY]
+    probes = [t for t in found.trials if t.stage is Stage.DIAGNOSE]
     kinds = [(t.config.is_baseline, t.fidelity.probe) for t in probes]
     assert kinds == [(True, "profile"), (True, "nsys_whole"), (False, "profile"), (False, "nsys_whole")]
     assert all(t.fidelity.setup_s <= t.fidelity.deadline_s for t in probes)
@@ -152,7 +152,7 @@ def test_without_a_profile_or_after_a_failure_nothing_runs_under_it() -> None:
     assert nsys_s(made, costs, BASE) == 0.0
     asked = replace(made, spec=replace(made.spec, profile=True), facts=TRACED.facts())
     assert nsys_s(asked, costs, BASE) > probe_s(asked, costs, BASE) > 0.0
-    first = asked.told(Stage.WHY)[0]
+    first = asked.told(Stage.DIAGNOSE)[0]
     failed = replace(
         first,
         fidelity=replace(first.fidelity, probe="nsys"),
@@ -169,7 +169,9 @@ def test_on_a_device_a_window_is_recorded() -> None:
         long_search(),
         spec=replace(long_search().spec, profile=True),
         facts=replace(facts, run=replace(facts.run, devices=(device,))),
-        trials=tuple(t for t in long_search().trials if t.stage is not Stage.WHY or t.config.is_baseline),
+        trials=tuple(
+            t for t in long_search().trials if t.stage is not Stage.DIAGNOSE or t.config.is_baseline
+        ),
     )
     proposal = spare_probe(made, Costs.of(made), 800.0)
     assert proposal is not None

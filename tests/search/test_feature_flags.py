@@ -19,16 +19,16 @@ from autotune.model.study import Study
 from autotune.model.trial import Failure, FailureKind, Fidelity, Proposal, Stage
 from autotune.search.confirmation import racing
 from autotune.search.costs import Costs
-from autotune.search.feature_flags import DEFAULT, NAMES, Parts
+from autotune.search.feature_flags import DEFAULT, NAMES, FeatureFlags
 from autotune.search.screening.acquisition import cost_power
-from autotune.search.screening.refinement import bold
+from autotune.search.screening.refinement import training_changing
 from autotune.search.screening.shortlist import shortlist
 from autotune.search.screening.state import SearchState
 from autotune.search.stages import Staged
 
 FIDELITY = Fidelity(min_window_s=1, max_window_s=2, min_steps=5, target_width=0.05, setup_s=10, deadline_s=30)
-EVERY = Parts().put("all", present=True)
-NONE = Parts().put("all", present=False)
+EVERY = FeatureFlags().put("all", present=True)
+NONE = FeatureFlags().put("all", present=False)
 A, B, AB = Config({"a": 1}), Config({"b": 1}), Config({"a": 1, "b": 1})
 
 
@@ -95,7 +95,7 @@ def test_a_gain_within_the_noise_of_single_runs_is_not_given_away_before_pairs()
     assert shortlist(study, replace(EVERY, ties_after_pairs=False))[0] == A
 
 
-def carried_through(study: Study, truth: dict[Config, float], parts: Parts) -> Study:
+def carried_through(study: Study, truth: dict[Config, float], parts: FeatureFlags) -> Study:
     """Confirmation to its end; pairs read the truth but for a third of a per cent."""
     strategy, remaining_s, draw = Staged(parts=parts), 600.0, random.Random(0)
     while (proposal := strategy.ask(study, remaining_s)) is not None:
@@ -148,11 +148,11 @@ def test_the_one_beside_the_first_takes_no_time_from_screening_and_leaves_first_
 # Starts -------------------------------------------------------------------------------------------
 
 
-def started(space: SearchSpace, rates: dict[Config, float], parts: Parts) -> Proposal:
+def started(space: SearchSpace, rates: dict[Config, float], parts: FeatureFlags) -> Proposal:
     """What is asked next after these starts, in this order."""
     study = Study(spec=spec(seconds=900), space=space)
     for number, (config, rate) in enumerate([(Config(), rates[Config()]), *rates.items()]):
-        stage = Stage.START if config else Stage.BASELINE
+        stage = Stage.INITIAL if config else Stage.BASELINE
         asked = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="x", seed=number)
         study = tell(study, asked, measurement(rate), 7.0)
     proposal = Staged(parts=parts).ask(study, 800.0)
@@ -213,7 +213,7 @@ def taking_part(
     *,
     remaining_s: float = 900.0,
     before: int = 0,
-    parts: Parts = EVERY,
+    parts: FeatureFlags = EVERY,
 ) -> tuple[Config, ...]:
     """Who takes part from now on where these are the finalists; `before` a cycle under way if one is."""
     monkeypatch.setattr(racing, "shortlist", lambda _study, **_more: chosen)
@@ -279,7 +279,7 @@ def test_one_look_at_what_a_rule_refuses_is_enough_and_no_bar_to_what_may_win() 
         space = SearchSpace(dimensions={d.knob: d for d in dimensions})
         search = SearchState.of(screened(space, rates, baselines=(100.0, 101.0)), space, 800.0, EVERY)
         assert search is not None
-        picked = bold(search)
+        picked = training_changing(search)
         assert picked is not None
         return picked.config
 
@@ -311,14 +311,14 @@ SPEED: dict[tuple[str, Value], float] = {
 TOGETHER = Together(space=switches(*NAMES_OF_SWITCHES), speed=SPEED, input_s=0.0, noise=0.01)
 
 
-def finds_it(parts: Parts, seed: int) -> bool:
+def finds_it(parts: FeatureFlags, seed: int) -> bool:
     study = simulate(Staged(parts=parts), TOGETHER, spec(seconds=900, trials=40, seed=seed), salt=seed)
     return {"a", "b"} <= set(answer(study).best.config)
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("parts", [EVERY, DEFAULT])
-def test_two_changes_that_help_only_together_are_found(parts: Parts) -> None:
+def test_two_changes_that_help_only_together_are_found(parts: FeatureFlags) -> None:
     """An adding-up model expects 0.64 of the baseline and never looks."""
     assert all(finds_it(parts, seed) for seed in range(2))
     assert not any(finds_it(replace(parts, free_draws=False), seed) for seed in range(2))
@@ -326,7 +326,7 @@ def test_two_changes_that_help_only_together_are_found(parts: Parts) -> None:
 
 @pytest.mark.thorough
 def test_draws_at_random_come_early_and_ever_less_often_and_a_seed_repeats_them() -> None:
-    def reasons(parts: Parts, seed: int = 0) -> list[str]:
+    def reasons(parts: FeatureFlags, seed: int = 0) -> list[str]:
         study = simulate(Staged(parts=parts), TOGETHER, spec(seconds=900, trials=40, seed=seed))
         return [t.reason for t in study.trials if t.stage is Stage.REFINE]
 
@@ -341,7 +341,7 @@ def test_draws_at_random_come_early_and_ever_less_often_and_a_seed_repeats_them(
 # Costs -----------------------------------------------------------------------------------------------
 
 
-def after(runs: int, remaining_s: float, parts: Parts, **more: object) -> float:
+def after(runs: int, remaining_s: float, parts: FeatureFlags, **more: object) -> float:
     """The power of the cost after so many screening runs of seven seconds."""
     space = switches(*(f"k{n}" for n in range(6)))
     configs = [c for c in space.enumerate() if c][:runs]
@@ -374,7 +374,7 @@ def test_a_number_of_trials_that_is_nearly_spent_counts_as_time_does() -> None:
 DELAY = 0.02
 
 
-def near_the_margin(parts: Parts, rates: dict[Config, float]) -> Study:
+def near_the_margin(parts: FeatureFlags, rates: dict[Config, float]) -> Study:
     """What changes a lags by about what the script's own noise allows: neither less nor clearly more."""
     space = switches("a", "b", effect=Effect.NUMERIC)
     space = replace(space, rules=(lambda config: config if config in rates or not config else "not known",))

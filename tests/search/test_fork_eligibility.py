@@ -10,7 +10,7 @@ from session_fakes import FIDELITY, RUN_FACTS, facts, measurement, spec
 from autotune.model.config import Config
 from autotune.model.facts import DeviceFacts
 from autotune.model.study import Study
-from autotune.model.trial import Stage, Start, StartPolicy, Trial, TrialState
+from autotune.model.trial import Stage, StartMode, StartPolicy, Trial, TrialState
 from autotune.search.costs import Costs
 from autotune.search.fork_eligibility import refusal, start_of, wants_forks
 
@@ -28,18 +28,20 @@ def trial(number=2, stage=Stage.REFINE, config=WORKERS, **more) -> Trial:
 
 def told(number, stage, config, start, *, seconds, startup_s=0.0) -> Trial:
     outcome = replace(measurement(), startup_s=startup_s)
-    return trial(number, stage, config, state=TrialState.TOLD, outcome=outcome, seconds=seconds, start=start)
+    return trial(
+        number, stage, config, state=TrialState.FINISHED, outcome=outcome, seconds=seconds, start=start
+    )
 
 
 def test_what_chooses_may_be_forked_and_what_is_claimed_may_not():
-    forked = {stage for stage in Stage if start_of(study(), trial(stage=stage)) is Start.FORK}
-    assert forked == {Stage.START, Stage.REFINE}
+    forked = {stage for stage in Stage if start_of(study(), trial(stage=stage)) is StartMode.FORK}
+    assert forked == {Stage.INITIAL, Stage.REFINE}
 
 
 def test_nothing_is_forked_that_was_not_asked_for_nor_what_is_run_again():
-    assert start_of(study(start=StartPolicy.COLD), trial()) is Start.COLD
-    assert start_of(study(start=StartPolicy.AUTO), trial()) is Start.FORK
-    assert start_of(study(), trial(attempt=2)) is Start.COLD
+    assert start_of(study(start=StartPolicy.COLD), trial()) is StartMode.COLD
+    assert start_of(study(start=StartPolicy.AUTO), trial()) is StartMode.FORK
+    assert start_of(study(), trial(attempt=2)) is StartMode.COLD
     assert not wants_forks(study(), trial(attempt=2))
 
 
@@ -59,7 +61,7 @@ DEVICE = DeviceFacts(name="a", uuid="GPU-1", memory_bytes=2**34)
 )
 def test_where_a_fork_is_not_safe_the_reason_is_said(changed, words):
     assert words in refusal(changed)
-    assert start_of(changed, trial()) is Start.COLD
+    assert start_of(changed, trial()) is StartMode.COLD
 
 
 def test_an_accelerator_of_the_machine_is_enough():
@@ -71,16 +73,16 @@ def test_an_accelerator_of_the_machine_is_enough():
 
 def test_what_a_trial_costs_is_learned_for_each_way_to_start_it():
     trials = [
-        told(0, Stage.BASELINE, Config(), Start.COLD, seconds=12.0, startup_s=8.0),
-        told(1, Stage.BASELINE, Config(), Start.COLD, seconds=12.0, startup_s=8.0),
-        told(2, Stage.START, WORKERS, Start.FORK, seconds=5.0, startup_s=1.0),
+        told(0, Stage.BASELINE, Config(), StartMode.COLD, seconds=12.0, startup_s=8.0),
+        told(1, Stage.BASELINE, Config(), StartMode.COLD, seconds=12.0, startup_s=8.0),
+        told(2, Stage.INITIAL, WORKERS, StartMode.FORK, seconds=5.0, startup_s=1.0),
     ]
     costs = Costs.of(replace(study(), trials=tuple(trials)))
     assert costs.plain_s == 12.0
     assert costs.screening(WORKERS) == 5.0
     # A run that is claimed pays for the start that the forked one did not have.
     plain = Costs.of(
-        replace(study(), trials=(*trials[:2], replace(trials[2], start=Start.COLD, seconds=12.0)))
+        replace(study(), trials=(*trials[:2], replace(trials[2], start=StartMode.COLD, seconds=12.0)))
     )
     forked_s, started_s = costs.confirming(WORKERS), plain.confirming(WORKERS)
     assert forked_s >= started_s > costs.screening(WORKERS)
@@ -88,9 +90,9 @@ def test_what_a_trial_costs_is_learned_for_each_way_to_start_it():
 
 def test_once_trials_are_started_anew_again_they_cost_as_much_as_those():
     trials = (
-        told(0, Stage.BASELINE, Config(), Start.COLD, seconds=12.0),
-        told(1, Stage.START, WORKERS, Start.FORK, seconds=5.0),
-        told(2, Stage.REFINE, Config({"workers": 2}), Start.COLD, seconds=14.0),
+        told(0, Stage.BASELINE, Config(), StartMode.COLD, seconds=12.0),
+        told(1, Stage.INITIAL, WORKERS, StartMode.FORK, seconds=5.0),
+        told(2, Stage.REFINE, Config({"workers": 2}), StartMode.COLD, seconds=14.0),
     )
     costs = Costs.of(replace(study(), trials=trials))
     assert costs.screening(WORKERS) == costs.plain_s == 13.0

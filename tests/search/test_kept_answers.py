@@ -10,7 +10,7 @@ from search_world import World, dimension, simulate, spec
 from autotune.answer.pick import answer
 from autotune.compare.comparison import _compared, compare
 from autotune.model.effect import Effect
-from autotune.model.identity_cache import Memo
+from autotune.model.identity_cache import IdentityCache
 from autotune.model.space import SearchSpace
 from autotune.model.trial import Stage
 from autotune.search.stages import Staged
@@ -37,7 +37,7 @@ def test_a_search_asks_for_the_same_runs_with_and_without_what_was_kept(
         assert found == _compared(part)
         found.clear()
         assert compare(part) == _compared(part), "what a caller does to its list is its own"
-    monkeypatch.setattr(Memo, "get", lambda _self, _key, make: make())
+    monkeypatch.setattr(IdentityCache, "get", lambda _self, _key, make: make())
     fresh = simulate(Staged(), WORLD, spec(seconds=240.0))
     assert [(t.stage, t.config, t.seed, t.group, t.reason) for t in fresh.trials] == [
         (t.stage, t.config, t.seed, t.group, t.reason) for t in kept.trials

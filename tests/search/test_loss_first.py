@@ -15,7 +15,7 @@ from autotune.model.effect import Effect
 from autotune.model.space import SearchSpace
 from autotune.model.study import Study
 from autotune.model.trial import Proposal, Stage
-from autotune.search.feature_flags import DEFAULT, Parts
+from autotune.search.feature_flags import DEFAULT, FeatureFlags
 from autotune.search.stages import Staged
 
 TAME, WILD = Config({"a": 1}), Config({"t": 1})
@@ -39,7 +39,7 @@ def searched(
     space: SearchSpace = SPACE,
     rates: Mapping[Config, float] = RATES,
     salt: int = 0,
-    parts: Parts = DEFAULT,
+    parts: FeatureFlags = DEFAULT,
 ) -> Study:
     """A search from its screening on; `scatter` is of a point of the losses of what changes anything."""
 

@@ -12,7 +12,7 @@ from autotune.model.measurement import Measurement
 from autotune.model.space import SearchSpace
 from autotune.model.study import Study
 from autotune.model.trial import Failure, FailureKind, Fidelity, Proposal, Stage
-from autotune.search.models.linear import Process, Ridge
+from autotune.search.models.linear import GaussianProcess, Ridge
 from autotune.search.models.memory_model import MemoryModel
 from autotune.search.models.throughput_model import ThroughputModel
 from autotune.search.screening.feasible import Feasible, suspect
@@ -34,7 +34,9 @@ def study(*runs: tuple[dict[str, object], Measurement | Failure], stage: Stage =
 
 
 def test_a_process_returns_to_its_observations_and_doubts_far_from_them() -> None:
-    process = Process.of([0.0, 2.0], [1.0, 3.0], [1e-3] * 2, lambda a, b: 4 * math.exp(-((a - b) ** 2)))  # type: ignore[operator]
+    process = GaussianProcess.of(
+        [0.0, 2.0], [1.0, 3.0], [1e-3] * 2, lambda a, b: 4 * math.exp(-((a - b) ** 2))
+    )  # type: ignore[operator]
     assert process.predict(0.0)[0] == pytest.approx(1.0, abs=1e-2)
     assert process.predict(2.0)[1] < 0.01
     assert process.predict(9.0)[1] > 1.9
@@ -99,7 +101,7 @@ def test_a_value_is_left_out_after_one_crash_where_all_else_of_that_config_ran_t
 
 def test_what_crashed_beside_the_leader_is_tried_by_itself_before_it_is_left_out() -> None:
     leader, beside = {"precision": "bf16"}, {"precision": "bf16", "threads": 4}
-    seen = study(({}, measurement(100.0)), (leader, measurement(120.0)), (beside, CRASH), stage=Stage.START)
+    seen = study(({}, measurement(100.0)), (leader, measurement(120.0)), (beside, CRASH), stage=Stage.INITIAL)
     assert Feasible.of(seen, SPACE).allows(Config({"threads": 4}))
     asked: list[Config] = []
     told = seen
@@ -108,14 +110,14 @@ def test_what_crashed_beside_the_leader_is_tried_by_itself_before_it_is_left_out
         told = tell(told, proposal, measurement(100.0), 7.0)
     assert Config({"threads": 4}) in asked
     both = (({}, measurement(100.0)), (leader, measurement(120.0)), (beside, CRASH), ({"threads": 4}, CRASH))
-    again = study(*both, stage=Stage.START)
+    again = study(*both, stage=Stage.INITIAL)
     assert not Feasible.of(again, SPACE).allows(Config({"threads": 4, "fused_optimizer": True}))
 
 
 def test_what_crashed_beside_several_changes_is_tried_by_itself_before_beside_some_of_them() -> None:
     leader = {"precision": "bf16", "channels_last": True}
     beside = {**leader, "threads": 4}
-    told = study(({}, measurement(100.0)), (leader, measurement(120.0)), (beside, CRASH), stage=Stage.START)
+    told = study(({}, measurement(100.0)), (leader, measurement(120.0)), (beside, CRASH), stage=Stage.INITIAL)
     with_it: list[Config] = []
     asked = 0
     while asked < 12 and (proposal := Staged().ask(told, 800.0)) is not None:

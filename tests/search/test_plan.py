@@ -34,7 +34,7 @@ def test_a_limit_on_trials_bounds_what_comes_before_confirming() -> None:
 
 
 def test_a_pure_sampler_has_no_start_points() -> None:
-    assert Stage.START in course(spec()).stages
+    assert Stage.INITIAL in course(spec()).stages
     assert course(spec(sampler="tpe")).stages == (
         Stage.BASELINE,
         Stage.REFINE,

@@ -20,7 +20,7 @@ from autotune.search.confirmation.racing import select_members
 from autotune.search.costs import Costs
 from autotune.search.feature_flags import DEFAULT
 from autotune.search.forecast import forecast
-from autotune.search.models.priors import Expectations
+from autotune.search.models.priors import Priors
 from autotune.search.screening.initial_design import start_list
 from autotune.search.screening.state import SearchState
 from autotune.search.stages import Staged
@@ -59,7 +59,7 @@ def test_every_budget_is_spent_and_a_third_of_it_on_candidates(seconds: float, w
 def test_a_first_run_from_a_cold_disk_is_not_believed_of_later_ones() -> None:
     study = Study(spec=spec(seconds=120.0), facts=WORLD.facts(), space=space())
     for number, (config, startup_s) in enumerate([(Config(), 13.0), (Config({"threads": 1}), 3.0)]):
-        stage = Stage.START if config else Stage.BASELINE
+        stage = Stage.INITIAL if config else Stage.BASELINE
         fidelity = Costs.of(study).fidelity(stage, config, remaining_s=100.0, reserve_s=0.0)
         asked = Proposal(stage=stage, config=config, fidelity=fidelity, reason="x", seed=number)
         study = tell(study, asked, measurement(100.0, startup_s=startup_s), startup_s + 4.0)
@@ -84,7 +84,7 @@ def test_after_a_first_run_that_took_half_of_the_budget_a_candidate_runs_all_the
     study = tell(study, first, measurement(100.0, startup_s=40.0), 55.0)
     second = Staged().ask(study, 60.0)
     assert second is not None
-    assert second.stage is Stage.START
+    assert second.stage is Stage.INITIAL
     assert second.config
 
 
@@ -98,8 +98,8 @@ def test_time_is_set_aside_for_pairs_only_while_there_is_something_to_confirm_an
 
 def test_families_that_apply_are_covered_before_any_is_refined() -> None:
     study = simulate(Staged(), replace(FLAT, input_s=WORLD.input_s), spec(seconds=300.0))
-    screened = [t for t in study.trials if t.stage in (Stage.START, Stage.REFINE)]
-    first = [t for t in screened if t.stage is Stage.START]
+    screened = [t for t in study.trials if t.stage in (Stage.INITIAL, Stage.REFINE)]
+    first = [t for t in screened if t.stage is Stage.INITIAL]
     covered = frozenset[str]().union(*(families_of(study.space, t.config) for t in first))  # type: ignore[arg-type]
     assert {"precision", "loader", "threads", "layout", "batch", "compile"} <= covered
 
@@ -118,9 +118,9 @@ def with_workers(values: tuple[int, ...], *, cores: int, wait: float = 0.0) -> S
     return tell(study, first, measurement(100.0, wait=wait), 6.0)
 
 
-def expected_on_cpu(study: Study) -> Expectations:
+def expected_on_cpu(study: Study) -> Priors:
     assert study.space is not None
-    found = Expectations.of(study, study.space)
+    found = Priors.of(study, study.space)
     assert found is not None
     return replace(found, device="cpu")
 
@@ -158,7 +158,7 @@ def pairs_of(*rates: tuple[Config, float, float]) -> Study:
     """A screened study; each config with its rate and the seconds that its compile took."""
     study = Study(spec=spec(seconds=200.0), facts=WORLD.facts(), space=space())
     for number, (config, rate, compile_s) in enumerate(rates):
-        stage = Stage.START if config else Stage.BASELINE
+        stage = Stage.INITIAL if config else Stage.BASELINE
         fidelity = Costs.of(study).fidelity(stage, config, remaining_s=200.0, reserve_s=0.0)
         asked = Proposal(stage=stage, config=config, fidelity=fidelity, reason="x", seed=number)
         outcome: Outcome = measurement(
@@ -197,7 +197,7 @@ def test_windows_of_slow_steps_wait_for_fewer_of_them_where_a_run_only_screens()
     asked = Proposal(stage=Stage.BASELINE, config=Config(), fidelity=fidelity, reason="x")
     slow = replace(measurement(32.0), step_time_s=replace(measurement(32.0).step_time_s, value=1.0))
     costs = Costs.of(tell(study, asked, slow, 15.0))
-    screening = costs.fidelity(Stage.START, BF16, remaining_s=90.0, reserve_s=0.0)
+    screening = costs.fidelity(Stage.INITIAL, BF16, remaining_s=90.0, reserve_s=0.0)
     pairs = costs.fidelity(Stage.CONFIRM, BF16, remaining_s=90.0, reserve_s=0.0)
     assert screening.min_steps == 4
     assert pairs.min_steps == 10
@@ -211,7 +211,7 @@ def test_before_anything_was_screened_a_run_costs_what_its_shorter_window_leaves
     long = replace(measurement(32.0), window_s=55.0)
     long = replace(long, step_time_s=replace(long.step_time_s, value=5.5))
     costs = Costs.of(tell(study, asked, long, 65.0))
-    window_s = costs.fidelity(Stage.START, BF16, remaining_s=50.0, reserve_s=0.0).max_window_s
+    window_s = costs.fidelity(Stage.INITIAL, BF16, remaining_s=50.0, reserve_s=0.0).max_window_s
     assert costs.plain_s == 65.0
     assert costs.screening(BF16) == pytest.approx(65.0 - 55.0 + window_s)
 
@@ -249,7 +249,7 @@ def test_windows_grow_with_the_square_root_of_the_budget(stage: Stage) -> None:
 
 @pytest.mark.parametrize("seconds", [60.0, 300.0, 3600.0])
 def test_pairs_have_the_longest_windows_and_none_is_shorter_than_a_queue_needs(seconds: float) -> None:
-    screening, base, pairs = (window_s(seconds, s) for s in (Stage.START, Stage.BASELINE, Stage.CONFIRM))
+    screening, base, pairs = (window_s(seconds, s) for s in (Stage.INITIAL, Stage.BASELINE, Stage.CONFIRM))
     assert 1.5 <= screening[1] <= base[1] <= pairs[1]
     assert 0.75 <= screening[0] < screening[1]
     assert screening[0] <= base[0] <= pairs[0]
@@ -273,7 +273,7 @@ def test_families_that_promise_nothing_come_after_what_is_expected_to_gain(
     assert late is not None
     assert "was measured yet" not in expected.reason
     assert "was measured yet" in late.reason
-    assert (expected.stage, late.stage) == (Stage.START, Stage.START)
+    assert (expected.stage, late.stage) == (Stage.INITIAL, Stage.INITIAL)
 
 
 def beside_others(study: Study, *numbers: int) -> Study:
@@ -297,7 +297,7 @@ def test_what_was_measured_beside_others_alone_runs_again_once_they_have_ended_t
     assert again.fidelity.dominated_below == 0.0, "the script's own run is not cut off for being slow"
     only_bf16 = Staged().ask(beside_others(study, 1), 150.0)
     assert only_bf16 is not None
-    assert (only_bf16.stage, only_bf16.config) == (Stage.START, BF16)
+    assert (only_bf16.stage, only_bf16.config) == (Stage.INITIAL, BF16)
 
 
 def test_while_the_others_still_run_nothing_is_repeated() -> None:
@@ -328,7 +328,7 @@ def test_in_a_short_search_what_changes_the_training_waits_for_what_keeps_it() -
     share = {}
     for seconds in (240.0, 1800.0):
         study = simulate(Staged(), world, spec(seconds=seconds))
-        told = study.told(Stage.START, Stage.REFINE)
+        told = study.told(Stage.INITIAL, Stage.REFINE)
         wild = [t for t in told if world.space.effect(t.config) is Effect.TRAINING]
         share[seconds] = sum(t.seconds for t in wild) / sum(t.seconds for t in told)
     assert share[240.0] < share[1800.0]

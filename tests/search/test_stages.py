@@ -36,7 +36,7 @@ from autotune.model.trial import Failure, FailureKind, Fidelity, Outcome, Propos
 from autotune.model.wire import dumps, loads
 from autotune.search.confirmation.racing import focus
 from autotune.search.costs import Costs
-from autotune.search.feature_flags import DEFAULT, Parts
+from autotune.search.feature_flags import DEFAULT, FeatureFlags
 from autotune.search.samplers.optuna_sampler import OptunaSampler
 from autotune.search.samplers.registry import strategy_for
 from autotune.search.screening.refinement import FRONT
@@ -47,7 +47,7 @@ from autotune.search.strategy import Sampler
 
 SPACE = usual_space()
 FIDELITY = Fidelity(min_window_s=1, max_window_s=2, min_steps=5, target_width=0.05, setup_s=10, deadline_s=30)
-SCREENS = (Stage.START, Stage.REFINE)
+SCREENS = (Stage.INITIAL, Stage.REFINE)
 
 
 def gains(seed: int) -> dict[tuple[str, Value], float]:
@@ -98,8 +98,8 @@ def searched(name: str, seconds: float) -> Study:
 def share(world: World, study: Study, trials: int = 32) -> float:
     """True rate of the config that reads fastest after so many trials, over the best there is."""
     early = replace(study, trials=study.trials[:trials])
-    tame = {c: r for c, r in screened(early).items() if SPACE.effect(c) is not Effect.TRAINING}
-    return world.rate(max(tame, key=lambda c: tame[c])) / world.oracle()
+    training_preserving = {c: r for c, r in screened(early).items() if SPACE.effect(c) is not Effect.TRAINING}
+    return world.rate(max(training_preserving, key=lambda c: training_preserving[c])) / world.oracle()
 
 
 @pytest.mark.thorough
@@ -131,13 +131,13 @@ def test_screening_has_a_bar_below_what_was_seen_and_a_comparison_has_none() -> 
 @pytest.mark.thorough
 def test_a_long_search_looks_at_the_script_as_it_is_now_and_then_and_a_short_one_does_not() -> None:
     long = searched("compute-bound", 1800)
-    screening = [t for t in long.trials if t.stage in (*SCREENS, Stage.SENTINEL)]
-    looks = [t for t in screening if t.stage is Stage.SENTINEL]
+    screening = [t for t in long.trials if t.stage in (*SCREENS, Stage.DRIFT_CHECK)]
+    looks = [t for t in screening if t.stage is Stage.DRIFT_CHECK]
     assert len(screening) > 13
     assert len(looks) == len(screening) // 13
     assert all(t.config.is_baseline for t in looks)
     short = searched("compute-bound", 600)
-    assert not any(t.stage is Stage.SENTINEL for t in short.trials)
+    assert not any(t.stage is Stage.DRIFT_CHECK for t in short.trials)
 
 
 def test_three_minutes_are_enough_for_an_answer() -> None:
@@ -194,14 +194,14 @@ def test_the_baseline_comes_first_and_after_three_others_again_with_another_seed
 
 def test_where_trials_are_counted_the_baseline_comes_twice_before_all_others() -> None:
     study = simulate(Staged(), World(space=SPACE, speed=gains(0)), spec(seconds=600, trials=20))
-    assert [t.stage for t in study.trials[:3]] == [Stage.BASELINE, Stage.BASELINE, Stage.START]
+    assert [t.stage for t in study.trials[:3]] == [Stage.BASELINE, Stage.BASELINE, Stage.INITIAL]
 
 
 def test_where_nothing_is_left_to_try_the_baseline_is_run_again_before_confirmation() -> None:
     small = SearchSpace(dimensions={"a": dimension("a", (0, 1), 0)})
     study = simulate(Staged(), World(space=small, speed={("a", 1): 1.5}), spec(seconds=600))
     order = [t.stage for t in study.trials]
-    assert order[:3] == [Stage.BASELINE, Stage.START, Stage.BASELINE]
+    assert order[:3] == [Stage.BASELINE, Stage.INITIAL, Stage.BASELINE]
     assert Stage.CONFIRM in order[3:]
 
 
@@ -217,7 +217,7 @@ def test_while_a_baseline_runs_nothing_else_is_asked() -> None:
 def test_a_loop_that_waits_gets_its_loader_changed_first() -> None:
     waiting = searched("input-bound", 180)
     computing = searched("compute-bound", 180)
-    first, second = (next(t for t in s.trials if t.stage is Stage.START) for s in (waiting, computing))
+    first, second = (next(t for t in s.trials if t.stage is Stage.INITIAL) for s in (waiting, computing))
     assert first.config["num_workers"] >= 4
     assert "num_workers" not in second.config
 
@@ -248,7 +248,7 @@ def test_after_a_first_crash_the_next_run_asks_once_which_value_is_to_blame() ->
     for config in (Config(), Config(), both):
         asked = Staged().ask(study, 800.0)
         assert asked is not None
-        stage = Stage.START if config else Stage.BASELINE
+        stage = Stage.INITIAL if config else Stage.BASELINE
         seed = len(study.trials) if stage is Stage.BASELINE else 0
         asked = replace(asked, config=config, stage=stage, seed=seed)
         study = tell(study, asked, measurement(100.0) if config.is_baseline else crash, 7.0)
@@ -407,21 +407,21 @@ def test_a_kept_effective_batch_is_never_changed() -> None:
 def test_what_changes_the_training_gets_at_most_a_quarter_of_the_search() -> None:
     study = searched("compute-bound", 1800)
     told = study.told(*SCREENS)
-    bold = [t for t in told if SPACE.effect(t.config) is Effect.TRAINING]
-    assert 0 < sum(t.seconds for t in bold) <= 0.25 * 1800
-    assert not any("sampler" in t.reason for t in bold), "it has turns of its own"
+    training_changing = [t for t in told if SPACE.effect(t.config) is Effect.TRAINING]
+    assert 0 < sum(t.seconds for t in training_changing) <= 0.25 * 1800
+    assert not any("sampler" in t.reason for t in training_changing), "it has turns of its own"
 
 
 @pytest.mark.parametrize("name", ["tpe", "random", "coordinate"])
 def test_so_it_does_with_another_sampler_which_would_look_there_most_of_the_time(name: str) -> None:
     study = simulate(strategy_for(name), family("compute-bound", 0), spec(seconds=900))
     told = study.told(*SCREENS)
-    bold = [t for t in told if SPACE.effect(t.config) is Effect.TRAINING]
-    tame = [t for t in told if t not in bold]
-    assert bold
+    training_changing = [t for t in told if SPACE.effect(t.config) is Effect.TRAINING]
+    training_preserving = [t for t in told if t not in training_changing]
+    assert training_changing
     longest_s = max(t.seconds for t in told)
-    assert sum(t.seconds for t in bold) <= 0.25 * (900 - longest_s)
-    assert len(tame) > 1.5 * len(bold)
+    assert sum(t.seconds for t in training_changing) <= 0.25 * (900 - longest_s)
+    assert len(training_preserving) > 1.5 * len(training_changing)
 
 
 def test_what_runs_at_the_moment_counts_as_spent_of_that_quarter() -> None:
@@ -437,11 +437,11 @@ def test_what_runs_at_the_moment_counts_as_spent_of_that_quarter() -> None:
         begun = tell(study, asked, outcome, 0.0).trials[-1]
         begun = replace(begun, number=number, outcome=None, state=TrialState.RUNNING)
         study = replace(study, trials=(*study.trials, begun))
-    bold = [t for t in study.open_trials if SPACE.effect(t.config) is Effect.TRAINING]
+    training_changing = [t for t in study.open_trials if SPACE.effect(t.config) is Effect.TRAINING]
     each_s = Costs.of(study).plain_s
-    assert bold
-    assert len(bold) * each_s <= 0.25 * 400
-    assert len(bold) < 0.6 * len(study.open_trials), "four draws of five are such"
+    assert training_changing
+    assert len(training_changing) * each_s <= 0.25 * 400
+    assert len(training_changing) < 0.6 * len(study.open_trials), "four draws of five are such"
 
 
 def test_a_sampler_whose_tame_part_is_spent_goes_on_with_the_rest() -> None:
@@ -484,7 +484,7 @@ def test_a_search_looks_no_further_where_that_is_worth_less_than_it_takes() -> N
     """Fifty steps of a third of a second, and runs that take nine seconds."""
     world = family("compute-bound", 0)
     short, long = (simulate(Staged(), world, spec(seconds=600, run_steps=n)) for n in (50, 10**7))
-    assert [t for t in short.trials if t.stage is Stage.START]
+    assert [t for t in short.trials if t.stage is Stage.INITIAL]
     assert not [t for t in short.trials if t.stage is Stage.REFINE]
     assert [t for t in long.trials if t.stage is Stage.REFINE]
     assert "of the 50 steps planned" in Staged().ending(*_screened_only(short))
@@ -566,7 +566,7 @@ def test_the_leader_is_confirmed_alone_where_the_time_left_shows_its_gain_only_s
     left_s = 4.0 * alone_s + 1.0
     assert left_s // both_s == 2
 
-    def active(wanted: int | None, *, cycles: int = 3, parts: Parts = DEFAULT) -> tuple[Config, ...]:
+    def active(wanted: int | None, *, cycles: int = 3, parts: FeatureFlags = DEFAULT) -> tuple[Config, ...]:
         found = SimpleNamespace(
             config=a, speedup=SimpleNamespace(n=3), wanted_pairs=wanted, effect=Effect.EXACT
         )
@@ -582,7 +582,11 @@ def test_the_leader_is_confirmed_alone_where_the_time_left_shows_its_gain_only_s
 def test_what_changes_the_training_is_no_bar_to_what_leaves_it_as_it_is() -> None:
     study = replace(Study(spec=spec(seconds=900), facts=World(space=SPACE, speed={}).facts()), space=SPACE)
     wild = Config({"effective_batch": 128})
-    runs = ((Stage.BASELINE, Config(), 100.0), (Stage.BASELINE, Config(), 100.0), (Stage.START, wild, 800.0))
+    runs = (
+        (Stage.BASELINE, Config(), 100.0),
+        (Stage.BASELINE, Config(), 100.0),
+        (Stage.INITIAL, wild, 800.0),
+    )
     for number, (stage, config, rate) in enumerate(runs):
         asked = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="x", seed=number % 2)
         study = tell(study, asked, measurement(rate, batch=128.0 if config else 32.0), 7.0)

@@ -135,7 +135,7 @@ def test_a_study_whose_script_scattered_tells_nothing() -> None:
     loud = Study(spec=study.spec, facts=study.facts, space=SPACE)
     for k, rate in enumerate((100.0, 140.0, 90.0, 130.0, 150.0)):
         config = Config() if k < 4 else Config({"threads": 4})
-        stage = Stage.SENTINEL if config.is_baseline else Stage.REFINE
+        stage = Stage.DRIFT_CHECK if config.is_baseline else Stage.REFINE
         asked = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="x")
         loud = tell(loud, asked, measurement(rate), 5.0)
     assert "runs of the unchanged script differed" in unfit(loud)
@@ -151,7 +151,7 @@ def test_a_study_of_a_version_that_kept_less_tells_nothing() -> None:
 
 def test_what_was_confirmed_before_is_tried_right_after_the_script() -> None:
     plain, again = searched(WORLD, salt=1), searched(WORLD, lesson(), salt=1)
-    assert [t.stage for t in again.trials[:2]] == [Stage.BASELINE, Stage.START]
+    assert [t.stage for t in again.trials[:2]] == [Stage.BASELINE, Stage.INITIAL]
     assert again.trials[1].config == BEST
     assert turn_of(plain, BEST) >= 3
     assert "earlier study of this script" in again.trials[1].reason
@@ -187,7 +187,7 @@ def test_what_single_values_did_elsewhere_is_tried_together_first() -> None:
     before = replace(lesson().fingerprint, script="before")
     told = replace(lesson(), starts=(), fingerprint=before)
     study = searched(WORLD, told, salt=6)
-    assert study.trials[1].stage is Stage.START
+    assert study.trials[1].stage is Stage.INITIAL
     assert study.trials[1].reason.startswith("What is likely to help, together")
     assert study.trials[1].config == BEST
 

@@ -11,7 +11,7 @@ from service_fakes import submission
 from autotune.service.app import create_app
 from autotune.service.auth import COOKIE, PUBLIC, Policy
 from autotune.service.packing import Packed, pack
-from autotune.service.states import State
+from autotune.service.states import SearchState
 
 POLICY = Policy(hosts=frozenset({"service"}), proxy_header="X-Forwarded-User", proxy_secret="proof")
 SUBMIT = {"command": ["python", "train.py"], "budget_s": 600}
@@ -183,8 +183,8 @@ def test_a_token_of_one_search_sees_that_one_alone(call, tokens, database, bundl
 def running(database):
     """A search that runs, and the token of its driver."""
     row, _ = database.submit(submission())
-    database.move(row.id, State.QUEUED, State.STARTING, "x")
-    database.move(row.id, State.STARTING, State.RUNNING, "x")
+    database.move(row.id, SearchState.QUEUED, SearchState.STARTING, "x")
+    database.move(row.id, SearchState.STARTING, SearchState.RUNNING, "x")
     return row.id, database.create_token(user="ann", scope="report", search_id=row.id)
 
 
@@ -234,8 +234,8 @@ def test_cancelling_is_repeatable_and_a_search_that_ended_says_so(call, tokens, 
         answer = call("POST", f"/api/v1/searches/{row.id}/cancel", token=tokens.run)
         assert (answer.status_code, answer.json()["state"]) == (202, "cancelled")
     done, _ = database.submit(submission(key="key-00002"))
-    database.move(done.id, State.QUEUED, State.STARTING, "x")
-    database.move(done.id, State.STARTING, State.SUCCEEDED, "x")
+    database.move(done.id, SearchState.QUEUED, SearchState.STARTING, "x")
+    database.move(done.id, SearchState.STARTING, SearchState.SUCCEEDED, "x")
     assert call("POST", f"/api/v1/searches/{done.id}/cancel", token=tokens.run).status_code == 409
 
 
@@ -243,7 +243,7 @@ def test_a_search_that_ended_is_resumed_with_a_further_budget(call, tokens, data
     row, _ = database.submit(submission())
     path = f"/api/v1/searches/{row.id}/resume"
     assert call("POST", path, token=tokens.run, json={"budget_s": 600}).status_code == 409
-    database.move(row.id, State.QUEUED, State.CANCELLED, "x")
+    database.move(row.id, SearchState.QUEUED, SearchState.CANCELLED, "x")
     answer = call("POST", path, token=tokens.run, json={"budget_s": 600})
     assert (answer.status_code, answer.json()["state"]) == (202, "queued")
 
@@ -260,7 +260,7 @@ def test_the_log_is_read_in_parts(call, tokens, database):
 def test_followers_get_every_event_once_from_where_they_were(call, tokens, database):
     row, _ = database.submit(submission())
     database.note(row.id, "progress", {"trials": 1})
-    database.move(row.id, State.QUEUED, State.CANCELLED, "x")
+    database.move(row.id, SearchState.QUEUED, SearchState.CANCELLED, "x")
     path = f"/api/v1/searches/{row.id}/events"
     text = call("GET", path, token=tokens.read).text
     kinds = [line.removeprefix("event: ") for line in text.splitlines() if line.startswith("event: ")]

@@ -6,10 +6,10 @@ import pytest
 from service_fakes import submission
 
 from autotune.errors import RayUnavailable
-from autotune.service.jobs import JobState, Seen
+from autotune.service.jobs import JobState, JobStatus
 from autotune.service.progress import result_of
 from autotune.service.reconcile import MOST_LOSSES, SILENT_S, Reconciler
-from autotune.service.states import State
+from autotune.service.states import SearchState
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_the_exit_code_gives_state_and_reason(database, jobs, reconciler, submit
 
 def test_a_service_that_was_killed_before_the_start_starts_the_job_once(database, jobs, reconciler, submit):
     one = submit()
-    database.move(one, State.QUEUED, State.STARTING, "x")
+    database.move(one, SearchState.QUEUED, SearchState.STARTING, "x")
     reconciler.tick()
     reconciler.tick()
     assert len(jobs.started) == 1
@@ -66,7 +66,7 @@ def test_a_service_that_was_killed_before_the_start_starts_the_job_once(database
 def test_a_service_that_was_killed_behind_the_start_adopts_the_job(database, jobs, reconciler, submit):
     one = submit()
     reconciler.tick()
-    database.move(one, State.STARTING, State.RUNNING, "x")
+    database.move(one, SearchState.STARTING, SearchState.RUNNING, "x")
     jobs.end(one, 1)
     reconciler.tick()
     assert states(database)[one] == "succeeded"
@@ -97,7 +97,7 @@ def test_cancelling_keeps_the_best_so_far(database, jobs, reconciler, submit):
     one = submit()
     reconciler.tick()
     reconciler.tick()
-    database.move(one, State.RUNNING, State.CANCELLING, "cancelled by ann")
+    database.move(one, SearchState.RUNNING, SearchState.CANCELLING, "cancelled by ann")
     reconciler.tick()
     assert jobs.stops == [f"autotune-{one}-1"]
     jobs.end(one, 75)
@@ -109,7 +109,7 @@ def test_cancelling_keeps_the_best_so_far(database, jobs, reconciler, submit):
 def test_a_search_that_ends_while_it_is_cancelled_keeps_its_answer(database, jobs, reconciler, submit):
     one = submit()
     reconciler.tick()
-    database.move(one, State.STARTING, State.CANCELLING, "x")
+    database.move(one, SearchState.STARTING, SearchState.CANCELLING, "x")
     jobs.end(one, 0)
     reconciler.tick()
     assert states(database)[one] == "succeeded"
@@ -239,7 +239,7 @@ def test_a_driver_that_never_reports_is_left_alone(database, jobs, place, submit
 def test_a_job_that_the_cluster_holds_back_says_why(database, jobs, reconciler, submit):
     one = submit()
     reconciler.tick()
-    jobs.states[f"autotune-{one}-1"] = Seen(state=JobState.PENDING, message="no node has 8 GPUs")
+    jobs.states[f"autotune-{one}-1"] = JobStatus(state=JobState.PENDING, message="no node has 8 GPUs")
     reconciler.tick()
     row = database.search(one)
     assert (row.state, row.reason) == ("starting", "waits for the cluster: no node has 8 GPUs")

@@ -16,7 +16,7 @@ from autotune.service.bundles import Bundles
 from autotune.service.client import Client
 from autotune.service.progress import hardware_key
 from autotune.service.reconcile import Place, Reconciler
-from autotune.service.states import State
+from autotune.service.states import SearchState
 from autotune.service.store import Database
 
 
@@ -56,8 +56,8 @@ def ended(database, place, service, monkeypatch, tmp_path):
     with monkeypatch.context() as patched:
         patched.setenv("AUTOTUNE_HOME", str(place.home(row.id)))
         journaled(place.search(row.id) / "code" / "train.py", label=row.id.lower())
-    database.move(row.id, State.QUEUED, State.STARTING, "x")
-    database.move(row.id, State.STARTING, State.SUCCEEDED, "faster", exit_code=0)
+    database.move(row.id, SearchState.QUEUED, SearchState.STARTING, "x")
+    database.move(row.id, SearchState.STARTING, SearchState.SUCCEEDED, "faster", exit_code=0)
     return row.id
 
 

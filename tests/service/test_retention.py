@@ -8,7 +8,7 @@ from service_fakes import submission
 
 from autotune.errors import UsageError
 from autotune.service.retention import backup, forget
-from autotune.service.states import State
+from autotune.service.states import SearchState
 from autotune.service.store import Database
 
 
@@ -16,7 +16,7 @@ def test_what_ended_long_ago_goes_with_its_files_and_unused_bundles(database, bu
     old, _ = database.submit(submission(bundle="1" * 64))
     kept, _ = database.submit(submission(key="key-00002", bundle="2" * 64))
     database.create_token(user="ann", scope="report", search_id=old.id)
-    database.move(old.id, State.QUEUED, State.CANCELLED, "x")
+    database.move(old.id, SearchState.QUEUED, SearchState.CANCELLED, "x")
     folders = [place.search(old.id), place.root / "jobs" / f"autotune-{old.id}-1", place.search(kept.id)]
     for folder in folders:
         folder.mkdir(parents=True)

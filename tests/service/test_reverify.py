@@ -6,7 +6,7 @@ from service_fakes import submission
 from autotune.service import reconcile
 from autotune.service.progress import Result
 from autotune.service.reverify import queue_changed, queue_due
-from autotune.service.states import State
+from autotune.service.states import SearchState
 
 
 def result(verdict="faster", *, versions="torch 2.6", devices="cpu, H100"):
@@ -75,7 +75,7 @@ def test_a_configuration_that_no_longer_holds_is_stale_and_not_applied(
     clock.pass_(3601)
     queue_due(database, older_than_s=3600, now_s=clock.now)
     row = verified(database, jobs, reconciler, monkeypatch, verdict, code)
-    assert row.state == State.SUCCEEDED.value
+    assert row.state == SearchState.SUCCEEDED.value
     assert ("stale" in row.reason) == (code != 0)
     registered = database.best_config("default", "a" * 64, "b" * 32)
     assert (registered is None) == is_stale

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from autotune.errors import UsageError
-from autotune.service.serve import Settings, _check
+from autotune.service.serve import ServiceSettings, _check
 
 TRAIN = """\
 import torch
@@ -134,4 +134,4 @@ def test_a_submitted_search_survives_a_kill_of_the_service_and_its_answer_is_fet
 @pytest.mark.parametrize("given", [{"host": "0.0.0.0"}, {"tls": ("a", "")}, {"proxy_header": "X-User"}])
 def test_it_does_not_listen_to_the_network_without_protection(tmp_path, given):
     with pytest.raises(UsageError):
-        _check(Settings(root=tmp_path, **given))
+        _check(ServiceSettings(root=tmp_path, **given))

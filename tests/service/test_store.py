@@ -7,7 +7,7 @@ from service_fakes import submission
 
 from autotune.errors import StoreError, UsageError
 from autotune.service.queue import Limits
-from autotune.service.states import State
+from autotune.service.states import SearchState
 from autotune.service.store import LEASE_S, Conflict, Database
 
 
@@ -41,32 +41,36 @@ def test_a_search_of_an_unknown_project_is_refused(database):
 
 def test_a_move_needs_the_state_that_was_seen(database):
     row, _ = database.submit(submission())
-    assert database.move(row.id, State.QUEUED, State.STARTING, "starting")
-    assert not database.move(row.id, State.QUEUED, State.STARTING, "starting"), "somebody was faster"
+    assert database.move(row.id, SearchState.QUEUED, SearchState.STARTING, "starting")
+    assert not database.move(row.id, SearchState.QUEUED, SearchState.STARTING, "starting"), (
+        "somebody was faster"
+    )
     found = database.search(row.id)
     assert (found.state, found.epoch) == ("starting", 1)
     with pytest.raises(Conflict):
-        database.move(row.id, State.STARTING, State.CANCELLED, "not a move")
+        database.move(row.id, SearchState.STARTING, SearchState.CANCELLED, "not a move")
 
 
 def test_of_many_that_move_a_search_one_does(database):
     row, _ = database.submit(submission())
     with ThreadPoolExecutor(8) as pool:
-        moved = list(pool.map(lambda _: database.move(row.id, State.QUEUED, State.STARTING, "x"), range(8)))
+        moved = list(
+            pool.map(lambda _: database.move(row.id, SearchState.QUEUED, SearchState.STARTING, "x"), range(8))
+        )
     assert sum(moved) == 1
     assert database.search(row.id).epoch == 1
 
 
 def test_time_is_counted_while_a_search_holds_capacity(database, clock):
     row, _ = database.submit(submission(gpus=2))
-    database.move(row.id, State.QUEUED, State.STARTING, "x")
+    database.move(row.id, SearchState.QUEUED, SearchState.STARTING, "x")
     clock.pass_(100)
     assert database.used_s() == {("default", "ann"): 200.0}
-    database.move(row.id, State.STARTING, State.QUEUED, "lost")
+    database.move(row.id, SearchState.STARTING, SearchState.QUEUED, "lost")
     clock.pass_(50)
-    database.move(row.id, State.QUEUED, State.STARTING, "x")
+    database.move(row.id, SearchState.QUEUED, SearchState.STARTING, "x")
     clock.pass_(10)
-    database.move(row.id, State.STARTING, State.SUCCEEDED, "done")
+    database.move(row.id, SearchState.STARTING, SearchState.SUCCEEDED, "done")
     assert database.search(row.id).used_s == pytest.approx(110.0)
     clock.pass_(48 * 3600)
     assert database.used_s() == {}
@@ -74,7 +78,7 @@ def test_time_is_counted_while_a_search_holds_capacity(database, clock):
 
 def test_every_change_is_an_event_and_events_are_read_from_anywhere_on(database):
     row, _ = database.submit(submission())
-    database.move(row.id, State.QUEUED, State.STARTING, "a")
+    database.move(row.id, SearchState.QUEUED, SearchState.STARTING, "a")
     database.note(row.id, "progress", {"trials": 3}, answer={"trials": 3})
     events = database.events(row.id)
     assert [event.kind for event in events] == ["queued", "starting", "progress"]
@@ -140,9 +144,9 @@ def test_the_registry_has_the_newest_configuration_of_a_script_on_a_machine(data
 
 def test_the_fleet_report_counts_what_was_spent_and_saved(database, clock):
     row, _ = database.submit(submission(gpus=2))
-    database.move(row.id, State.QUEUED, State.STARTING, "x")
+    database.move(row.id, SearchState.QUEUED, SearchState.STARTING, "x")
     clock.pass_(3600)
-    database.move(row.id, State.STARTING, State.SUCCEEDED, "done")
+    database.move(row.id, SearchState.STARTING, SearchState.SUCCEEDED, "done")
     database.register(row, script_sha256="a" * 64, hardware="gpu", speedup=1.5, yaml="")
     database.note_applied(row.id, "ann", 7200.0)
     found = database.fleet()
@@ -155,7 +159,7 @@ def test_the_fleet_report_counts_what_was_spent_and_saved(database, clock):
 def test_old_searches_are_forgotten_and_running_ones_never(database, clock):
     done, _ = database.submit(submission(key="key-00001"))
     kept, _ = database.submit(submission(key="key-00002"))
-    database.move(done.id, State.QUEUED, State.CANCELLED, "x")
+    database.move(done.id, SearchState.QUEUED, SearchState.CANCELLED, "x")
     clock.pass_(100)
     assert database.forget(50) == [done.id]
     assert [row.id for row in database.searches()] == [kept.id]

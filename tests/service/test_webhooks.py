@@ -7,7 +7,7 @@ import httpx
 import pytest
 from service_fakes import submission
 
-from autotune.service.states import State
+from autotune.service.states import SearchState
 from autotune.service.webhooks import FIRST_RETRY_S, MOST_ATTEMPTS, SIGNATURE, Sender
 
 URL = "https://hooks.example/x"
@@ -16,8 +16,8 @@ URL = "https://hooks.example/x"
 @pytest.fixture
 def waiting(database):
     row, _ = database.submit(submission(webhook=URL))
-    database.move(row.id, State.QUEUED, State.STARTING, "x")
-    database.move(row.id, State.STARTING, State.RUNNING, "running")
+    database.move(row.id, SearchState.QUEUED, SearchState.STARTING, "x")
+    database.move(row.id, SearchState.STARTING, SearchState.RUNNING, "running")
     return row
 
 
@@ -73,8 +73,8 @@ def test_a_failure_is_retried_with_growing_pauses_and_given_up(database, waiting
 )
 def test_addresses_that_are_not_allowed_are_never_called(database, posts, url):
     row, _ = database.submit(submission(webhook=url))
-    database.move(row.id, State.QUEUED, State.STARTING, "x")
-    database.move(row.id, State.STARTING, State.RUNNING, "x")
+    database.move(row.id, SearchState.QUEUED, SearchState.STARTING, "x")
+    database.move(row.id, SearchState.STARTING, SearchState.RUNNING, "x")
     Sender(database, ["hooks.example"], "").send_due()
     assert posts[0] == []
     assert database.due_webhooks() == []

@@ -237,7 +237,7 @@ def test_completing_twice_changes_nothing_more(data) -> None:
 
 
 def test_cuda_graphs_stay_in_a_space_only_where_zeroed_gradients_can_go() -> None:
-    """No rule of `brings` ties the two: what any other knob makes possible is possible."""
+    """No rule of `requires` ties the two: what any other knob makes possible is possible."""
     zeroes = facts(host=GPU_HOST, run=replace(GPU_RUN, zeroes_gradients=True))
     both, _ = space_of({"compile_mode": (), "set_to_none": ()}, zeroes)
     assert {"reduce-overhead", "max-autotune"} <= set(both.dimensions["compile_mode"].values)

@@ -114,7 +114,7 @@ def test_an_outcome_is_final() -> None:
         entries(told(3, 2, 1.0), made.Event("requeued", "r", {"number": 3, "attempt": 1, "reason": ""}))
     )
     assert study.trials[3].outcome == made.OUTCOMES[3][2]
-    assert study.trials[3].state is TrialState.TOLD
+    assert study.trials[3].state is TrialState.FINISHED
     assert study.elapsed_s == 99.0
 
 
@@ -124,7 +124,7 @@ def test_an_outcome_of_an_attempt_that_was_given_up_changes_nothing() -> None:
     requeued = entry(n + 1, made.Event("requeued", "r", {"number": 2, "attempt": 1, "reason": "lost"}))
     late = entry(n + 2, told(2, 1, 5.0))
     study = fold([*begun, requeued, late])
-    assert (study.trials[2].state, study.trials[2].attempt) == (TrialState.ASKED, 2)
+    assert (study.trials[2].state, study.trials[2].attempt) == (TrialState.WAITING, 2)
     fresh = entry(n + 3, told(2, 2, 7.0))
     assert fold([*begun, requeued, late, fresh]).trials[2].outcome == made.measured(7.0)
 

@@ -23,12 +23,12 @@ from autotune.store.journal import Journal
 
 SAMPLES = sorted(Path(__file__).with_name("samples").glob("*.db.gz"))
 KEPT_NO_HEAD = "2026-11-21-1410"
-STAGES = {Stage.BASELINE: 2, Stage.START: 2, Stage.REFINE: 1, Stage.CONFIRM: 6}
+STAGES = {Stage.BASELINE: 2, Stage.INITIAL: 2, Stage.REFINE: 1, Stage.CONFIRM: 6}
 """Trials that were told of each stage, in searches of the first day."""
 STAGES_LATER = {
     "2026-11-23-0800": {
         Stage.BASELINE: 2,
-        Stage.START: 6,
+        Stage.INITIAL: 6,
         Stage.REFINE: 3,
         Stage.CONFIRM: 13,
         Stage.ABLATE: 12,

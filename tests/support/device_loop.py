@@ -11,9 +11,9 @@ from typing import Any
 
 from fake_cuda import World
 
-from autotune.launch.result.host_samples import Outside
+from autotune.launch.result.host_samples import HostSamples
 from autotune.launch.result.measure import measure
-from autotune.launch.result.process_reports import Told
+from autotune.launch.result.process_reports import ProcessReports
 from autotune.model.config import Config
 from autotune.model.facts import LoaderFacts, RunFacts
 from autotune.model.measurement import Measurement
@@ -21,11 +21,11 @@ from autotune.model.trial import Fidelity, Segment
 from autotune.protocol.events import Broke, Closed
 from autotune.protocol.lines import Reader
 from autotune.trial.measure.recorder import Recorder
-from autotune.trial.measure.step_counter import Boundary
+from autotune.trial.measure.step_counter import StepCounter
 from autotune.trial.runtime.channel import Channel
 from autotune.trial.runtime.faults import Faults
-from autotune.trial.runtime.memory import Memory
-from autotune.trial.runtime.state import State
+from autotune.trial.runtime.memory import DeviceMemory
+from autotune.trial.runtime.state import RuntimeState
 
 SAMPLES = 8
 LOADER = LoaderFacts(
@@ -61,7 +61,7 @@ class Loss:
 
 
 class Batches:
-    """The loader's seam, of which nothing is asked here."""
+    """The loader's hook, of which nothing is asked here."""
 
     def __init__(self) -> None:
         self.train, self.built_any, self.input_batch = object(), True, None
@@ -87,7 +87,7 @@ class Anchor:
 class Ran:
     """What one process told, and what waited in it."""
 
-    told: Told
+    told: ProcessReports
     world: World
     stamps_ns: list[int] = field(default_factory=list[int])
 
@@ -101,7 +101,7 @@ class Ran:
 
     @property
     def measured(self) -> Measurement:
-        found = measure(self.closed, self.told, Outside(start_ns=0, cpus=4))
+        found = measure(self.closed, self.told, HostSamples(start_ns=0, cpus=4))
         assert isinstance(found, Measurement), found
         return found
 
@@ -125,8 +125,8 @@ class Loop:
         monkeypatch.setattr(time, "perf_counter_ns", world.clock.now)
         monkeypatch.setattr(os, "_exit", self._exit)
         self.events = tmp_path / "events.jsonl"
-        self.state = State(Faults(tmp_path / "faults.log"), str(tmp_path / "train.py"))
-        self.memory = Memory()
+        self.state = RuntimeState(Faults(tmp_path / "faults.log"), str(tmp_path / "train.py"))
+        self.memory = DeviceMemory()
         self.memory.attach(SimpleNamespace(cuda=world.module()))
         self.state.capturing = lambda: self.memory.capturing
         self.recorder = Recorder(
@@ -139,7 +139,7 @@ class Loop:
             settled=lambda *_: None,
             settle_root=lambda _: True,
         )
-        self.boundary = Boundary(self.state, self.recorder)
+        self.boundary = StepCounter(self.state, self.recorder)
         self.recorder.loader = self.boundary.loader = Batches()  # type: ignore[assignment]
         self.anchor = Anchor()
         self.stamps_ns: list[int] = []
@@ -160,7 +160,7 @@ class Loop:
         self.pass_boundary()
 
     def fetch(self, seconds: float) -> None:
-        """As the loader's seam does it."""
+        """As the loader's hook does it."""
         begin = self.world.clock.now()
         clock = self.state.device_clock
         if clock is not None:
@@ -172,7 +172,7 @@ class Loop:
         self.state.batches += 1
 
     def evaluate(self, seconds: float, *, read: bool = True) -> None:
-        """As the root's seam does it: the signs lie where the host comes by."""
+        """As the root's hook does it: the signs lie where the host comes by."""
         self.state.evaluates(self.world.clock.now())
         self.world.launch(seconds)
         if read:
@@ -204,7 +204,7 @@ class Loop:
     def ran(self) -> Ran:
         """What was told."""
         self.boundary.release()
-        told = Told()
+        told = ProcessReports()
         for event in Reader(self.events, "n").read():
             told.take(event)
         return Ran(told, self.world, self.stamps_ns)

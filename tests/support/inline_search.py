@@ -13,10 +13,10 @@ from autotune.clock import SimulatedClock
 from autotune.driver import host_memory, tune, verification
 from autotune.inspection import host
 from autotune.launch.fake import FakeRunner, World
-from autotune.launch.runner import Ended
+from autotune.launch.runner import TrialResult
 from autotune.model.trial import Assignment, Failure, FailureKind
 
-Change = Callable[[Ended, Assignment], Ended]
+Change = Callable[[TrialResult, Assignment], TrialResult]
 
 CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16")
 """Of the machine that all of these searches believe to be on."""
@@ -55,7 +55,7 @@ class NoWall:
         pass
 
 
-def as_it_is(ended: Ended, assignment: Assignment) -> Ended:
+def as_it_is(ended: TrialResult, assignment: Assignment) -> TrialResult:
     return ended
 
 
@@ -89,13 +89,13 @@ def inline(
         def __init__(self, **more: object) -> None:
             super().__init__(world, clock)
 
-        def run(self, assignment: Any) -> Iterator[Ended]:
+        def run(self, assignment: Any) -> Iterator[TrialResult]:
             ran.append(assignment)
             self.asked = False
             before(len(ran))
             if self.asked:
                 failure = Failure(kind=FailureKind.KILLED_USER, message="ended by request")
-                yield Ended(trial=assignment.trial, outcome=failure, seconds=1.0)
+                yield TrialResult(trial=assignment.trial, outcome=failure, seconds=1.0)
                 return
             for ended in super().run(assignment):
                 yield change(ended, assignment)
@@ -120,7 +120,7 @@ def inline(
 def with_modules(files: dict[str, str], change: Change = as_it_is) -> Change:
     """Runs whose process has imported these files."""
 
-    def changed(ended: Ended, assignment: Assignment) -> Ended:
+    def changed(ended: TrialResult, assignment: Assignment) -> TrialResult:
         ended = change(ended, assignment)
         return ended if ended.facts is None else replace(ended, facts=replace(ended.facts, modules=files))
 

@@ -17,7 +17,7 @@ from parallel_script import PARSER, tell_all, train
 from autotune.trial.hooks.distributed.settings import Distributed
 from autotune.trial.runtime.faults import Faults
 from autotune.trial.runtime.imports import AfterImport
-from autotune.trial.runtime.state import State
+from autotune.trial.runtime.state import RuntimeState
 from autotune.trial.runtime.undo import Undo
 
 FAULTS = Path(f"faults.{os.environ['RANK']}.log")
@@ -25,7 +25,7 @@ FAULTS = Path(f"faults.{os.environ['RANK']}.log")
 
 def under(argv, settings, *, silent=False):
     faults, undo = Faults(FAULTS), Undo()
-    state = State(faults, __file__)
+    state = RuntimeState(faults, __file__)
     state.ranks = dist.get_world_size()
     distributed = Distributed(state, undo, AfterImport(), watches=not settings)
     distributed.parallel.is_silent = silent

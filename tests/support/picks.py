@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autotune.export.formats.content import Tuned
+from autotune.export.formats.content import TunedValues
 from autotune.knobs.common import LOADER
 from autotune.knobs.registry import builtin
 from autotune.model.change import Change, Constant, Env, Flag, Keyword, Patch, Spelling
@@ -73,9 +73,11 @@ def patch(knob: str, value: Value) -> Change:
     return change(knob, value, Patch())
 
 
-def tuned(*changes: Change, on_device: bool = False, **knobs: Value) -> Tuned:
+def tuned(*changes: Change, on_device: bool = False, **knobs: Value) -> TunedValues:
     """A pick of these changes over these values of the script."""
-    return Tuned(changes=changes, knobs={**knobs, **{c.knob: c.value for c in changes}}, on_device=on_device)
+    return TunedValues(
+        changes=changes, knobs={**knobs, **{c.knob: c.value for c in changes}}, on_device=on_device
+    )
 
 
 def _written(way: Spelling) -> Spelling:

@@ -241,7 +241,7 @@ def tell(study: Study, proposal: Proposal, outcome: Outcome, seconds: float) -> 
         reason=proposal.reason,
         seed=proposal.seed,
         group=proposal.group,
-        state=TrialState.TOLD,
+        state=TrialState.FINISHED,
         outcome=outcome,
         seconds=seconds,
         finished_s=study.elapsed_s + seconds,

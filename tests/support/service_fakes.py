@@ -1,6 +1,6 @@
 """Jobs that run nothing, and requests for them."""
 
-from autotune.service.jobs import Job, Jobs, JobState, Seen
+from autotune.service.jobs import Job, Jobs, JobState, JobStatus
 from autotune.service.store import Submission
 
 
@@ -22,7 +22,7 @@ class FakeJobs(Jobs):
 
     def __init__(self):
         self.started: list[Job] = []
-        self.states: dict[str, Seen] = {}
+        self.states: dict[str, JobStatus] = {}
         self.stops: list[str] = []
         self.failing: Exception | None = None
 
@@ -31,12 +31,12 @@ class FakeJobs(Jobs):
             raise self.failing
         if job.id not in self.states:
             self.started.append(job)
-            self.states[job.id] = Seen(state=JobState.RUNNING)
+            self.states[job.id] = JobStatus(state=JobState.RUNNING)
 
     def seen(self, job_id):
         if self.failing:
             raise self.failing
-        return self.states.get(job_id, Seen(state=JobState.UNKNOWN))
+        return self.states.get(job_id, JobStatus(state=JobState.UNKNOWN))
 
     def stop(self, job_id):
         self.stops.append(job_id)
@@ -45,10 +45,10 @@ class FakeJobs(Jobs):
         return b"trial 0\ntrial 1\n"[offset : offset + limit]
 
     def end(self, search_id, code, *, epoch=1):
-        self.states[f"autotune-{search_id}-{epoch}"] = Seen(state=JobState.ENDED, exit_code=code)
+        self.states[f"autotune-{search_id}-{epoch}"] = JobStatus(state=JobState.ENDED, exit_code=code)
 
     def lose(self, search_id, *, epoch=1):
-        self.states[f"autotune-{search_id}-{epoch}"] = Seen(state=JobState.LOST)
+        self.states[f"autotune-{search_id}-{epoch}"] = JobStatus(state=JobState.LOST)
 
 
 def submission(key="key-00001", **changes):

@@ -30,7 +30,8 @@ def ratio(value: float, n: int = 6) -> Estimate:
 
 def told(number: int, config: Config, outcome, stage: Stage = Stage.REFINE) -> Trial:
     return Trial(
-        number=number, config=config, stage=stage, fidelity=FIDELITY, state=TrialState.TOLD, outcome=outcome,
+        number=number, config=config, stage=stage, fidelity=FIDELITY, state=TrialState.FINISHED,
+        outcome=outcome,
         seconds=10.0, finished_s=10.0 * number,
     )  # fmt: skip
 

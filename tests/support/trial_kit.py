@@ -20,7 +20,7 @@ from autotune.model.change import Change
 from autotune.model.config import Config
 from autotune.model.distributed_launch import launch_variables, several
 from autotune.model.trial import Fidelity, Segment
-from autotune.protocol.events import Broke, Closed, Done, Event, Seen, StepRow, Steps
+from autotune.protocol.events import Broke, Closed, Done, Event, ReadBack, StepRow, Steps
 from autotune.protocol.lines import Reader
 from autotune.protocol.plan import PLAN_VARIABLE, Plan
 
@@ -57,7 +57,7 @@ class Ran:
 
     @property
     def facts(self) -> Any:
-        seen = self.one(Seen)
+        seen = self.one(ReadBack)
         return None if seen is None else seen.facts
 
     def reading(self, knob: str) -> Any:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from autotune.errors import AutotuneError
-from autotune.inspection.command import read_command
+from autotune.inspection.command_line import read_command
 from autotune.inspection.host import host_facts
 from autotune.inspection.script import script_facts
 from autotune.knobs.batch.batch_size import said_batch
@@ -38,13 +38,13 @@ from autotune.model.distributed_launch import launch_variables, several
 from autotune.model.facts import Facts, RunFacts, ScriptFacts
 from autotune.model.study import Budget, SpaceRequest, Study, StudySpec
 from autotune.model.trial import Assignment, Failure, Fidelity, Segment, Stage, Trial
-from autotune.protocol.events import Broke, Done, Seen, Steps
+from autotune.protocol.events import Broke, Done, ReadBack, Steps
 from autotune.protocol.lines import Reader
 from autotune.protocol.plan import PLAN_VARIABLE, Plan
 from autotune.space.build_space import build_space
 from autotune.space.choose_delivery import Dead, choose
-from autotune.space.command import build_launch
-from autotune.space.environment import user_environment
+from autotune.space.launch_command import build_launch
+from autotune.space.training_environment import user_environment
 
 if TYPE_CHECKING:
     from autotune.model.config import Value
@@ -271,7 +271,7 @@ class World:
         self.bare = self._bare()
         events = self._baseline(command)
         self.told = _told(events)
-        seen = [e.facts for e in events if isinstance(e, Seen)]
+        seen = [e.facts for e in events if isinstance(e, ReadBack)]
         run = seen[-1] if seen else RunFacts()
         self.facts = Facts(host=host_facts(), script=self._script_facts(command), run=run)
         broke = next((e for e in events if isinstance(e, Broke)), None)
@@ -410,7 +410,7 @@ class World:
         environ = {c.spelling.name: c.delivered for c in changes if isinstance(c.spelling, Env)}
         self._observed(("trial",), {PLAN_VARIABLE: str(plan), **environ}, name)
         events = Reader(self.folder / "runs" / name / "events.jsonl", name).read()
-        seen = [e.facts for e in events if isinstance(e, Seen)]
+        seen = [e.facts for e in events if isinstance(e, ReadBack)]
         study = Study(spec=_SPEC, facts=self.facts)
         trial = Trial(number=1, config=config, stage=Stage.REFINE, fidelity=_LONG, changes=tuple(changes))
         failure = unlike_step(study, trial, seen[-1] if seen else None)
@@ -508,7 +508,7 @@ class World:
         assert facts is not None
         at = None
         brought = {name for name in self._asked(knob) or () if name in SAME_RESULT}
-        if any(builtin()[name].redeals(facts) for name in {knob, *brought}):
+        if any(builtin()[name].changes_rng_streams(facts) for name in {knob, *brought}):
             if facts.run and facts.run.loader and facts.run.loader.eager_order and "num_workers" in brought:
                 return []  # the first batch is another one already
             # Another order is what the knob claims; it says nothing of the first pass, whose order is drawn.

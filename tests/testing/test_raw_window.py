@@ -7,26 +7,26 @@ from typing import Any
 
 import pytest
 
-from autotune.launch.result.host_samples import DeviceSample, Outside
+from autotune.launch.result.host_samples import DeviceReading, HostSamples
 from autotune.launch.result.measure import measure
-from autotune.launch.result.process_reports import Told
+from autotune.launch.result.process_reports import ProcessReports
 from autotune.model.facts import LoaderFacts, RunFacts
 from autotune.model.measurement import Measurement
-from autotune.protocol.events import Closed, Seen, StepRow, Steps
+from autotune.protocol.events import Closed, ReadBack, StepRow, Steps
 from autotune.statistics.intervals import window_estimate
 from autotune.testing.raw_window import raw_window
 
 S = 1_000_000_000
 
 
-def told(steps: list[dict[str, Any]], workers: int = 2) -> Told:
+def told(steps: list[dict[str, Any]], workers: int = 2) -> ProcessReports:
     """A run whose first step ended at 10 s; steps are given by their period and what else they hold."""
     at, rows = 10 * S, [StepRow(t_ns=10 * S, wait_ns=0, samples=8)]
     for step in steps:
         more = dict(step)
         at += int(more.pop("period_s") * S)
         rows.append(StepRow(**{"t_ns": at, "wait_ns": S // 100, "samples": 8, **more}))
-    found = Told()
+    found = ProcessReports()
     found.take(Steps(rows=tuple(rows)))
     loader = LoaderFacts(
         site="t.py:1",
@@ -36,11 +36,11 @@ def told(steps: list[dict[str, Any]], workers: int = 2) -> Told:
         pin_memory=False,
         persistent_workers=False,
     )
-    found.take(Seen(facts=RunFacts(samples_source="loader", loader=loader)))
+    found.take(ReadBack(facts=RunFacts(samples_source="loader", loader=loader)))
     return found
 
 
-def closed(run: Told, **more: Any) -> Closed:
+def closed(run: ProcessReports, **more: Any) -> Closed:
     base: dict[str, Any] = {"ended": "limit", "steady": "steady", "first_step_ns": 10 * S, "compile_s": 0.0}
     return Closed(trial=0, begin_ns=10 * S, end_ns=run.rows[-1].t_ns, **{**base, **more})
 
@@ -58,9 +58,9 @@ MIXED = [
 @pytest.mark.parametrize("steps", [PLAIN, MIXED])
 def test_blocks_give_the_throughput_that_was_measured(steps: list[dict[str, Any]]) -> None:
     run = told(steps)
-    measured = measure(closed(run), run, Outside(start_ns=0))
+    measured = measure(closed(run), run, HostSamples(start_ns=0))
     assert isinstance(measured, Measurement)
-    blocks, produced = raw_window(closed(run), run, Outside(start_ns=0))
+    blocks, produced = raw_window(closed(run), run, HostSamples(start_ns=0))
     found = window_estimate(blocks.plain(), unit="samples/s")
     assert found.value * produced == pytest.approx(measured.throughput.value)
     assert sum(blocks.num_steps) == measured.steps == len(steps)
@@ -69,7 +69,7 @@ def test_blocks_give_the_throughput_that_was_measured(steps: list[dict[str, Any]
 
 def test_nothing_is_removed_and_what_spoils_a_block_is_said() -> None:
     run = told(MIXED)
-    blocks, _ = raw_window(closed(run), run, Outside(start_ns=0))
+    blocks, _ = raw_window(closed(run), run, HostSamples(start_ns=0))
     (compiled,) = [i for i, words in enumerate(blocks.flags) if "compile" in words]
     assert blocks.flags[compiled].split() == ["compile", "aside"]
     assert (blocks.num_steps[compiled], blocks.elapsed_s[compiled]) == (1, pytest.approx(6.0))
@@ -82,28 +82,28 @@ def test_nothing_is_removed_and_what_spoils_a_block_is_said() -> None:
 
 def test_a_queue_that_was_draining_is_told_beside() -> None:
     run = told(PLAIN)
-    _, produced = raw_window(closed(run, ready_begin=12, ready_end=2), run, Outside(start_ns=0))
+    _, produced = raw_window(closed(run, ready_begin=12, ready_end=2), run, HostSamples(start_ns=0))
     assert produced == pytest.approx(20 / 30)
 
 
 def test_run_delay_is_unknown_where_the_kernel_is_silent() -> None:
     silent, talking = told(PLAIN), told([{"period_s": 0.1, "queue_ns": S // 50}] * 30)
-    assert set(raw_window(closed(silent), silent, Outside(start_ns=0))[0].run_delay_s) == {None}
-    told_s = raw_window(closed(talking), talking, Outside(start_ns=0))[0].run_delay_s
+    assert set(raw_window(closed(silent), silent, HostSamples(start_ns=0))[0].run_delay_s) == {None}
+    told_s = raw_window(closed(talking), talking, HostSamples(start_ns=0))[0].run_delay_s
     assert sum(s or 0.0 for s in told_s) == pytest.approx(0.6)
 
 
 def test_a_neighbour_on_the_device_spoils_its_block_alone() -> None:
     run = told(PLAIN)
-    seen = [DeviceSample(t_ns=int((10.05 + 0.25 * i) * S), foreign=i == 4) for i in range(12)]
-    blocks, _ = raw_window(closed(run), run, Outside(start_ns=0, devices=seen))
+    seen = [DeviceReading(t_ns=int((10.05 + 0.25 * i) * S), foreign=i == 4) for i in range(12)]
+    blocks, _ = raw_window(closed(run), run, HostSamples(start_ns=0, devices=seen))
     assert [words for words in blocks.flags if words] == ["foreign_gpu"]
     assert blocks.clean().count(False) == 1
 
 
 def test_a_window_without_a_step_has_no_blocks() -> None:
     run = told([])
-    blocks, produced = raw_window(closed(run), run, Outside(start_ns=0))
+    blocks, produced = raw_window(closed(run), run, HostSamples(start_ns=0))
     assert (len(blocks), produced) == (0, 1.0)
 
 

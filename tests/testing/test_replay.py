@@ -44,7 +44,7 @@ def test_a_search_ends_with_what_the_table_has_as_fastest() -> None:
 def test_every_sampler_takes_a_search_to_its_end(sampler: str) -> None:
     stages = {stage for _, stage, *_ in course(sampler)}
     assert {Stage.BASELINE, Stage.REFINE, Stage.CONFIRM} <= stages
-    assert Stage.START not in stages
+    assert Stage.INITIAL not in stages
 
 
 def test_a_seed_reproduces_a_search() -> None:
@@ -53,7 +53,7 @@ def test_a_seed_reproduces_a_search() -> None:
 
 def test_workers_run_at_once_and_everything_is_told() -> None:
     ended = replay(TABLE, budget_s=120, sampler="brute", workers=4)
-    assert all(trial.state is TrialState.TOLD for trial in ended.study.trials)
+    assert all(trial.state is TrialState.FINISHED for trial in ended.study.trials)
     screened = [t for t in ended.study.trials if t.stage is Stage.REFINE]
     spent_s = max(t.finished_s for t in screened) - min(t.finished_s - t.seconds for t in screened)
     assert sum(t.seconds for t in screened) > 2 * spent_s

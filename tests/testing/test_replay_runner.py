@@ -15,7 +15,7 @@ from autotune.launch.fork_pool import MOST_SERVERS
 from autotune.model.change import Change, Patch
 from autotune.model.config import Config
 from autotune.model.measurement import Measurement
-from autotune.model.trial import Assignment, Failure, FailureKind, Fidelity, Launch, Segment, Start
+from autotune.model.trial import Assignment, Failure, FailureKind, Fidelity, Launch, Segment, StartMode
 from autotune.testing.replay_runner import NotRecorded, ReplayRunner
 from autotune.testing.runners import RunnerContract
 
@@ -176,7 +176,7 @@ def test_what_was_not_recorded_is_no_failure_but_an_error() -> None:
 
 
 def forked(assignment: Assignment, **variables: str) -> Assignment:
-    return replace(assignment, start=Start.FORK, launch=replace(assignment.launch, env=variables))
+    return replace(assignment, start=StartMode.FORK, launch=replace(assignment.launch, env=variables))
 
 
 def test_a_fork_saves_its_share_of_the_start_once_its_server_is_there() -> None:
@@ -191,8 +191,8 @@ def test_a_fork_saves_its_share_of_the_start_once_its_server_is_there() -> None:
     plain = run(again)
     assert plain.seconds - served.seconds == pytest.approx(0.75 * start_s)
     assert served.outcome.throughput == plain.outcome.throughput
-    assert {waited.start, served.start} == {Start.FORK}
-    assert fresh.start is Start.COLD
+    assert {waited.start, served.start} == {StartMode.FORK}
+    assert fresh.start is StartMode.COLD
 
 
 def test_every_environment_waits_for_a_server_of_its_own_and_only_the_last_few_are_kept() -> None:

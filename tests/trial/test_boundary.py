@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from autotune.trial.measure.step_counter import Boundary
+from autotune.trial.measure.step_counter import StepCounter
 from autotune.trial.runtime.child_processes import Children
 from autotune.trial.runtime.faults import Faults
-from autotune.trial.runtime.state import State
+from autotune.trial.runtime.state import RuntimeState
 from autotune.trial.runtime.undo import Undo
 
 
@@ -43,13 +43,13 @@ class Some:
 
 @pytest.fixture
 def seen() -> Any:
-    state, told = State(Faults(None), "train.py"), Told()
-    boundary = Boundary(state, told)  # type: ignore[arg-type]
+    state, told = RuntimeState(Faults(None), "train.py"), Told()
+    boundary = StepCounter(state, told)  # type: ignore[arg-type]
     yield state, boundary, told
     boundary.release()
 
 
-def train(state: State, samples: int) -> None:
+def train(state: RuntimeState, samples: int) -> None:
     state.backwards += 1
     state.input_samples += samples
 
@@ -139,7 +139,7 @@ def test_a_step_that_is_told_of_inside_of_another_waits_for_nobody(seen: Any) ->
 
 def test_processes_that_the_script_starts_explain_that_no_step_is_seen() -> None:
     undo = Undo()
-    children = Children(State(Faults(None), "train.py"), undo)
+    children = Children(RuntimeState(Faults(None), "train.py"), undo)
     children.watch()
     try:
         assert children.train() == ""

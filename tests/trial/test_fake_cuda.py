@@ -10,9 +10,9 @@ import pytest
 from fake_cuda import World
 from trial_kit import PRELUDE, SHORT
 
-from autotune.launch.result.host_samples import Outside
+from autotune.launch.result.host_samples import HostSamples
 from autotune.launch.result.measure import measure
-from autotune.launch.result.process_reports import Told
+from autotune.launch.result.process_reports import ProcessReports
 from autotune.model.measurement import Measurement
 
 if TYPE_CHECKING:
@@ -102,10 +102,10 @@ while True:
 
 
 def measured(ran: Any) -> Measurement:
-    told = Told()
+    told = ProcessReports()
     for event in ran.events:
         told.take(event)
-    found = measure(ran.closed, told, Outside(start_ns=0))
+    found = measure(ran.closed, told, HostSamples(start_ns=0))
     assert isinstance(found, Measurement), found
     return found
 

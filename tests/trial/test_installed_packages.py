@@ -11,7 +11,7 @@ from trial_kit import PRELUDE
 
 from autotune.model.change import Change, Keyword
 from autotune.trial.runtime.faults import Faults
-from autotune.trial.runtime.state import State
+from autotune.trial.runtime.state import RuntimeState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,7 +96,7 @@ def test_the_package_that_is_run_is_the_users_own(run: Callable[..., Any], tmp_p
     ],
 )
 def test_files_of_other_packages_are_not(script: str, own: str, foreign: str) -> None:
-    state = State(Faults(None), script)
+    state = RuntimeState(Faults(None), script)
     assert state.is_users(own)
     assert not state.is_users(foreign)
 
@@ -104,10 +104,10 @@ def test_files_of_other_packages_are_not(script: str, own: str, foreign: str) ->
 def test_an_autocast_of_the_package_that_is_run_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     from autotune.trial.hooks.model import trained_modules
 
-    state = State(Faults(None), "/v/site-packages/shop/train.py")
+    state = RuntimeState(Faults(None), "/v/site-packages/shop/train.py")
     for file, is_own in (("/v/site-packages/shop/amp.py", True), ("/v/site-packages/other/amp.py", False)):
         frame = SimpleNamespace(
             f_code=SimpleNamespace(co_filename=file), f_globals={"__name__": "some.amp"}, f_back=None
         )
         monkeypatch.setattr(trained_modules, "caller", lambda _, found=frame: found)
-        assert trained_modules.Root._by_user(SimpleNamespace(_state=state)) is is_own  # type: ignore[arg-type]
+        assert trained_modules.TrainedModules._by_user(SimpleNamespace(_state=state)) is is_own  # type: ignore[arg-type]

@@ -23,15 +23,15 @@ from autotune.model.study import SpaceRequest
 from autotune.model.trial import Assignment, Failure, FailureKind, Fidelity, Segment
 from autotune.space.build_space import build_space
 from autotune.space.choose_delivery import choose
-from autotune.space.command import build_launch
-from autotune.space.environment import user_environment
+from autotune.space.launch_command import build_launch
+from autotune.space.training_environment import user_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trial_kit import Ran
 
-    from autotune.launch.runner import Ended
+    from autotune.launch.runner import TrialResult
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
@@ -52,7 +52,7 @@ class Place:
         self.count = 0
         self.facts: Facts | None = None
 
-    def run(self, changes: Any = (), args: tuple[str, ...] = ()) -> Ended:
+    def run(self, changes: Any = (), args: tuple[str, ...] = ()) -> TrialResult:
         self.count += 1
         launch = build_launch(
             script=str(self.script),

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.launch.result.process_reports import Told
+from autotune.launch.result.process_reports import ProcessReports
 from autotune.protocol.events import Steps
 from autotune.protocol.lines import Reader
 from autotune.trial.hooks.data.loader import Loader
 from autotune.trial.measure.recorder import Recorder
-from autotune.trial.records.loader_stats import Record
+from autotune.trial.records.loader_stats import LoaderStats
 from autotune.trial.runtime.channel import Channel, Row
 from autotune.trial.runtime.faults import Faults
-from autotune.trial.runtime.memory import Memory
-from autotune.trial.runtime.state import EVALUATION, State
+from autotune.trial.runtime.memory import DeviceMemory
+from autotune.trial.runtime.state import EVALUATION, RuntimeState
 from autotune.trial.runtime.undo import Undo
 
 if TYPE_CHECKING:
@@ -42,13 +42,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> State:
-    return State(Faults(tmp_path / "faults.log"), str(tmp_path / "train.py"))
+def state(tmp_path: Path) -> RuntimeState:
+    return RuntimeState(Faults(tmp_path / "faults.log"), str(tmp_path / "train.py"))
 
 
 def test_what_follows_a_step_at_once_is_told_all_the_same(tmp_path: Path, clock: Clock) -> None:
     """A checkpoint right after a step may take minutes, in which nothing else is heard."""
-    channel, reader, told = Channel(tmp_path / "e", "n"), Reader(tmp_path / "e", "n"), Told()
+    channel, reader, told = Channel(tmp_path / "e", "n"), Reader(tmp_path / "e", "n"), ProcessReports()
     for epoch in range(3):
         for _ in range(4):
             clock.now += S // 10
@@ -69,7 +69,7 @@ def test_signs_of_life_alone_come_once_a_second(tmp_path: Path, clock: Clock) ->
     assert events == [Steps(rows=())] * 5
 
 
-def test_a_full_disk_does_not_reach_the_script(state: State) -> None:
+def test_a_full_disk_does_not_reach_the_script(state: RuntimeState) -> None:
     def full() -> None:
         raise OSError(28, "No space left on device")
 
@@ -90,7 +90,7 @@ class Events:
         return lambda: self.said.append(name)
 
 
-def test_an_evaluation_begins_where_its_loader_was_first_asked(state: State) -> None:
+def test_an_evaluation_begins_where_its_loader_was_first_asked(state: RuntimeState) -> None:
     state.device_clock = events = Events()  # type: ignore[assignment]
     for asked in (100, 150, 160):
         state.may_evaluate(asked)
@@ -101,7 +101,7 @@ def test_an_evaluation_begins_where_its_loader_was_first_asked(state: State) -> 
     assert events.said == ["aside_begins", "aside_ends"]
 
 
-def test_a_loader_that_trains_for_the_first_time_is_no_evaluation(state: State) -> None:
+def test_a_loader_that_trains_for_the_first_time_is_no_evaluation(state: RuntimeState) -> None:
     state.device_clock = events = Events()  # type: ignore[assignment]
     state.may_evaluate(100)
     assert state.evaluating
@@ -141,18 +141,18 @@ def iterator(*, ready: int, left: bool = True, alive: bool = True) -> Any:
     ids=["in the middle", "nothing left to fetch", "a share is read"],
 )
 def test_a_queue_that_runs_empty_at_the_end_of_an_epoch_tells_nothing(
-    state: State, made: Any, ready: int | None
+    state: RuntimeState, made: Any, ready: int | None
 ) -> None:
     loader = Loader(state, Undo())
     one, dataset = iterator(ready=6, **made), Thing()
-    loader.train = Record(dataset, [])
+    loader.train = LoaderStats(dataset, [])
     loader.train.iterator = weakref.ref(one)
     assert loader.ready() == ready
 
 
-def test_workers_that_have_read_their_share_were_there(state: State) -> None:
+def test_workers_that_have_read_their_share_were_there(state: RuntimeState) -> None:
     loader, dataset = Loader(state, Undo()), Thing()
-    record = Record(dataset, [])
+    record = LoaderStats(dataset, [])
     one = iterator(ready=0)
     one._workers = workers = [SimpleNamespace(is_alive=lambda: True) for _ in range(3)]
     record.iterator = weakref.ref(one)
@@ -162,12 +162,12 @@ def test_workers_that_have_read_their_share_were_there(state: State) -> None:
     assert loader.observed("num_workers") == 3
 
 
-def test_a_window_that_is_over_keeps_its_begin(state: State) -> None:
+def test_a_window_that_is_over_keeps_its_begin(state: RuntimeState) -> None:
     recorder: Any = Recorder(
         state,
         None,
         None,
-        Memory(),
+        DeviceMemory(),
         readings=lambda: (),
         facts=lambda: None,  # type: ignore[arg-type, return-value]
         settled=lambda _readings, _final: None,

@@ -29,7 +29,7 @@ from autotune.trial.hooks.libraries.frameworks import (
 from autotune.trial.hooks.step.optimizer import Optimizer
 from autotune.trial.runtime.faults import Faults
 from autotune.trial.runtime.imports import AfterImport
-from autotune.trial.runtime.state import State
+from autotune.trial.runtime.state import RuntimeState
 from autotune.trial.runtime.undo import Undo
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class Bench:
     """What a trial has of frameworks, in this process, with stand-ins for the packages."""
 
     def __init__(self) -> None:
-        self.state = State(Faults(None), __file__)
+        self.state = RuntimeState(Faults(None), __file__)
         self.undo, self.hooks = Undo(), AfterImport()
         self.readings = Readings((), builtin(), self.state)
         self.frameworks = Frameworks(self.state, self.undo)

@@ -12,13 +12,13 @@ from trial_kit import PRELUDE
 
 from autotune.model.change import Change, Patch
 from autotune.trial.hooks.model.compiling import Compile
-from autotune.trial.hooks.step.accumulation import Accumulation
-from autotune.trial.hooks.step.fused_optimizer import Kernel
+from autotune.trial.hooks.step.accumulation import MicroBatches
+from autotune.trial.hooks.step.fused_optimizer import OptimizerKernel
 from autotune.trial.hooks.step.optimizer import Optimizer
-from autotune.trial.measure.step_counter import Boundary
-from autotune.trial.records.loader_stats import Part
+from autotune.trial.measure.step_counter import StepCounter
+from autotune.trial.records.loader_stats import BatchPart
 from autotune.trial.runtime.faults import Faults
-from autotune.trial.runtime.state import State
+from autotune.trial.runtime.state import RuntimeState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,8 +28,8 @@ def patch(knob: str, value: Any) -> Change:
     return Change(knob=knob, value=value, spelling=Patch())
 
 
-def made() -> State:
-    return State(Faults(None), __file__)
+def made() -> RuntimeState:
+    return RuntimeState(Faults(None), __file__)
 
 
 def _nothing(*_: object) -> None:
@@ -41,7 +41,7 @@ class Stepping:
 
 
 def test_accumulation_is_read_from_most_of_the_last_steps() -> None:
-    accumulation = Accumulation(made())
+    accumulation = MicroBatches(made())
     assert accumulation.observed() is None
     for backwards in (4, 4, 4, 1):
         accumulation.note(backwards)
@@ -51,7 +51,7 @@ def test_accumulation_is_read_from_most_of_the_last_steps() -> None:
     assert accumulation.observed() == 2
 
 
-FULL = Part(samples=8, full=8, left=5, drop_last=False)
+FULL = BatchPart(samples=8, full=8, left=5, drop_last=False)
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,10 @@ FULL = Part(samples=8, full=8, left=5, drop_last=False)
         [FULL, FULL._replace(samples=7), FULL, FULL._replace(left=0, drop_last=True)],
     ],
 )
-def test_the_parts_of_a_step_weigh_one_together_whatever_is_known_of_them(parts: list[Part | None]) -> None:
-    accumulation = Accumulation(made())
+def test_the_parts_of_a_step_weigh_one_together_whatever_is_known_of_them(
+    parts: list[BatchPart | None],
+) -> None:
+    accumulation = MicroBatches(made())
     accumulation.set(4)
     whole = 0.0
     for number, part in enumerate(parts, 1):
@@ -79,7 +81,7 @@ def test_the_parts_of_a_step_weigh_one_together_whatever_is_known_of_them(parts:
 
 
 def test_a_rest_that_the_loader_drops_makes_no_step_and_leaves_nothing() -> None:
-    accumulation = Accumulation(made())
+    accumulation = MicroBatches(made())
     accumulation.set(4)
     accumulation.weigh(FULL._replace(left=0, drop_last=True))
     assert not accumulation.take_part()
@@ -91,7 +93,7 @@ def test_a_rest_that_the_loader_drops_makes_no_step_and_leaves_nothing() -> None
 def test_giving_accumulation_up_is_told_once() -> None:
     state, told = made(), list[tuple[str, str]]()
     state.lost = lambda knob, reason: told.append((knob, reason))
-    accumulation = Accumulation(state)
+    accumulation = MicroBatches(state)
     accumulation.set(4)
     accumulation.give_up("A reason.")
     accumulation.give_up("Another one.")
@@ -139,7 +141,7 @@ def test_an_optimizer_that_merely_has_the_same_weights_is_not_the_one_that_anoth
 
     weights = [torch.nn.Parameter(torch.zeros(2))]
     anything: Any = None
-    kernel: Any = Kernel(made(), anything, anything)
+    kernel: Any = OptimizerKernel(made(), anything, anything)
     kernel._torch = torch
     other = torch.optim.AdamW(weights)
     assert kernel.of(Lion(weights)) is None
@@ -167,7 +169,7 @@ def test_the_anchor_moves_only_for_one_optimizer_that_outsteps_it_by_far() -> No
     recorder: Any = SimpleNamespace(
         restart=lambda **_: restarts.append(1), step=_nothing, measures=False, broke=None
     )
-    boundary = Boundary(made(), recorder)
+    boundary = StepCounter(made(), recorder)
     try:
         kept = [Stepping() for _ in range(4)]
         boundary.passed(kept[0])

@@ -14,7 +14,7 @@ from autotune.inspection.host import host_facts
 from autotune.knobs.registry import builtin
 from autotune.model.change import Change, Env, Keyword, Patch
 from autotune.model.environment_variables import with_setting
-from autotune.space.command import build_launch
+from autotune.space.launch_command import build_launch
 from autotune.testing.knobs import facts
 
 if TYPE_CHECKING:

@@ -199,17 +199,17 @@ for epoch in range(1000):
 
 
 def test_evaluation_is_told_as_a_sign_of_life_and_does_not_use_up_the_window(run: Callable[..., Any]) -> None:
-    from autotune.launch.result.host_samples import Outside
+    from autotune.launch.result.host_samples import HostSamples
     from autotune.launch.result.measure import measure
-    from autotune.launch.result.process_reports import Told
+    from autotune.launch.result.process_reports import ProcessReports
 
     ran = run(SLOW_EVALUATION, fidelity=SHORT)
     empty = [e for e in ran.events if isinstance(e, Steps) and not e.rows]
     assert len(empty) >= 1
-    told = Told()
+    told = ProcessReports()
     for event in ran.events:
         told.take(event)
-    found = measure(ran.closed, told, Outside(start_ns=0))
+    found = measure(ran.closed, told, HostSamples(start_ns=0))
     # 4 samples in little more than 5 ms; with the evaluation in it, at most 4 * 10 in 150 ms.
     assert found.throughput.value > 350
 

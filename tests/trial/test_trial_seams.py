@@ -1,4 +1,4 @@
-"""The seams one by one: reversible, cheap, harmless when they break."""
+"""The hooks one by one: reversible, cheap, harmless when they break."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from autotune.cli.best_file import BestFile
     from autotune.export.best_config import BestConfig, PickPart
-    from autotune.inspection.command import Command
+    from autotune.inspection.command_line import Command
     from autotune.model.change import Change
     from autotune.model.config import Value
     from autotune.model.facts import HostFacts
@@ -90,7 +90,7 @@ def apply(
     if diff:
         sys.stdout.write(diff_text(best, name, chosen))
         return 0
-    from autotune.inspection.command import verify
+    from autotune.inspection.command_line import verify
 
     run = _under_torchrun(given.command(command or [], python), typed=bool(command))
     for note in run.notes:
@@ -113,7 +113,7 @@ def _registered(command: Sequence[str], python: str) -> str:
     import hashlib
 
     from autotune.cli.remote import registered_file
-    from autotune.inspection.command import read_command, verify
+    from autotune.inspection.command_line import read_command, verify
     from autotune.service.progress import hardware_key
 
     if not command:
@@ -190,10 +190,10 @@ def plain_command(changes: Sequence[Change], run: Command) -> str:
     batch than the pick or the script.
     """
     from autotune.export.formats.command import command_line
-    from autotune.export.formats.content import Tuned, way_of, whole
+    from autotune.export.formats.content import TunedValues, way_of, whole
 
     start = [run.python, *run.options, *(("-m", run.module) if run.module else (run.script,))]
-    tuned = Tuned(changes=tuple(changes))
+    tuned = TunedValues(changes=tuple(changes))
     said = whole(lambda tuned: command_line(tuned, start, run.args, os.environ), tuned)
     inside = [change for change in changes if change.knob not in said.said]
     lines = [f"# {c.knob}={c.value}: {way_of(c)}, needs `autotune apply`" for c in inside]
@@ -288,8 +288,8 @@ def _torch_version(run: Command) -> str:
 
 
 def _launch(changes: Sequence[Change], run: Command) -> Launch:
-    from autotune.space.command import build_launch
-    from autotune.space.environment import user_environment
+    from autotune.space.launch_command import build_launch
+    from autotune.space.training_environment import user_environment
 
     return build_launch(
         script=run.script,

@@ -12,7 +12,7 @@ from autotune.cli.options import Json
 from autotune.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
-    from autotune.driver.cleanup.clean import Found
+    from autotune.driver.cleanup.clean import StoredItem
 
 WORDS = {
     "trials": "logs and files of its trials",
@@ -67,7 +67,7 @@ def clean(
     return 0
 
 
-def table(found: Found) -> str:
+def table(found: StoredItem) -> str:
     """A line per folder, the sum, and what is kept although it was meant."""
     rows = [
         (item.study or str(item.path), WORDS[item.kind], _bytes(item.size_bytes)) for item in found.leftovers
@@ -88,7 +88,7 @@ def _seconds(older_than: str) -> float | None:
     return duration_s(older_than)
 
 
-def _agreed(found: Found) -> bool:
+def _agreed(found: StoredItem) -> bool:
     if not sys.stdin.isatty():
         raise UsageError(
             "there is no terminal for the question", hint="add --yes, or list the files with --dry-run"
@@ -97,13 +97,13 @@ def _agreed(found: Found) -> bool:
     return typer.confirm(f"Remove {what}?", err=True)
 
 
-def _removed(found: Found) -> dict[str, str]:
+def _removed(found: StoredItem) -> dict[str, str]:
     from autotune.driver.cleanup.clean import remove
 
     return remove(found)
 
 
-def _tell(found: Found, left: dict[str, str], *, is_removed: bool) -> None:
+def _tell(found: StoredItem, left: dict[str, str], *, is_removed: bool) -> None:
     from autotune.cli.outcome import print_json
 
     rows: list[dict[str, Any]] = [

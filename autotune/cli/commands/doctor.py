@@ -272,7 +272,7 @@ def _isolation() -> Finding:
 
 
 def _energy() -> Finding:
-    from autotune.devices.energy import Meter, Rapl
+    from autotune.devices.energy_counters import Meter, Rapl
     from autotune.devices.find import find_devices
 
     rapl = Rapl()

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from autotune.cli.best_file import BestFile
     from autotune.export.best_config import PickPart
-    from autotune.export.formats.content import Exported, Tuned
-    from autotune.export.formats.source import Source
-    from autotune.inspection.command import Command
+    from autotune.export.formats.content import Exported, TunedValues
+    from autotune.export.formats.source import ScriptSource
+    from autotune.inspection.command_line import Command
 
 EXPORT_SCHEMA = "autotune.export/v1"
 
@@ -190,7 +190,7 @@ def _form(to: Format, form: str) -> str:
 
 
 def _exported(to: Format, form: str, chosen: PickPart, asked: _Asked) -> Exported:
-    from autotune.export.formats.content import Tuned, whole
+    from autotune.export.formats.content import TunedValues, whole
 
     run = asked.file.command(asked.words, asked.python) if to is Format.diff else None
     if run is not None and chosen.changes and not asked.force and not _is_same(run, asked):
@@ -199,11 +199,11 @@ def _exported(to: Format, form: str, chosen: PickPart, asked: _Asked) -> Exporte
             hint="search again, or use its current code: --force",
         )
     changes = asked.file.changes(chosen, run, allow=asked.allow)
-    tuned = Tuned(changes=changes, knobs=chosen.knobs, on_device=bool(asked.file.best.environment.gpu))
+    tuned = TunedValues(changes=changes, knobs=chosen.knobs, on_device=bool(asked.file.best.environment.gpu))
     return whole(_format(to, form, asked, run), tuned)
 
 
-def _format(to: Format, form: str, asked: _Asked, run: Command | None) -> Callable[[Tuned], Exported]:
+def _format(to: Format, form: str, asked: _Asked, run: Command | None) -> Callable[[TunedValues], Exported]:
     match to:
         case Format.argv:
             from autotune.export.formats.command import command_line
@@ -237,7 +237,7 @@ def _format(to: Format, form: str, asked: _Asked, run: Command | None) -> Callab
 
 def _started(asked: _Asked) -> tuple[list[str], list[str]]:
     """What starts the script, as it was typed, and the script's own arguments."""
-    from autotune.inspection.command import read_command
+    from autotune.inspection.command_line import read_command
 
     if not asked.words:
         return _searched(asked)
@@ -273,14 +273,14 @@ def _is_same(run: Command, asked: _Asked) -> bool:
         raise UsageError(f"cannot read the script {run.inspected}: {error.strerror}") from error
 
 
-def _diff(tuned: Tuned, run: Command, asked: _Asked) -> Exported:
+def _diff(tuned: TunedValues, run: Command, asked: _Asked) -> Exported:
     from autotune.export.formats.diff import script_diff
-    from autotune.export.formats.source import Source
+    from autotune.export.formats.source import ScriptSource
 
     path = Path(run.inspected)
     try:
         data = path.read_bytes()
-        script = Source(_name_in_diff(path, path.parent), data)
+        script = ScriptSource(_name_in_diff(path, path.parent), data)
     except OSError as error:
         raise UsageError(f"cannot read the script {path}: {error.strerror}") from error
     except (SyntaxError, ValueError) as error:
@@ -289,16 +289,16 @@ def _diff(tuned: Tuned, run: Command, asked: _Asked) -> Exported:
     return script_diff(tuned, script, _reader(path, script), run.args, trust_lines=is_same)
 
 
-def _reader(script_path: Path, script: Source) -> Callable[[str], Source | str]:
+def _reader(script_path: Path, script: ScriptSource) -> Callable[[str], ScriptSource | str]:
     """Reads files beside the script, by their names as trials note them."""
-    from autotune.export.formats.source import Source
+    from autotune.export.formats.source import ScriptSource
 
-    def read(name: str) -> Source | str:
+    def read(name: str) -> ScriptSource | str:
         path = script_path.parent / name
         if path == script_path:
             return script
         try:
-            return Source(_name_in_diff(path, script_path.parent), path.read_bytes())
+            return ScriptSource(_name_in_diff(path, script_path.parent), path.read_bytes())
         except OSError:
             return f"{name}, where it stands, cannot be read"
         except (SyntaxError, ValueError):

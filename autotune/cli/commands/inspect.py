@@ -11,9 +11,9 @@ from autotune.cli.options import Json, Python
 from autotune.errors import EXIT_YES, UsageError
 
 if TYPE_CHECKING:
-    from autotune.driver.inspect_run import Looked
-    from autotune.inspection.command import Command
-    from autotune.inspection.told import Asked
+    from autotune.driver.inspect_run import InspectRun
+    from autotune.inspection.command_line import Command
+    from autotune.inspection.sdk_calls import SdkValue
 
 INSPECT_SCHEMA = "autotune.inspect/v1"
 
@@ -60,7 +60,7 @@ def inspect(
             )
         from autotune.config_files.duration import duration_s
         from autotune.driver.inspect_run import look
-        from autotune.inspection.command import read_command
+        from autotune.inspection.command_line import read_command
 
         seconds = duration_s(limit)
         run = read_command(command, python=python)
@@ -83,11 +83,11 @@ def inspect(
     return EXIT_YES if found.problem is None else found.problem.exit_code
 
 
-def as_dict(run: Command, found: Looked, *, static: bool) -> dict[str, Any]:
+def as_dict(run: Command, found: InspectRun, *, static: bool) -> dict[str, Any]:
     """The answer as an object, schema ``autotune.inspect/v1``."""
     from autotune.answer.advice import advice_data
-    from autotune.inspection.advice import advise
-    from autotune.inspection.told import asked_values
+    from autotune.inspection.sdk_calls import asked_values
+    from autotune.inspection.source_advice import advise
     from autotune.report.text.inspect_text import knob_rows, script_data
 
     problem = found.problem
@@ -110,16 +110,16 @@ def as_dict(run: Command, found: Looked, *, static: bool) -> dict[str, Any]:
     }
 
 
-def _showed_nothing(found: Looked) -> bool:
+def _showed_nothing(found: InspectRun) -> bool:
     """The script was run and failed before anything was seen that a knob could be judged by."""
     return found.problem is not None and found.facts.run is None
 
 
-def screen(run: Command, found: Looked, *, static: bool) -> str:
+def screen(run: Command, found: InspectRun, *, static: bool) -> str:
     """The answer for people."""
     from autotune.answer.advice import advice_text
-    from autotune.inspection.advice import advise
-    from autotune.inspection.told import asked_values
+    from autotune.inspection.sdk_calls import asked_values
+    from autotune.inspection.source_advice import advise
     from autotune.report.text.inspect_text import knob_rows, said_line, script_text, table
 
     parts = [script_text(found.facts, run.title, run.args, found.measured)]
@@ -137,7 +137,7 @@ def screen(run: Command, found: Looked, *, static: bool) -> str:
     return "".join([*parts, *below])
 
 
-def _asked_text(value: Asked) -> str:
+def _asked_text(value: SdkValue) -> str:
     own = "" if value.default is None else f", {value.default} by itself"
     return (
         f"{value.name}: asked for at {value.place}{own}; searched where a space file declares it "
@@ -145,5 +145,5 @@ def _asked_text(value: Asked) -> str:
     )
 
 
-def _asked_data(value: Asked) -> dict[str, str | int | float | None]:
+def _asked_data(value: SdkValue) -> dict[str, str | int | float | None]:
     return {"name": value.name, "file": value.file, "line": value.line, "default": value.default}

@@ -13,7 +13,7 @@ from autotune.cli.options import Json
 
 if TYPE_CHECKING:
     from autotune.answer.answer import Answer
-    from autotune.cli.open_study import Opened
+    from autotune.cli.open_study import OpenStudy
     from autotune.model.study import Study
 
 _SHORTEST_ANSWER = 16
@@ -113,7 +113,7 @@ def _script(study: Study) -> str:
     return f"~{path[len(home) :]}" if path.startswith(f"{home}/") else path
 
 
-def _outcome(opened: Opened) -> str:
+def _outcome(opened: OpenStudy) -> str:
     """Return the answer in a few words, or why there is none."""
     from autotune.answer.answer import SearchOutcome
     from autotune.model.config import config_text

@@ -11,8 +11,8 @@ import typer
 from autotune.cli.complete import study_labels
 
 if TYPE_CHECKING:
-    from autotune.cli.open_study import Opened
-    from autotune.report.view.reselection import Repicked, Wishes
+    from autotune.cli.open_study import OpenStudy
+    from autotune.report.view.reselection import Repicked, SelectionCriteria
 
 _CHOICES = "choose throughput, memory, energy or cost"
 
@@ -89,11 +89,11 @@ def report(
     return 0
 
 
-def _wishes(opened: Opened, objective: str, max_memory: str) -> Wishes:
+def _wishes(opened: OpenStudy, objective: str, max_memory: str) -> SelectionCriteria:
     from autotune.config_files.memory import memory_bytes
     from autotune.errors import UsageError, did_you_mean
     from autotune.model.objective import OBJECTIVES
-    from autotune.report.view.reselection import Wishes
+    from autotune.report.view.reselection import SelectionCriteria
 
     asked = {"peak_memory": "memory", "speed": "throughput", "joules": "energy", "price": "cost"}.get(
         objective, objective
@@ -107,10 +107,10 @@ def _wishes(opened: Opened, objective: str, max_memory: str) -> Wishes:
     # Of the machine that was searched on, which need not be this one.
     total = opened.study.memory_bytes
     bound = memory_bytes(max_memory, total_bytes=total) if max_memory else None
-    return Wishes(objective=asked, max_memory_bytes=bound)
+    return SelectionCriteria(objective=asked, max_memory_bytes=bound)
 
 
-def _repicked(opened: Opened, wishes: Wishes) -> Repicked | None:
+def _repicked(opened: OpenStudy, wishes: SelectionCriteria) -> Repicked | None:
     from autotune.errors import UsageError
     from autotune.report.view.reselection import repick
 
@@ -122,7 +122,7 @@ def _repicked(opened: Opened, wishes: Wishes) -> Repicked | None:
     return repick(opened.study, wishes)
 
 
-def _write_yaml(opened: Opened, repicked: Repicked | None, path: str) -> None:
+def _write_yaml(opened: OpenStudy, repicked: Repicked | None, path: str) -> None:
     from pathlib import Path
 
     from autotune.driver.result import changes_of
@@ -137,7 +137,7 @@ def _write_yaml(opened: Opened, repicked: Repicked | None, path: str) -> None:
     write_best(target, study, answer, changes_of(study))
 
 
-def _text(kind: str, opened: Opened, repicked: Repicked | None, yaml: str) -> str:
+def _text(kind: str, opened: OpenStudy, repicked: Repicked | None, yaml: str) -> str:
     from pathlib import Path
 
     from autotune.cli.open_study import filed, named_file
@@ -165,7 +165,7 @@ def _text(kind: str, opened: Opened, repicked: Repicked | None, yaml: str) -> st
     return text + _wishes_markdown(repicked)
 
 
-def _json(opened: Opened, repicked: Repicked | None, yaml: str) -> str:
+def _json(opened: OpenStudy, repicked: Repicked | None, yaml: str) -> str:
     import json
 
     from autotune.report.view.report_data import report_data

@@ -57,7 +57,7 @@ def resume(
             command = user_command(open_study(path).study)
             print(f"{path} does not lie in this account's home; it runs: {command}", file=sys.stderr)
         from autotune.driver import tune
-        from autotune.report.terminal.event_stream import Lines
+        from autotune.report.terminal.event_stream import EventLines
         from autotune.report.terminal.live_view import Progress
 
         # Lines for a program on the same terminal would be drawn over.
@@ -71,7 +71,7 @@ def resume(
                 wait_s=turn_s,
                 share=share,
                 trials=trials,
-                listeners=[progress, Lines(sys.stdout)] if jsonl else [progress],
+                listeners=[progress, EventLines(sys.stdout)] if jsonl else [progress],
                 last_words=last_words(
                     close=progress.close, as_json=json, exit_zero=exit_zero, as_lines=jsonl
                 ),

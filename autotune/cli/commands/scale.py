@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autotune.driver.scaling import Question, Scaled
-    from autotune.inspection.command import Command
+    from autotune.inspection.command_line import Command
 
 SCALE_SCHEMA = "autotune.scale/v1"
 _STOPPED = {"interrupted": EXIT_INTERRUPTED, "signal": EXIT_STOPPED, "script": UsageError.exit_code}
@@ -136,8 +136,8 @@ def _asked(
 ) -> tuple[Command, Question]:
     """Return the command and the question."""
     from autotune.driver.scaling import Question
-    from autotune.inspection.command import read_command
-    from autotune.inspection.command import verify as check
+    from autotune.inspection.command_line import read_command
+    from autotune.inspection.command_line import verify as check
     from autotune.model.distributed_launch import ranks_of
 
     if not words and not config:

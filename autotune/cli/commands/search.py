@@ -307,7 +307,7 @@ def search(
     from autotune.cli.settings import Sources
     from autotune.driver.spec import SearchOptions, build_spec, objective_notes
     from autotune.errors import UsageError, add_note
-    from autotune.inspection.command import read_command
+    from autotune.inspection.command_line import read_command
 
     with guarded(as_json=json, as_lines=jsonl):
         sources = Sources(context)
@@ -364,13 +364,13 @@ def search(
         if dry_run:
             return say_plan(tune.plan_search(spec), as_json=json or jsonl, notes=notes)
 
-        from autotune.report.terminal.event_stream import Lines
+        from autotune.report.terminal.event_stream import EventLines
         from autotune.report.terminal.live_view import Progress
 
         # Lines for a program on the same terminal would be drawn over.
         drawn = False if jsonl and sys.stdout.isatty() else None
         progress = Progress(sys.stderr, quiet=quiet, live=drawn)
-        listeners = [progress, Lines(sys.stdout)] if jsonl else [progress]
+        listeners = [progress, EventLines(sys.stdout)] if jsonl else [progress]
         listeners += trackers
         # The interpreter is named in any case: a file may choose it, and ask for quiet as well.
         started = run.notes if run.python != sys.executable else ()

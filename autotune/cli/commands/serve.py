@@ -140,9 +140,9 @@ def serve(
         )
     _check_installed()
     from autotune.config_files.duration import duration_s
-    from autotune.service.serve import Service, Settings
+    from autotune.service.serve import Service, ServiceSettings
 
-    settings = Settings(
+    settings = ServiceSettings(
         root=Path(data).absolute() if data else home() / "service",
         host=host,
         port=port,

@@ -12,7 +12,7 @@ from autotune.cli.complete import study_labels
 from autotune.cli.options import Json
 
 if TYPE_CHECKING:
-    from autotune.cli.open_study import Opened
+    from autotune.cli.open_study import OpenStudy
 
 
 def show(
@@ -57,7 +57,7 @@ def show(
     return 0
 
 
-def show_text(opened: Opened, *, all_trials: bool) -> str:
+def show_text(opened: OpenStudy, *, all_trials: bool) -> str:
     """The study for people."""
     from autotune.cli.open_study import elsewhere, own_file
     from autotune.cli.outcome import shown_path, terminal_columns
@@ -99,7 +99,7 @@ def show_text(opened: Opened, *, all_trials: bool) -> str:
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
 
 
-def _show_trial(opened: Opened, number: int, *, json: bool) -> None:
+def _show_trial(opened: OpenStudy, number: int, *, json: bool) -> None:
     """Print one trial.
 
     Raises:
@@ -125,7 +125,7 @@ def _show_trial(opened: Opened, number: int, *, json: bool) -> None:
     sys.stdout.write(redact(trial_text(study, found, logs=logs), free=True))
 
 
-def _show_scaling(opened: Opened, *, json: bool) -> None:
+def _show_scaling(opened: OpenStudy, *, json: bool) -> None:
     """What `autotune scale` has measured, in its own words."""
     from autotune.cli.commands.scale import as_dict, screen
     from autotune.cli.outcome import print_json
@@ -140,7 +140,7 @@ def _show_scaling(opened: Opened, *, json: bool) -> None:
         sys.stdout.write(redact(screen(found)) + "trials\n" + trials_table(found.study))
 
 
-def _show_verified(opened: Opened, *, json: bool) -> None:
+def _show_verified(opened: OpenStudy, *, json: bool) -> None:
     """What `autotune verify` has measured, in its own words."""
     from autotune.cli.commands.verify import as_dict, screen
     from autotune.cli.outcome import print_json, terminal_columns
@@ -164,7 +164,7 @@ def _show_verified(opened: Opened, *, json: bool) -> None:
     sys.stdout.write("\n".join([head, answer, f"trials\n{table}\n"]))
 
 
-def show_json(opened: Opened) -> dict[str, Any]:
+def show_json(opened: OpenStudy) -> dict[str, Any]:
     """``autotune.show/v1``."""
     from autotune.driver.result import changes_of, explained
     from autotune.export.best_config import build_best

@@ -11,7 +11,7 @@ import typer
 from autotune.cli.options import Json
 
 if TYPE_CHECKING:
-    from autotune.config_files.presets import Found
+    from autotune.config_files.presets import FoundSpace
     from autotune.model.study import DeclaredSpec, SpaceRequest
 
 spaces = typer.Typer(
@@ -147,7 +147,7 @@ def space_text(request: SpaceRequest) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _use(space: Found) -> str:
+def _use(space: FoundSpace) -> str:
     """What a file is for; a file that is malformed is listed all the same."""
     from autotune.config_files.presets import read_space
     from autotune.errors import UsageError

@@ -79,7 +79,7 @@ def verify(
 
     from autotune.cli.outcome import guarded, head_start_s, print_json
     from autotune.driver.spec import budget_s, wait_s
-    from autotune.inspection.command import verify as check
+    from autotune.inspection.command_line import verify as check
     from autotune.store.paths import new_label
     from autotune.text.redact import redact
 
@@ -101,7 +101,7 @@ def verify(
         check(run)
         changes = given.changes(chosen, run, allow=allow or ())
         from autotune.driver import verification
-        from autotune.report.terminal.event_stream import Lines
+        from autotune.report.terminal.event_stream import EventLines
         from autotune.report.terminal.live_view import Progress
 
         # Lines for a program on the same terminal would be drawn over.
@@ -124,7 +124,7 @@ def verify(
                 wait_for_quiet_s=quiet_s or 0.0,
                 wait_s=turn_s,
                 share=share,
-                listeners=[progress, Lines(sys.stdout)] if jsonl else [progress],
+                listeners=[progress, EventLines(sys.stdout)] if jsonl else [progress],
             )
         finally:
             progress.close()

@@ -50,7 +50,7 @@ class Driver(Protocol):
         """Release everything."""
 
 
-class Start:
+class ThreadedStart:
     """Starts a driver in a thread of its own.
 
     The thread stays until `release`: Ray asks Linux to kill its processes when their parent ends, and for
@@ -133,7 +133,7 @@ class HeadStart:
         announce: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._session = session
-        self._started = Start(start, self._start_failed)
+        self._started = ThreadedStart(start, self._start_failed)
         self._first = InlineDriver(
             session,
             runner(lambda: not self._started.is_over),

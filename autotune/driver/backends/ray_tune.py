@@ -39,13 +39,13 @@ from ray.tune.search import Searcher
 from autotune.driver.backends.local_ray import FOLDER, MARK, SNAPSHOTS, OwnRay, temporary
 from autotune.driver.backends.ray_head import Head
 from autotune.driver.backends.ray_keeper import Keeper
-from autotune.driver.backends.wakeup import Bell, ring
+from autotune.driver.backends.wakeup import Wakeup, ring
 from autotune.driver.host_memory import free_memory, node_limit
 from autotune.errors import RayUnavailable
 from autotune.launch.devices.claims import ClaimRequest
 from autotune.launch.devices.device_care import LOCK_S, DeviceCare
 from autotune.launch.process import LocalRunner
-from autotune.launch.runner import Ended
+from autotune.launch.runner import TrialResult
 from autotune.launch.workspace import isolation as enclosure
 from autotune.model import wire
 from autotune.model.distributed_launch import ranks_of
@@ -232,7 +232,7 @@ class SessionSearcher(Searcher):
         """Trial id -> key of what was handed over and is perhaps not collected."""
         self._begun: set[str] = set()
         self.breaking = _Breaking()
-        self.bell: Bell | None = None
+        self.bell: Wakeup | None = None
         self._woken_s = 0.0
 
     def rest(self) -> None:
@@ -270,7 +270,7 @@ class SessionSearcher(Searcher):
             if result.get("begins"):
                 self._session.start(assignment)
             elif text := result.get("ended"):
-                self._session.tell(assignment.uid, wire.loads(Ended, text))
+                self._session.tell(assignment.uid, wire.loads(TrialResult, text))
         # Another slot's result may be there as well: its ring was taken for this one's.
         self._woken_s = time.monotonic()
 
@@ -341,7 +341,7 @@ class Launcher(tune.Trainable):
         assignment = on_our_devices(collect(str(config["assignment"])), pinned)
         # Whoever made the assignment knows another machine than this one.
         self._assignment = assignment if self._is_ours else on_this_node(assignment, int(config["at_once"]))
-        self._outcomes: Iterator[Ended] | None = None
+        self._outcomes: Iterator[TrialResult] | None = None
         self._study_dir = Path(config["study_dir"])
         self._isolation = str(config["isolation"])
         self._bell = str(config["bell"])
@@ -478,7 +478,7 @@ class RayDriver:
         self._own: OwnRay | None = None
         self._keeper: Keeper | None = None
         self._head: Head | None = None
-        self._bell: Bell | None = None
+        self._bell: Wakeup | None = None
         self._raised = False
         self._over = threading.Event()
 
@@ -538,7 +538,7 @@ class RayDriver:
                 os.environ.pop(name, None)
         self._own = OwnRay(os.getpid(), self._temp)
         with contextlib.suppress(OSError):
-            self._bell = Bell(Path(self._temp))
+            self._bell = Wakeup(Path(self._temp))
 
     def _init_local(self) -> None:
         ray.init(

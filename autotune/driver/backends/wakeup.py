@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Bell:
+class Wakeup:
     """A place to wait at.
 
     Args:

@@ -64,7 +64,7 @@ class Leftover:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class StoredItem:
     """What would be removed, and what is left alone with the reason."""
 
     leftovers: tuple[Leftover, ...]
@@ -76,7 +76,7 @@ class Found:
         return sum(leftover.size_bytes for leftover in self.leftovers)
 
 
-def find(names: Sequence[str] = (), *, older_than_s: float | None = None) -> Found:
+def find(names: Sequence[str] = (), *, older_than_s: float | None = None) -> StoredItem:
     """What can go.
 
     Args:
@@ -110,10 +110,10 @@ def find(names: Sequence[str] = (), *, older_than_s: float | None = None) -> Fou
                 kept[label] = "its profiles are kept with the study"
     if not wanted and older_than_s is None:
         leftovers += _temporary(running)
-    return Found(leftovers=tuple(leftovers), kept=kept)
+    return StoredItem(leftovers=tuple(leftovers), kept=kept)
 
 
-def remove(found: Found) -> dict[str, str]:
+def remove(found: StoredItem) -> dict[str, str]:
     """Remove it; a study's lock is held meanwhile.
 
     Returns:

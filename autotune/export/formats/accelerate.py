@@ -10,7 +10,7 @@ from autotune.export.formats.content import Exported, Left, arguments_of, transl
 from autotune.knobs.frameworks import ACCELERATOR
 
 if TYPE_CHECKING:
-    from autotune.export.formats.content import Tuned
+    from autotune.export.formats.content import TunedValues
     from autotune.model.change import Change
 
 _ONE_PROCESS: Final[dict[str, Any]] = {
@@ -36,7 +36,7 @@ _FORMATS: Final = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 _VARIABLE: Final = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
 
 
-def accelerate_config(tuned: Tuned) -> Exported:
+def accelerate_config(tuned: TunedValues) -> Exported:
     """A whole file for ``accelerate launch --config_file``.
 
     Unknown keys are an error there, so nothing stands in it that `ClusterConfig` lacks.
@@ -86,7 +86,7 @@ def _keys(change: Change, *, compiled: bool) -> dict[str, Any] | str:
             return why_left(change, "the file")
 
 
-def _about_device(tuned: Tuned) -> list[str]:
+def _about_device(tuned: TunedValues) -> list[str]:
     """A GPU of the machine says nothing of where the script trained."""
     return ["a GPU was there; where the script trained on the CPU, set `use_cpu: true`"] * tuned.on_device
 

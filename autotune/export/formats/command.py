@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final
 from autotune.export.formats.content import Exported, Left, why_left
 from autotune.model.change import Env, Flag
 from autotune.model.environment_variables import with_setting
-from autotune.space.command import with_flags
+from autotune.space.launch_command import with_flags
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autotune.export.formats.content import Tuned
+    from autotune.export.formats.content import TunedValues
     from autotune.model.change import Change
 
 _PLAIN: Final = re.compile(r"[\w@%+=:,./-]*", re.ASCII)
@@ -22,7 +22,7 @@ _PLAIN: Final = re.compile(r"[\w@%+=:,./-]*", re.ASCII)
 
 
 def command_line(
-    tuned: Tuned, start: Sequence[str], args: Sequence[str], environ: Mapping[str, str]
+    tuned: TunedValues, start: Sequence[str], args: Sequence[str], environ: Mapping[str, str]
 ) -> Exported:
     """The command that trains with the pick's options and variables.
 
@@ -49,7 +49,7 @@ def command_line(
     )
 
 
-def environment_file(tuned: Tuned, environ: Mapping[str, str], *, export: bool) -> Exported:
+def environment_file(tuned: TunedValues, environ: Mapping[str, str], *, export: bool) -> Exported:
     """The pick's variables as lines.
 
     Args:

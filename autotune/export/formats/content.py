@@ -22,7 +22,7 @@ TOGETHER: Final = ("batch_size", "accumulation")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tuned:
+class TunedValues:
     """A pick to be said in other words.
 
     Args:
@@ -82,7 +82,7 @@ class Exported:
         return "".join(f"{self.comment} {one_line(line)}\n" for line in lines) + self.text
 
 
-def whole(export: Callable[[Tuned], Exported], tuned: Tuned) -> Exported:
+def whole(export: Callable[[TunedValues], Exported], tuned: TunedValues) -> Exported:
     """Export a pick; knobs that make one step together are all in the text, or all left out."""
     found = export(tuned)
     lost = [left for left in found.left if left.knob in TOGETHER]

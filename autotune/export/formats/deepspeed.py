@@ -11,7 +11,7 @@ from autotune.model.change import Keyword
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autotune.export.formats.content import Tuned
+    from autotune.export.formats.content import TunedValues
     from autotune.model.change import Change
     from autotune.model.config import Value
 
@@ -28,7 +28,7 @@ _REASONS: Final = {
 }
 
 
-def deepspeed_config(tuned: Tuned) -> Exported:
+def deepspeed_config(tuned: TunedValues) -> Exported:
     """Batch sizes and number format; the micro-batch also where it is the script's own.
 
     DeepSpeed refuses a file without any batch size. The rest (ZeRO, optimizer, schedule) is the user's.

@@ -17,7 +17,7 @@ from autotune.errors import UsageError
 from autotune.export.formats.content import Exported, Left, arguments_of, python_literal, why_left
 from autotune.export.formats.source import (
     Edit,
-    Source,
+    ScriptSource,
     is_literal,
     is_open,
     keyword_of,
@@ -32,7 +32,7 @@ from autotune.source.constants import named_values, rank_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from autotune.export.formats.content import Tuned
+    from autotune.export.formats.content import TunedValues
     from autotune.model.change import Change
     from autotune.model.config import Value
 
@@ -53,7 +53,7 @@ _NAMES: Final = {ARGUMENTS: ("TrainingArguments", "Seq2SeqTrainingArguments")}
 class _Replaced:
     """A literal that gets another value."""
 
-    source: Source
+    source: ScriptSource
     node: ast.expr
     text: str
 
@@ -62,7 +62,7 @@ class _Replaced:
 class _Added:
     """A keyword that a call gets besides."""
 
-    source: Source
+    source: ScriptSource
     call: ast.Call
     name: str
     text: str
@@ -75,7 +75,7 @@ _Action = _Replaced | _Added
 class _Draft:
     """The edits of one file, gathered change by change."""
 
-    source: Source
+    source: ScriptSource
     replaced: list[Edit] = field(default_factory=list[Edit])
     added: dict[int, tuple[ast.Call, list[str]]] = field(
         default_factory=dict[int, tuple[ast.Call, list[str]]]
@@ -104,9 +104,9 @@ class _Draft:
 
 
 def script_diff(
-    tuned: Tuned,
-    script: Source,
-    read: Callable[[str], Source | str],
+    tuned: TunedValues,
+    script: ScriptSource,
+    read: Callable[[str], ScriptSource | str],
     args: Sequence[str],
     *,
     trust_lines: bool = True,
@@ -183,8 +183,8 @@ def _lines(text: str) -> list[str]:
 class _Finder:
     """Looks up where the values of changes are written."""
 
-    script: Source
-    read: Callable[[str], Source | str]
+    script: ScriptSource
+    read: Callable[[str], ScriptSource | str]
     args: Sequence[str]
     trust_lines: bool
 
@@ -285,7 +285,7 @@ class _Finder:
             return f"the script does not ask for {spelling.name} exactly once"
         return _set(self.script, calls[0], {"default": change.value}, positions={"default": 1}, what="value")
 
-    def _call(self, names: tuple[str, ...], site: str) -> tuple[Source, ast.Call] | str:
+    def _call(self, names: tuple[str, ...], site: str) -> tuple[ScriptSource, ast.Call] | str:
         """The one call that is meant: by its line where that was noted, else the only one of the script."""
         place, _, outer = site.partition("<") if self.trust_lines else ("", "", "")
         if outer:
@@ -319,7 +319,7 @@ class _Finder:
 
 
 def _set(
-    source: Source,
+    source: ScriptSource,
     call: ast.Call,
     wanted: Mapping[str, Value | None],
     *,

@@ -20,7 +20,7 @@ from autotune.knobs.frameworks import ARGUMENTS, TRAINER
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autotune.export.formats.content import Tuned
+    from autotune.export.formats.content import TunedValues
     from autotune.model.change import Change
     from autotune.model.config import Value
 
@@ -35,7 +35,7 @@ _REASONS: Final = {
 }
 
 
-def training_arguments(tuned: Tuned, *, keywords: bool) -> Exported:
+def training_arguments(tuned: TunedValues, *, keywords: bool) -> Exported:
     """Fields that set the pick in a script that trains through the Trainer.
 
     Args:

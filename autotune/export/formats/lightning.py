@@ -18,7 +18,7 @@ from autotune.knobs.common import LOADER
 from autotune.knobs.frameworks import LIGHTNING
 
 if TYPE_CHECKING:
-    from autotune.export.formats.content import Tuned
+    from autotune.export.formats.content import TunedValues
     from autotune.model.change import Change
     from autotune.model.config import Value
 
@@ -26,7 +26,7 @@ _WITHOUT_WORKERS: Final = {"prefetch_factor": None, "persistent_workers": False}
 """What is an error without worker processes, at the DataLoader's own defaults."""
 
 
-def lightning_keywords(tuned: Tuned, *, keywords: bool) -> Exported:
+def lightning_keywords(tuned: TunedValues, *, keywords: bool) -> Exported:
     """Keywords for the Trainer, and those of the training loader, which is the script's own to build.
 
     Args:

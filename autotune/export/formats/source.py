@@ -36,7 +36,7 @@ class Edit:
     text: str
 
 
-class Source:
+class ScriptSource:
     """A file of Python, to look literals up in.
 
     Args:

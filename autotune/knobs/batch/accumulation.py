@@ -191,7 +191,7 @@ class Accumulation(Knob):
             return "The script makes its batches itself and may draw other samples for another batch size."
         return "Random numbers are drawn per batch, so another batch size changes them."
 
-    def redeals(self, facts: Facts) -> bool:
+    def changes_rng_streams(self, facts: Facts) -> bool:
         run = facts.run
         return run is None or run.model is None or run.loader is None or _draws(run)
 

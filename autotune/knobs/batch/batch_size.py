@@ -58,7 +58,7 @@ class BatchSize(Knob):
     ordinal: ClassVar[bool] = True
     unit: ClassVar[str] = "samples"
     family: ClassVar[str] = "batch"
-    brings: ClassVar[Sequence[str]] = ("accumulation",)
+    requires: ClassVar[Sequence[str]] = ("accumulation",)
     withdraws_with: ClassVar[Sequence[str]] = ("accumulation",)
     spellings: ClassVar[Sequence[Spelling]] = (
         Keyword(ARGUMENTS, "per_device_train_batch_size"),
@@ -166,9 +166,9 @@ class BatchSize(Knob):
     def raised(self, facts: Facts) -> str:
         return Accumulation().raised(facts)
 
-    def redeals(self, facts: Facts) -> bool:
+    def changes_rng_streams(self, facts: Facts) -> bool:
         loader = loader_of(facts)
-        return Accumulation().redeals(facts) or (loader is not None and loader.random)
+        return Accumulation().changes_rng_streams(facts) or (loader is not None and loader.random)
 
     def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:
         return batching.settle_batch(config, facts, available(facts) if varied is None else varied)

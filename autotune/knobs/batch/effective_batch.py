@@ -35,7 +35,7 @@ class EffectiveBatch(Knob):
     virtual: ClassVar[bool] = True
     unit: ClassVar[str] = "samples"
     family: ClassVar[str] = "batch"
-    brings: ClassVar[Sequence[str]] = ("batch_size", "accumulation")
+    requires: ClassVar[Sequence[str]] = ("batch_size", "accumulation")
     spellings: ClassVar[Sequence[Spelling]] = ()
 
     def own(self, facts: Facts) -> Value | None:
@@ -76,7 +76,7 @@ class EffectiveBatch(Knob):
             "batch."
         )
 
-    def redeals(self, facts: Facts) -> bool:
+    def changes_rng_streams(self, facts: Facts) -> bool:
         return True
 
     def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:

@@ -77,7 +77,7 @@ class CompileMode(Knob):
             return f"{run.model.roots} separate modules are trained, too many to compile."
         return None
 
-    def redeals(self, facts: Facts) -> bool:
+    def changes_rng_streams(self, facts: Facts) -> bool:
         model = None if facts.run is None else facts.run.model
         return model is not None and model.dropout
 

@@ -56,7 +56,7 @@ class CompileShapes(Knob):
     def idle(self, facts: Facts, varied: Collection[str]) -> str | None:
         return without_compile(facts, varied)
 
-    def redeals(self, facts: Facts) -> bool:
+    def changes_rng_streams(self, facts: Facts) -> bool:
         return has_dropout(facts)
 
     def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:

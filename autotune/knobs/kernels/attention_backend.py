@@ -73,7 +73,7 @@ class AttentionBackend(Knob):
             return "The script chooses the kernels of its attention itself."
         return None
 
-    def redeals(self, facts: Facts) -> bool:
+    def changes_rng_streams(self, facts: Facts) -> bool:
         attention = None if facts.run is None else facts.run.attention
         return attention is not None and attention.dropout
 

@@ -56,7 +56,7 @@ class ChannelsLast(Knob):
             return "The script already uses channels_last by itself."
         return None
 
-    def redeals(self, facts: Facts) -> bool:
+    def changes_rng_streams(self, facts: Facts) -> bool:
         model = None if facts.run is None else facts.run.model
         return model is not None and model.dropout
 

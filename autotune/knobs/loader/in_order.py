@@ -57,7 +57,7 @@ class InOrder(Knob):
             return "The loader has one worker, whose batches come in order anyway."
         return without_workers(facts, varied)
 
-    def redeals(self, facts: Facts) -> bool:
+    def changes_rng_streams(self, facts: Facts) -> bool:
         return True
 
     def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:

@@ -99,7 +99,7 @@ class MpContext(Knob):
         )
         return dealt_otherwise(facts) or sent
 
-    def redeals(self, facts: Facts) -> bool:
+    def changes_rng_streams(self, facts: Facts) -> bool:
         loader = loader_of(facts)
         return loader is not None and loader.own_code and loader.random
 

@@ -94,13 +94,13 @@ class NumWorkers(Knob):
     def effect_for(self, facts: Facts) -> Effect:
         if dealt_otherwise(facts):
             return Effect.TRAINING
-        return Effect.NUMERIC if self.redeals(facts) else self.effect
+        return Effect.NUMERIC if self.changes_rng_streams(facts) else self.effect
 
     def raised(self, facts: Facts) -> str:
         loader = loader_of(facts)
         if other := dealt_otherwise(facts):
             return other
-        if loader is None or not self.redeals(facts):
+        if loader is None or not self.changes_rng_streams(facts):
             return ""
         if loader.random:
             return "Fetching a sample draws random numbers, and another worker would draw them."
@@ -108,7 +108,7 @@ class NumWorkers(Knob):
             return "Workers split the stream, so the order of the samples changes."
         return "The order of the samples is drawn again when workers load them."
 
-    def redeals(self, facts: Facts) -> bool:
+    def changes_rng_streams(self, facts: Facts) -> bool:
         loader = loader_of(facts)
         if loader is None:
             return False

@@ -70,16 +70,16 @@ class PersistentWorkers(Knob):
     def effect_for(self, facts: Facts) -> Effect:
         if dealt_otherwise(facts):
             return Effect.TRAINING
-        return Effect.NUMERIC if self.redeals(facts) else self.effect
+        return Effect.NUMERIC if self.changes_rng_streams(facts) else self.effect
 
     def raised(self, facts: Facts) -> str:
         if dealt := dealt_otherwise(facts):
             return dealt
-        if not self.redeals(facts):
+        if not self.changes_rng_streams(facts):
             return ""
         return "Later passes draw other random numbers unless workers are restarted."
 
-    def redeals(self, facts: Facts) -> bool:
+    def changes_rng_streams(self, facts: Facts) -> bool:
         loader, run = loader_of(facts), facts.run
         model = None if run is None else run.model
         masks = model is not None and model.dropout and not model.device.startswith("cuda")

@@ -124,7 +124,7 @@ class Precision(Knob):
             refused = _no_scaler(facts)
         return refused
 
-    def redeals(self, facts: Facts) -> bool:
+    def changes_rng_streams(self, facts: Facts) -> bool:
         model = None if facts.run is None else facts.run.model
         return model is not None and model.dropout and model.device.startswith("cuda")
 

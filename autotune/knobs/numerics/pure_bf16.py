@@ -84,7 +84,7 @@ class PureBf16(Knob):
             return f"The parameters are not all float32 but {listed(sorted(run.model.dtypes))}."
         return None
 
-    def redeals(self, facts: Facts) -> bool:
+    def changes_rng_streams(self, facts: Facts) -> bool:
         model = None if facts.run is None else facts.run.model
         return model is not None and model.dropout
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from autotune.devices.common import Device
-    from autotune.launch.result.process_reports import Told
+    from autotune.launch.result.process_reports import ProcessReports
     from autotune.model.trial import Launch, Outcome
 
 log = logging.getLogger(__name__)
@@ -192,7 +192,7 @@ class DeviceCare:
         self,
         held: Held,
         launch: Launch,
-        told: Told,
+        told: ProcessReports,
         outcomes: Mapping[int, Outcome],
         *,
         stopped: Callable[[], bool] = lambda: False,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from autotune.devices import common
-from autotune.launch.result.host_samples import DeviceSample
+from autotune.launch.result.host_samples import DeviceReading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -26,7 +26,7 @@ def device_sampler(
     tree_pids: Callable[[], Collection[int]],
     devices: Sequence[common.Device],
     told_uuids: Callable[[], Collection[str]] = tuple,
-) -> Callable[[], DeviceSample | None] | None:
+) -> Callable[[], DeviceReading | None] | None:
     """What looks at the trial's accelerators once.
 
     A device is the trial's once a process of the trial was seen on it, or once the trial has named it;
@@ -48,7 +48,7 @@ def device_sampler(
         return None
     used = set([0] if len(devices) == 1 else [])
 
-    def sample() -> DeviceSample | None:
+    def sample() -> DeviceReading | None:
         t_ns = time.perf_counter_ns()
         tree = set(tree_pids())
         seen = [device.sample() for device in devices]
@@ -62,7 +62,7 @@ def device_sampler(
             # Not even that nobody else computes there.
             return None
         fullest = max(used, key=lambda n: seen[n].used_bytes or 0)
-        return DeviceSample(
+        return DeviceReading(
             t_ns=t_ns,
             used_bytes=seen[fullest].used_bytes or 0,
             foreign=any(pids & set(seen[n].busy_pids or ()) for n, pids in others.items()),

@@ -39,7 +39,7 @@ _FIRST_NAMESPACE: Final = "pid:[4026531836]"
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class OtherProcess:
     """One process in a reading.
 
     Args:
@@ -56,7 +56,7 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class LoadSnapshot:
     """One reading of the machine.
 
     Args:
@@ -68,16 +68,16 @@ class Snapshot:
     """
 
     t_s: float
-    processes: Mapping[int, Process] = field(default_factory=dict[int, Process])
+    processes: Mapping[int, OtherProcess] = field(default_factory=dict[int, OtherProcess])
     busy_s: float | None = None
     pressure_us: float | None = None
     quota_s: float | None = None
 
 
-def read_snapshot(limit: cpu_quota.Quota | None = None) -> Snapshot:
+def read_snapshot(limit: cpu_quota.Quota | None = None) -> LoadSnapshot:
     """The machine as of now; processes that cannot be read are left out."""
     processes = {pid: found for pid in process_tree.all_pids() if (found := _process(pid)) is not None}
-    return Snapshot(
+    return LoadSnapshot(
         t_s=time.monotonic(),
         processes=processes,
         busy_s=guard.busy_s(),
@@ -86,7 +86,7 @@ def read_snapshot(limit: cpu_quota.Quota | None = None) -> Snapshot:
     )
 
 
-def _process(pid: int) -> Process | None:
+def _process(pid: int) -> OtherProcess | None:
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
             text = file.read()
@@ -98,10 +98,10 @@ def _process(pid: int) -> Process | None:
         return None
     name = head.partition(b"(")[2].decode(errors="replace")
     cpu_s = sum(map(int, fields[11:15])) * process_tree.TICK_S
-    return Process(parent=int(fields[1]), name=name, cpu_s=cpu_s, cpu=int(fields[36]))
+    return OtherProcess(parent=int(fields[1]), name=name, cpu_s=cpu_s, cpu=int(fields[36]))
 
 
-def family(processes: Mapping[int, Process], root: int) -> set[int]:
+def family(processes: Mapping[int, OtherProcess], root: int) -> set[int]:
     """A process and all below it."""
     children: dict[int, list[int]] = {}
     for pid, process in processes.items():
@@ -114,7 +114,7 @@ def family(processes: Mapping[int, Process], root: int) -> set[int]:
     return found
 
 
-def cores_used(before: Snapshot, after: Snapshot) -> dict[int, float]:
+def cores_used(before: LoadSnapshot, after: LoadSnapshot) -> dict[int, float]:
     """CPUs' worth of time by process; what began or ended in between counts for its parent, if at all.
 
     A parent inherits the time of a child that has ended. What the child had used before the first reading
@@ -138,8 +138,8 @@ def cores_used(before: Snapshot, after: Snapshot) -> dict[int, float]:
 
 
 def load_between(
-    before: Snapshot,
-    after: Snapshot,
+    before: LoadSnapshot,
+    after: LoadSnapshot,
     *,
     root: int,
     cpus: Collection[int],
@@ -206,7 +206,7 @@ class LoadCheck:
         self,
         devices: Sequence[Device] = (),
         *,
-        read: Callable[[cpu_quota.Quota | None], Snapshot] = read_snapshot,
+        read: Callable[[cpu_quota.Quota | None], LoadSnapshot] = read_snapshot,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._devices = devices
@@ -214,7 +214,7 @@ class LoadCheck:
         self._sleep = sleep
         self._cpus = usable_cpus()
         self._quota = cpu_quota.find(len(self._cpus))
-        self._before: Snapshot | None = None
+        self._before: LoadSnapshot | None = None
 
     @classmethod
     def of_machine(cls, environ: Mapping[str, str]) -> LoadCheck:
@@ -234,7 +234,7 @@ class LoadCheck:
             return None
         return self._found(before, counts_unseen=False)
 
-    def _found(self, before: Snapshot, *, counts_unseen: bool) -> MachineLoad:
+    def _found(self, before: LoadSnapshot, *, counts_unseen: bool) -> MachineLoad:
         after = self._before = self._read(self._quota)
         load = load_between(
             before,

@@ -27,7 +27,7 @@ SCAN_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class ProbeFile:
     """One path of a kind that this user may write to."""
 
     path: str
@@ -36,13 +36,13 @@ class Sample:
     is_folder: bool
 
 
-def samples(trees: list[str]) -> list[Sample]:
+def samples(trees: list[str]) -> list[ProbeFile]:
     """A path of every kind in these folders that this user may write to.
 
     Kinds differ in owner, group, being a folder, and in the owners of the folders above, which an overlay
     copies before what is in them.
     """
-    found: dict[tuple[object, ...], Sample] = {}
+    found: dict[tuple[object, ...], ProbeFile] = {}
     until_s = time.monotonic() + SCAN_S
     waiting: list[tuple[str, frozenset[tuple[int, int]]]] = [(tree, frozenset()) for tree in trees]
     for tree, above in waiting:
@@ -65,7 +65,7 @@ def samples(trees: list[str]) -> list[Sample]:
 
 
 def _take(
-    found: dict[tuple[object, ...], Sample],
+    found: dict[tuple[object, ...], ProbeFile],
     path: str,
     status: os.stat_result,
     above: frozenset[tuple[int, int]],
@@ -73,10 +73,10 @@ def _take(
     is_folder = stat.S_ISDIR(status.st_mode)
     kind = (status.st_uid, status.st_gid, is_folder, above)
     if kind not in found and os.access(path, os.W_OK | (os.X_OK if is_folder else 0)):
-        found[kind] = Sample(path, status.st_uid, status.st_gid, is_folder)
+        found[kind] = ProbeFile(path, status.st_uid, status.st_gid, is_folder)
 
 
-def first_unwritable(tried: list[Sample]) -> Sample | None:
+def first_unwritable(tried: list[ProbeFile]) -> ProbeFile | None:
     """The first of these that cannot be written to in here, as it could be outside; None if all can.
 
     A file is not opened, since an overlay would copy it whole. It cannot copy one whose owner or group has no
@@ -105,7 +105,7 @@ def probe(base: str, must: list[str], trees: list[str]) -> dict[str, object]:
         trees: Folders that a trial has to be able to write to as outside.
 
     Returns:
-        ``protects``, whether writes stay inside; ``unwritable``, a `Sample` or None; ``moves``, whether
+        ``protects``, whether writes stay inside; ``unwritable``, a `ProbeFile` or None; ``moves``, whether
         folders that were there before can be renamed.
 
     Raises:

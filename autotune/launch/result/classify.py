@@ -13,7 +13,7 @@ from autotune.protocol import device_errors
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autotune.launch.result.process_reports import Told
+    from autotune.launch.result.process_reports import ProcessReports
     from autotune.model.trial import Fidelity
     from autotune.protocol.events import Broke
 
@@ -47,7 +47,7 @@ _Evidence = dict[str, "str | int | float"]
 
 def classify(
     result: Mapping[str, Any] | None,
-    told: Told,
+    told: ProcessReports,
     log_tail: str,
     fidelity: Fidelity,
     *,
@@ -83,7 +83,7 @@ def classify(
 
 def _ending(
     result: Mapping[str, Any],
-    told: Told,
+    told: ProcessReports,
     tail: str,
     fidelity: Fidelity,
     progress_limit_s: float,
@@ -181,7 +181,7 @@ def _exited(code: int, tail: str, evidence: _Evidence) -> tuple[FailureKind, str
     )
 
 
-def _silent(told: Told, fidelity: Fidelity, evidence: _Evidence) -> tuple[FailureKind, str]:
+def _silent(told: ProcessReports, fidelity: Fidelity, evidence: _Evidence) -> tuple[FailureKind, str]:
     if told.done is None:
         return (
             FailureKind.NO_METRIC,
@@ -211,7 +211,7 @@ def _matching_line(text: str, pattern: re.Pattern[str]) -> str:
     )
 
 
-def _progress(told: Told) -> str:
+def _progress(told: ProcessReports) -> str:
     if not told.steps:
         return "before the first step"
     return f"{_steps(told.steps)} {'was' if told.steps == 1 else 'were'} done"

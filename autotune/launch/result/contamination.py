@@ -16,7 +16,7 @@ from autotune.protocol.marks import COMPILE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.launch.result.host_samples import Sample
+    from autotune.launch.result.host_samples import HostSample
     from autotune.launch.result.window import Window
 
 
@@ -147,7 +147,7 @@ class _Rates:
     still: float | None = None
 
     @classmethod
-    def of(cls, samples: Sequence[Sample]) -> _Rates:
+    def of(cls, samples: Sequence[HostSample]) -> _Rates:
         if len(samples) < 2:
             return cls()
         first, last = samples[0], samples[-1]

@@ -6,7 +6,7 @@ import itertools
 import statistics
 from typing import TYPE_CHECKING
 
-from autotune.launch.result.energy import energy_of
+from autotune.launch.result.window_energy import energy_of
 from autotune.loss.learning_rate import RATE
 from autotune.model.trial import STOPPED_S
 from autotune.protocol.marks import COMPILE, EVALUATION, LOADER

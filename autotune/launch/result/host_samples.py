@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from autotune.devices.energy import EnergySample
+    from autotune.devices.energy_counters import EnergySample
     from autotune.protocol.disturbed import Span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class HostSample:
     """One look at the process tree and the machine, by the guard.
 
     Args:
@@ -41,7 +41,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceSample:
+class DeviceReading:
     """One look at the accelerators a trial uses, by the launcher.
 
     Args:
@@ -86,7 +86,7 @@ def _usable_cpus() -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outside:
+class HostSamples:
     """What was seen of a trial from outside.
 
     Args:
@@ -102,8 +102,8 @@ class Outside:
     """
 
     start_ns: int
-    samples: Sequence[Sample] = ()
-    devices: Sequence[DeviceSample] = ()
+    samples: Sequence[HostSample] = ()
+    devices: Sequence[DeviceReading] = ()
     peak_bytes: int = 0
     limit_bytes: int = 0
     cold: bool = False
@@ -122,7 +122,7 @@ class Outside:
         """Seconds between two moments in which the script was stopped, counted like `stops`."""
         return sum(max(0, min(b, end_ns) - max(a, begin_ns)) for a, b in self.stops) / 1e9
 
-    def until(self, t_ns: int) -> Outside:
+    def until(self, t_ns: int) -> HostSamples:
         """What had been seen by then; memory is the largest that had been looked at.
 
         The sample after it stays: only that one tells whether the script was stopped before.
@@ -137,10 +137,10 @@ class Outside:
         )
 
 
-def read_samples(rows: Iterable[Sequence[Any]]) -> tuple[Sample, ...]:
+def read_samples(rows: Iterable[Sequence[Any]]) -> tuple[HostSample, ...]:
     """Samples from the guard's result."""
     return tuple(
-        Sample(
+        HostSample(
             t_ns=int(r[0]),
             bytes=int(r[1]),
             busy_s=r[2],

@@ -17,8 +17,8 @@ from autotune.protocol.losses import broken_at
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.launch.result.host_samples import Outside
-    from autotune.launch.result.process_reports import Told
+    from autotune.launch.result.host_samples import HostSamples
+    from autotune.launch.result.process_reports import ProcessReports
     from autotune.model.change import Change
     from autotune.model.trial import Outcome
     from autotune.protocol.events import Closed
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 SKIPPED_SCALER_FRAC = 0.5
 
 
-def measure(closed: Closed, told: Told, outside: Outside, changes: Sequence[Change] = ()) -> Outcome:
+def measure(
+    closed: Closed, told: ProcessReports, outside: HostSamples, changes: Sequence[Change] = ()
+) -> Outcome:
     """The outcome of one closed segment.
 
     Throughput is the ratio of sums over the window's blocks. Steps are set aside only on evidence from

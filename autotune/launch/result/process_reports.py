@@ -16,7 +16,7 @@ from autotune.protocol.events import (
     Done,
     Hello,
     Probed,
-    Seen,
+    ReadBack,
     StepRow,
     Steps,
 )
@@ -38,7 +38,7 @@ _NEIGHBOUR_LOST = re.compile(
 
 
 @dataclass
-class Told:
+class ProcessReports:
     """Everything a trial process has told so far; `take` adds one event."""
 
     hello: Hello | None = None
@@ -68,7 +68,7 @@ class Told:
             self.probed = event.figures
         elif isinstance(event, Compiling):
             self.compiles.append(event)
-        elif isinstance(event, Seen):
+        elif isinstance(event, ReadBack):
             self.facts = event.facts
         elif isinstance(event, Hello):
             self.hello = event

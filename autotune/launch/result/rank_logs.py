@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from autotune.launch.result.process_reports import Told
+    from autotune.launch.result.process_reports import ProcessReports
     from autotune.launch.result.window import Window
     from autotune.protocol.events import Closed, StepRow
 
@@ -35,7 +35,7 @@ _BLOCKS = 8
 """Parts of a window over which the interval of a straggler's share is formed."""
 
 
-def fold_ranks(told: Told, folder: Path, ranks: int) -> None:
+def fold_ranks(told: ProcessReports, folder: Path, ranks: int) -> None:
     """Add the logs of all ranks to what rank 0 reported; nothing where a rank left none.
 
     Args:

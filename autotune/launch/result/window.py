@@ -13,8 +13,8 @@ from autotune.protocol.marks import trained_s
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.launch.result.host_samples import Outside
-    from autotune.launch.result.process_reports import Told
+    from autotune.launch.result.host_samples import HostSamples
+    from autotune.launch.result.process_reports import ProcessReports
     from autotune.protocol.events import Closed, StepRow
 
 MIN_BLOCK_S = 0.25
@@ -29,8 +29,8 @@ class Window:
     """The steps between two moments, with periods."""
 
     closed: Closed
-    told: Told
-    outside: Outside
+    told: ProcessReports
+    outside: HostSamples
     rows: tuple[StepRow, ...]
     periods_s: tuple[float, ...]
     trained_s: tuple[float | None, ...]
@@ -40,7 +40,7 @@ class Window:
     counts_samples: bool
 
     @classmethod
-    def of(cls, closed: Closed, told: Told, outside: Outside) -> Window:
+    def of(cls, closed: Closed, told: ProcessReports, outside: HostSamples) -> Window:
         rows = tuple(r for r in told.rows if closed.begin_ns < r.t_ns <= closed.end_ns)
         stamps = [closed.begin_ns, *(r.t_ns for r in rows)]
         if rows:
@@ -107,7 +107,7 @@ class Window:
         return consumed, float(closed.ready_begin - closed.ready_end)
 
 
-def _dirty(stamps: Sequence[int], outside: Outside) -> tuple[bool, ...]:
+def _dirty(stamps: Sequence[int], outside: HostSamples) -> tuple[bool, ...]:
     """Steps during which the script was stopped, others used the accelerator, or the search was starting.
 
     So are those during which clocks were held down. The trial is told of them while it runs

@@ -36,7 +36,7 @@ _LENT = ".lent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Caches:
+class CompileCaches:
     """The caches of one trial.
 
     Args:
@@ -72,7 +72,7 @@ class Caches:
         return True
 
 
-def prepare(study_dir: Path, trial_dir: Path, cache_key: str) -> Caches:
+def prepare(study_dir: Path, trial_dir: Path, cache_key: str) -> CompileCaches:
     """Make a trial's caches, from a copy of the published ones where there are any."""
     folder = trial_dir / "cache"
     published = study_dir / "cache" / cache_key if cache_key else None
@@ -86,7 +86,7 @@ def prepare(study_dir: Path, trial_dir: Path, cache_key: str) -> Caches:
             isolation.remove(folder)
     for name in VARIABLES.values():
         (folder / name).mkdir(parents=True, exist_ok=True)
-    return Caches(folder=folder, published=published, cold=cold)
+    return CompileCaches(folder=folder, published=published, cold=cold)
 
 
 def lent(published: Path) -> dict[str, str]:

@@ -14,7 +14,7 @@ from autotune.launch.workspace import runtime_library
 from autotune.launch.workspace.folders import temporary_folder
 from autotune.model import wire
 from autotune.protocol.plan import HIDDEN_VARIABLE, PLAN_VARIABLE, TRIAL_VARIABLE, Plan
-from autotune.space.command import with_output
+from autotune.space.launch_command import with_output
 from autotune.text.redact import redact_args
 
 if TYPE_CHECKING:
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class Workspace:
     """A trial's directory, ready to start."""
 
     assignment: Assignment
     folder: Path
     temporary: Path
-    caches: caches.Caches
+    caches: caches.CompileCaches
     env: dict[str, str]
     plan_path: Path
     enclosed: bool
@@ -65,7 +65,7 @@ def without_secrets(plan: Plan, environ: Mapping[str, str]) -> tuple[Plan, dict[
     return replace(plan, argv=argv), {HIDDEN_VARIABLE: json.dumps(hidden)}
 
 
-def prepare(study_dir: Path, assignment: Assignment, isolation: str, our_part: str) -> Prepared:
+def prepare(study_dir: Path, assignment: Assignment, isolation: str, our_part: str) -> Workspace:
     """Make a trial's folders, and its plan in them.
 
     Args:
@@ -110,7 +110,7 @@ def prepare(study_dir: Path, assignment: Assignment, isolation: str, our_part: s
     # A home holds what other programs write all the time; only the project is compared.
     ours = dict.fromkeys(os.path.realpath(p) for p in (project, launch.cwd))
     places = tuple(place for place in ours if place != home)
-    return Prepared(
+    return Workspace(
         assignment=assignment,
         folder=folder,
         temporary=temporary,

@@ -90,7 +90,7 @@ def ratios(rows: Sequence[Ratio], width: float, name: str, *, title: str, text: 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class RunPoint:
     """One run of a config: its figure, and the interval within the run."""
 
     value: float
@@ -106,7 +106,7 @@ class Group:
 
     label: str
     class_: str
-    runs: Sequence[Run]
+    runs: Sequence[RunPoint]
     note: str = ""
 
 
@@ -168,7 +168,7 @@ def boxes(rows: Sequence[Box], width: float, name: str, *, title: str, text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
+class PairPoint:
     """Two runs next to each other."""
 
     label: str
@@ -178,7 +178,7 @@ class Pair:
 
 
 def pairs(
-    rows: Sequence[Pair], class_: str, width: float, name: str, *, title: str, text: str, axis: str
+    rows: Sequence[PairPoint], class_: str, width: float, name: str, *, title: str, text: str, axis: str
 ) -> Markup:
     """Each pair as two dots on one line; the ratio stands behind it."""
     row_h, left, right, top, bottom = 26.0, 62.0, 66.0, 6.0, 46.0
@@ -220,7 +220,7 @@ def shares(rows: Sequence[Share], width: float, name: str, *, title: str, text: 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
+class LossCurve:
     """A line of a chart, smoothed beforehand or not."""
 
     class_: str
@@ -230,7 +230,7 @@ class Curve:
 
 
 def curves(
-    lines: Sequence[Curve], width: float, name: str, *, title: str, text: str, x_title: str, y_title: str
+    lines: Sequence[LossCurve], width: float, name: str, *, title: str, text: str, x_title: str, y_title: str
 ) -> Markup:
     """Lines over one axis; those that are raw stand back."""
     is_narrow = width < WIDE

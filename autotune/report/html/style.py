@@ -33,7 +33,7 @@ LIGHT: Final[Mapping[str, str]] = {
     "refine": "#7f8ea3",
     "confirm": "#0b7350",
     "ablate": "#b07415",
-    "start": "#4c7fc4",
+    "initial": "#4c7fc4",
 }
 """Colours by role, on light ground."""
 
@@ -60,7 +60,7 @@ DARK: Final[Mapping[str, str]] = {
     "refine": "#76869c",
     "confirm": "#4fcf9f",
     "ablate": "#d9a24a",
-    "start": "#6d9fe6",
+    "initial": "#6d9fe6",
 }
 """The same on dark ground."""
 
@@ -100,7 +100,7 @@ MARK_PAIRS: Final = (
     ("refine", "card"),
     ("confirm", "card"),
     ("ablate", "card"),
-    ("start", "card"),
+    ("initial", "card"),
     ("other", "card"),
 )
 """Marks that carry meaning, and their ground; contrast of each is at least 3 (WCAG 2.2, 1.4.11)."""

@@ -219,7 +219,7 @@ class MlflowSink:
 
     def _trial_ended(self, payload: Mapping[str, Any], study: Study) -> None:
         number = int(payload["number"])
-        trial = next((t for t in study.trials if t.number == number and t.state is TrialState.TOLD), None)
+        trial = next((t for t in study.trials if t.number == number and t.state is TrialState.FINISHED), None)
         if trial is None:
             message = f"trial {number} has no outcome in study {study.spec.study_id}"
             raise Refused(message)

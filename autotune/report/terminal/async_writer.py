@@ -34,7 +34,7 @@ EXIT_S: Final = 1.0
 _CHUNK_BYTES = 4096
 _LOOK_S = 0.05
 
-_outlets: dict[TextIO, Outlet] = {}
+_outlets: dict[TextIO, AsyncWriter] = {}
 
 
 class VisibleStream:
@@ -73,7 +73,7 @@ def raw(stream: TextIO) -> TextIO:
     return stream.stream if isinstance(stream, VisibleStream) else stream
 
 
-class Outlet:
+class AsyncWriter:
     """Writes to one stream, in order; from `of`, so that all who write to it are in one order.
 
     Every text is made `visible` first. What cannot stall (a file, a stream that is only Python's) is written
@@ -97,7 +97,7 @@ class Outlet:
             threading.Thread(target=self._run, name="outlet", daemon=True).start()
 
     @classmethod
-    def of(cls, stream: TextIO) -> Outlet:
+    def of(cls, stream: TextIO) -> AsyncWriter:
         """The outlet of this stream. Not for handlers of signals: it may start a thread."""
         stream = raw(stream)
         fd = _stalling(stream)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, TextIO
 
-from autotune.model.trial import Start
+from autotune.model.trial import StartMode
 from autotune.model.wire import to_wire
 from autotune.report.listener import Listener
-from autotune.report.terminal.async_writer import END_S, Outlet
+from autotune.report.terminal.async_writer import END_S, AsyncWriter
 from autotune.report.view.summary import speedup_of
 from autotune.text.redact import redact_data
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 EVENT_SCHEMA = "autotune.event/v1"
 
 
-class Lines(Listener):
+class EventLines(Listener):
     """Writes an event to a stream as soon as it is in the journal; fields are only ever added.
 
     Never raises and never waits: a reader that goes away ends the telling, not the search, and one that stops
@@ -27,7 +27,7 @@ class Lines(Listener):
     """
 
     def __init__(self, stream: TextIO) -> None:
-        self._outlet = Outlet.of(stream)
+        self._outlet = AsyncWriter.of(stream)
 
     def study_began(self, study: Study) -> None:
         spec = study.spec
@@ -82,7 +82,7 @@ def _asked(trial: Trial) -> dict[str, Any]:
 
 def _told(study: Study, trial: Trial) -> dict[str, Any]:
     told: dict[str, Any] = {"seconds": round(trial.seconds, 3)}
-    told |= {"start": trial.start.value} if trial.start is not Start.COLD else {}
+    told |= {"start": trial.start.value} if trial.start is not StartMode.COLD else {}
     if trial.failure is not None:
         return {**told, "failure": trial.failure.kind.label, "message": trial.failure.message}
     if trial.measurement is not None:

@@ -25,7 +25,7 @@ from autotune.model.effect import Effect
 from autotune.model.study import SCALE, VERIFY
 from autotune.model.trial import Stage
 from autotune.report.listener import Listener
-from autotune.report.terminal.async_writer import Outlet, raw
+from autotune.report.terminal.async_writer import AsyncWriter, raw
 from autotune.report.text.answer_screen import rate_text
 from autotune.report.text.terminal_text import UNSTEADY, failure_counts, progress_line, result_text
 from autotune.report.view.summary import (
@@ -71,21 +71,21 @@ _FEWEST_PAIRS = 3
 _BAR = 24
 _DOING: Final = {
     Stage.BASELINE: "measuring your unchanged script",
-    Stage.START: "trying what is likely to help",
+    Stage.INITIAL: "trying what is likely to help",
     Stage.REFINE: "exploring: what the model predicts to be fast",
-    Stage.SENTINEL: "your script once more, to check for drift",
+    Stage.DRIFT_CHECK: "your script once more, to check for drift",
     Stage.CONFIRM: "confirming: fresh pairs with your script",
     Stage.ABLATE: "ablation of the winner, knob by knob",
-    Stage.WHY: "finding what limits it",
+    Stage.DIAGNOSE: "finding what limits it",
 }
 _SPENT: Final = {
     Stage.BASELINE: "script",
-    Stage.SENTINEL: "script",
-    Stage.START: "explore",
+    Stage.DRIFT_CHECK: "script",
+    Stage.INITIAL: "explore",
     Stage.REFINE: "explore",
     Stage.CONFIRM: "confirm",
     Stage.ABLATE: "why",
-    Stage.WHY: "why",
+    Stage.DIAGNOSE: "why",
 }
 _STYLES: Final = {"bold": "1", "dim": "2", "good": "32", "bad": "33"}
 
@@ -139,7 +139,7 @@ class Progress(Listener):
     ) -> None:
         self._stream = stream if stream is not None else sys.stderr
         self._quiet = quiet
-        self._outlet = Outlet.of(self._stream)
+        self._outlet = AsyncWriter.of(self._stream)
         self._is_live = wants_live_view(self._stream, os.environ) if live is None else live
         self._clock = clock or SystemClock()
         self._screen: Screen | None = None
@@ -341,8 +341,8 @@ def _confirmed(study: Study, answer: Answer | None) -> list[Line]:
         shown = ratio_text(gain) if _says_something(gain) else f"at least {gain.low:.2f}x"
         said = f"{shown} confirmed in {pairs}"
         return _best(said, best.config, "good")
-    tame = [c for c in compare(study) if c.effect is not Effect.TRAINING]
-    top = max(tame, key=lambda c: c.speedup.value, default=None)
+    training_preserving = [c for c in compare(study) if c.effect is not Effect.TRAINING]
+    top = max(training_preserving, key=lambda c: c.speedup.value, default=None)
     if top is None:
         return []
     pairs = plural(top.speedup.n, "pair")

@@ -86,7 +86,7 @@ def _row(knob: Knob, facts: Facts) -> dict[str, Any]:
         status = "if allowed"
     why = f"{effect}: {knob.raised(facts) or knob.summary}"
     if knob.virtual:
-        return {"knob": knob.name, "status": status, "how": f"through {', '.join(knob.brings)}", "why": why}
+        return {"knob": knob.name, "status": status, "how": f"through {', '.join(knob.requires)}", "why": why}
     own = knob.own(facts)
     ways = [way(knob, value, facts) for value in knob.domain(facts) if value != own]
     usable = list(dict.fromkeys(way_text(w.spelling) for w in ways if isinstance(w, Change)))
@@ -102,7 +102,7 @@ def way_text(spelling: Spelling) -> str:
 
 
 def _ways(knob: Knob, known: Sequence[Spelling]) -> str:
-    return ", ".join(way_text(s) for s in known) or f"through {', '.join(knob.brings)}"
+    return ", ".join(way_text(s) for s in known) or f"through {', '.join(knob.requires)}"
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:

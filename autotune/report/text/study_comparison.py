@@ -34,7 +34,7 @@ _NARROWEST: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
+class StudySide:
     """One of the two.
 
     Args:
@@ -71,8 +71,8 @@ class Statement:
 class Compared:
     """Both studies, what differs around them, and what may be said."""
 
-    a: Side
-    b: Side
+    a: StudySide
+    b: StudySide
     differences: tuple[tuple[str, str, str], ...]
     same_script: bool
     same_machine: bool
@@ -86,8 +86,8 @@ def compare_studies(first: tuple[Study, Answer | None], second: tuple[Study, Ans
         first: Study and answer of A.
         second: Of B.
     """
-    a = Side(letter="A", study=first[0], answer=first[1])
-    b = Side(letter="B", study=second[0], answer=second[1])
+    a = StudySide(letter="A", study=first[0], answer=first[1])
+    b = StudySide(letter="B", study=second[0], answer=second[1])
     differences = tuple(
         (name, left, right)
         for (name, left), (_, right) in zip(_around(a.study), _around(b.study), strict=True)
@@ -201,7 +201,7 @@ def _around(study: Study) -> list[tuple[str, str]]:
 
 
 def _statements(
-    a: Side, b: Side, *, same_script: bool, same_machine: bool, same_length: bool
+    a: StudySide, b: StudySide, *, same_script: bool, same_machine: bool, same_length: bool
 ) -> list[Statement]:
     if a.answer is None or b.answer is None:
         missing = " and ".join(s.study.spec.label for s in (a, b) if s.answer is None)
@@ -266,7 +266,7 @@ def _statements(
     return found
 
 
-def _speedups(a: Side, b: Side, name: str, *, same_script: bool, apart: str) -> Statement | None:
+def _speedups(a: StudySide, b: StudySide, name: str, *, same_script: bool, apart: str) -> Statement | None:
     """What may be said of one pick's two speed-ups.
 
     Args:
@@ -388,7 +388,7 @@ def _costs(pick: Recommendation) -> str:
     return f"{_rate(pick.throughput)}, {summary.bytes_text(pick.peak_bytes)}, {loss}"
 
 
-def _side_data(side: Side) -> dict[str, Any]:
+def _side_data(side: StudySide) -> dict[str, Any]:
     spec = side.study.spec
     data: dict[str, Any] = {
         "id": spec.study_id,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from autotune.answer.advice import advice_data, advice_of
 from autotune.answer.closest import closest
 from autotune.answer.contributions import contributions
-from autotune.model.trial import Start
+from autotune.model.trial import StartMode
 from autotune.report.view import bottleneck_text, summary
 from autotune.report.view.environment import environment
 from autotune.report.view.next_commands import commands
@@ -231,7 +231,7 @@ def _trial_data(study: Study, trial: Trial) -> dict[str, Any]:
     }
     if trial.group:
         row["cycle"] = trial.group
-    if trial.start is not Start.COLD:
+    if trial.start is not StartMode.COLD:
         row["start"] = trial.start.value
     if trial.measurement is not None:
         ratio = summary.speedup_of(study, trial)

@@ -37,7 +37,7 @@ _ENERGY_TIE: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class SelectionCriteria:
     """What to pick by, other than the search did.
 
     Args:
@@ -82,7 +82,7 @@ class Repicked:
         notes: Whole sentences: what was done, and what it cannot tell.
     """
 
-    wishes: Wishes
+    wishes: SelectionCriteria
     study: Study
     answer: Answer
     estimates: tuple[Estimated, ...]
@@ -90,7 +90,7 @@ class Repicked:
     own_max_bytes: int | None = None
 
 
-def repick(study: Study, wishes: Wishes) -> Repicked:
+def repick(study: Study, wishes: SelectionCriteria) -> Repicked:
     """Pick again from the stored trials.
 
     Args:
@@ -126,7 +126,7 @@ def repick(study: Study, wishes: Wishes) -> Repicked:
     )
 
 
-def _check(study: Study, wishes: Wishes) -> None:
+def _check(study: Study, wishes: SelectionCriteria) -> None:
     label = study.spec.label
     if wishes.objective == "energy" and energy(study, Config()) is None:
         message = f"study {label} counted no energy, so no configuration can be selected by energy"
@@ -219,7 +219,9 @@ def _passed_over(found: Answer, lean: Answer) -> list[str]:
     return [f"{needs}, the pick {least / 2**30:.2f} GiB: {why}"]
 
 
-def _estimates(study: Study, found: Answer, wishes: Wishes, bound: int | None) -> tuple[Estimated, ...]:
+def _estimates(
+    study: Study, found: Answer, wishes: SelectionCriteria, bound: int | None
+) -> tuple[Estimated, ...]:
     rates = screened(study)
     base = rates.get(Config(), 0.0)
     if base <= 0:
@@ -235,7 +237,7 @@ def _estimates(study: Study, found: Answer, wishes: Wishes, bound: int | None) -
             continue
         if barred(study, config, trace_steps(study)) is not None:
             continue
-        runs = [t for t in study.of(config, Stage.START, Stage.REFINE) if t.measurement is not None]
+        runs = [t for t in study.of(config, Stage.INITIAL, Stage.REFINE) if t.measurement is not None]
         measured = [t.measurement for t in runs if t.measurement is not None]
         if any(finite_and_sane(m.loss).verdict == "fail" for m in measured):
             continue
@@ -265,7 +267,7 @@ def _estimates(study: Study, found: Answer, wishes: Wishes, bound: int | None) -
 
 
 def _notes(
-    study: Study, found: Answer, wishes: Wishes, *, own: int | None, estimates: Sequence[Estimated]
+    study: Study, found: Answer, wishes: SelectionCriteria, *, own: int | None, estimates: Sequence[Estimated]
 ) -> list[str]:
     asked = [WANTED[wishes.objective]] if wishes.objective in WANTED else []
     bound = wishes.max_memory_bytes
@@ -298,7 +300,7 @@ def _notes(
     return notes
 
 
-def _to_confirm(study: Study, first: Estimated, wishes: Wishes) -> str:
+def _to_confirm(study: Study, first: Estimated, wishes: SelectionCriteria) -> str:
     """What would confirm an estimate: the search again, with its knobs pinned."""
     if wishes.objective == ENERGY:
         study = replace(study, spec=replace(study.spec, objective=ENERGY))

@@ -16,7 +16,7 @@ from autotune.compare.alpha_spending import LOOK_PAIRS
 from autotune.compare.finalists import may_win
 from autotune.model.config import Config
 from autotune.model.effect import Effect
-from autotune.model.identity_cache import Memo, study_key
+from autotune.model.identity_cache import IdentityCache, study_key
 from autotune.model.objective import ENERGY
 from autotune.model.trial import Stage
 from autotune.search.costs import Costs
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from autotune.model.study import Study
-    from autotune.search.feature_flags import Parts
-    from autotune.search.models.linear import Process
+    from autotune.search.feature_flags import FeatureFlags
+    from autotune.search.models.linear import GaussianProcess
 
 _BASE = Config()
 _WORTH = 0.01
@@ -42,7 +42,7 @@ _PAIRS = 5
 _MOST = 2
 """Newcomers in a search: each takes its part of the chance of a false win."""
 
-_BELIEFS: Memo[_Belief | None] = Memo(size=4)
+_BELIEFS: IdentityCache[_Belief | None] = IdentityCache(size=4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +50,15 @@ class _Belief:
     """What somebody makes of all runs so far who takes each for as uncertain as runs of one config differ."""
 
     model: ThroughputModel
-    process: Process
+    process: GaussianProcess
 
     @classmethod
-    def of(cls, study: Study, parts: Parts) -> _Belief | None:
+    def of(cls, study: Study, parts: FeatureFlags) -> _Belief | None:
         key = study_key(study, parts.expects)
         return _BELIEFS.get(key, lambda: cls._formed(study, parts))
 
     @classmethod
-    def _formed(cls, study: Study, parts: Parts) -> _Belief | None:
+    def _formed(cls, study: Study, parts: FeatureFlags) -> _Belief | None:
         if study.space is None:
             return None
         model = ThroughputModel.of(study, study.space, expects=parts.expects, in_cycles=True)
@@ -74,20 +74,20 @@ class _Belief:
         return expected_gain(mean, sd)
 
 
-def foremost(study: Study, members: Sequence[Config], parts: Parts) -> tuple[Config, ...]:
+def foremost(study: Study, members: Sequence[Config], parts: FeatureFlags) -> tuple[Config, ...]:
     """The same, first whoever all runs so far hold for the fastest that leaves the training unchanged."""
-    tame = [c for c in members if _is_tame(study, c)]
-    if len(tame) < 2 or study.spec.objective == ENERGY:
+    training_preserving = [c for c in members if _is_training_preserving(study, c)]
+    if len(training_preserving) < 2 or study.spec.objective == ENERGY:
         return tuple(members)
     belief = _Belief.of(study, parts)
     if belief is None:
         return tuple(members)
-    first = max(tame, key=lambda c: (belief.expected(c), c.canonical()))
+    first = max(training_preserving, key=lambda c: (belief.expected(c), c.canonical()))
     return (first, *(c for c in members if c != first))
 
 
 def newcomer(
-    before: Study, members: Sequence[Config], out: Collection[Config], parts: Parts
+    before: Study, members: Sequence[Config], out: Collection[Config], parts: FeatureFlags
 ) -> Config | None:
     """Who is worth confirming beside these, None where nobody is, or there is no time for it.
 
@@ -102,18 +102,18 @@ def newcomer(
     """
     told = before.told(Stage.CONFIRM)
     runs, last = Counter(t.config for t in told), max((t.group for t in told), default=0)
-    tame = [c for c in members if _is_tame(before, c)]
-    if before.spec.objective == ENERGY or not tame or any(runs[c] < CYCLES for c in members):
+    training_preserving = [c for c in members if _is_training_preserving(before, c)]
+    if before.spec.objective == ENERGY or not training_preserving or any(runs[c] < CYCLES for c in members):
         return None
     if last >= LOOK_PAIRS[-1] or _latecomers(before) >= _MOST:
         return None
     belief = _Belief.of(before, parts)
     if belief is None:
         return None
-    best = max((*tame, _BASE), key=lambda c: (belief.expected(c), c.canonical()))
+    best = max((*training_preserving, _BASE), key=lambda c: (belief.expected(c), c.canonical()))
     whole, costs = ablated(before), Costs.of(before)
     lost = {*members, *out}
-    others = [c for c in belief.model.seen if c and c not in lost and _is_tame(before, c)]
+    others = [c for c in belief.model.seen if c and c not in lost and _is_training_preserving(before, c)]
     # A claim on a part of a winner rests on the winner's; anybody else would take of the winner's chance.
     others = [c for c in others if whole is None or is_part(before, c, whole)]
     others = [c for c in others if may_win(before, c) and _has_time(before, [best, c], costs)]
@@ -130,7 +130,7 @@ def _latecomers(study: Study) -> int:
     return len({t.config for t in runs} - {t.config for t in runs if t.group == first})
 
 
-def _is_tame(study: Study, config: Config) -> bool:
+def _is_training_preserving(study: Study, config: Config) -> bool:
     return study.space is not None and study.space.effect(config) is not Effect.TRAINING
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autotune.model.study import Study
-    from autotune.search.feature_flags import Parts
+    from autotune.search.feature_flags import FeatureFlags
 
 _BASE = Config()
 
@@ -42,7 +42,7 @@ def has_winner(study: Study) -> bool:
     return found is not None and found.is_better
 
 
-def next_confirmation(study: Study, remaining_s: float, parts: Parts) -> Proposal | None:
+def next_confirmation(study: Study, remaining_s: float, parts: FeatureFlags) -> Proposal | None:
     """The next run of a cycle, or of the ablation of a winner; None where nothing is left to tell, or fits.
 
     One run at a time: None while any is open.
@@ -167,7 +167,7 @@ def _rest_of_cycle(
     return None
 
 
-def _why(before: Study, config: Config, past: Sequence[Comparison], parts: Parts) -> str:
+def _why(before: Study, config: Config, past: Sequence[Comparison], parts: FeatureFlags) -> str:
     """Why it runs now and not before, and who makes room; a blank before each sentence."""
     why = ""
     confirmed = {t.config for t in before.trials if t.stage is Stage.CONFIRM}

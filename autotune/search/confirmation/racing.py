@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from autotune.compare.comparison import Comparison
     from autotune.model.study import Study
-    from autotune.search.feature_flags import Parts
+    from autotune.search.feature_flags import FeatureFlags
 
 _CYCLES_WITH_MORE = 4
 _PLANNED_CYCLES = 6
@@ -51,7 +51,7 @@ def select_members(
     study: Study,
     costs: Costs,
     remaining_s: float,
-    parts: Parts,
+    parts: FeatureFlags,
 ) -> tuple[Config, ...]:
     """Finalists by the cycles before, best first; at first as many as four cycles can be paid for.
 
@@ -105,7 +105,7 @@ def _affordable(
     out: frozenset[Config],
     costs: Costs,
     whole_s: float,
-    parts: Parts,
+    parts: FeatureFlags,
 ) -> tuple[Config, ...]:
     """Finalists whose fewest pairs fit into the time, the others replaced by the next best.
 
@@ -170,7 +170,7 @@ def focus(
     before: Study,
     left_s: float,
     cycles: int,
-    parts: Parts,
+    parts: FeatureFlags,
 ) -> tuple[Config, ...]:
     """The first alone where the time left shows its gain, or then its loss, only so; else all of them.
 
@@ -214,7 +214,7 @@ def focus(
     return active if reaches(first, active) or not reaches(first, [first]) else (first,)
 
 
-def given_up(compared: Sequence[Comparison], parts: Parts) -> list[Comparison]:
+def given_up(compared: Sequence[Comparison], parts: FeatureFlags) -> list[Comparison]:
     """Finalists whose loss stays unclear, and which the runs still to come would hardly clear."""
     return [
         c
@@ -227,7 +227,7 @@ def given_up(compared: Sequence[Comparison], parts: Parts) -> list[Comparison]:
     ]
 
 
-def excluded(before: Study, past: Sequence[Comparison], parts: Parts) -> frozenset[Config]:
+def excluded(before: Study, past: Sequence[Comparison], parts: FeatureFlags) -> frozenset[Config]:
     """Who is out, and who has not begun and would fare no better than one that is."""
     return frozenset(_ruled_out(past, parts) | (_as_hopeless(before, past, parts) - _began(before)))
 
@@ -263,7 +263,7 @@ def _with_time_for(
 
 
 def _with_newcomers(
-    kept: tuple[Config, ...], before: Study, out: frozenset[Config], study: Study, parts: Parts
+    kept: tuple[Config, ...], before: Study, out: frozenset[Config], study: Study, parts: FeatureFlags
 ) -> tuple[Config, ...]:
     """With whom the cycles themselves have brought in; of those that have run before the foremost first.
 
@@ -298,7 +298,7 @@ def _failed(study: Study) -> bool:
     return any(failure.kind.family is not Family.CANCELLED for failure in failures)
 
 
-def _ruled_out(compared: Sequence[Comparison], parts: Parts) -> set[Config]:
+def _ruled_out(compared: Sequence[Comparison], parts: FeatureFlags) -> set[Config]:
     """Finalists that are slower, or worse in loss, beyond doubt, and those that were given up."""
     return {c.config for c in given_up(compared, parts)} | {
         c.config
@@ -313,7 +313,7 @@ def _wastes(compared: Comparison) -> bool:
     return compared.saving is not None and compared.saving.high < 1.0
 
 
-def _as_hopeless(study: Study, compared: Sequence[Comparison], parts: Parts) -> set[Config]:
+def _as_hopeless(study: Study, compared: Sequence[Comparison], parts: FeatureFlags) -> set[Config]:
     """Configs with all that may touch the loss of one that was given up: they would fare no better."""
     space = study.space
     if space is None:
@@ -322,7 +322,7 @@ def _as_hopeless(study: Study, compared: Sequence[Comparison], parts: Parts) -> 
         {(k, v) for k, v in c.config.items() if space.effect(Config({k: v})) is not Effect.EXACT}
         for c in given_up(compared, parts)
     ]
-    seen = {t.config for t in study.told(Stage.START, Stage.REFINE)}
+    seen = {t.config for t in study.told(Stage.INITIAL, Stage.REFINE)}
     return {c for c in seen if any(changes <= set(c.items()) for changes in touching)}
 
 

@@ -44,7 +44,7 @@ def backward(lower: Sequence[Sequence[float]], right: Sequence[float]) -> list[f
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class GaussianProcess:
     """A Gaussian process after its observations.
 
     Args:
@@ -69,7 +69,7 @@ class Process:
         noise: Sequence[float],
         kernel: Callable[[object, object], float],
         expected: Callable[[object], float] | None = None,
-    ) -> Process:
+    ) -> GaussianProcess:
         """Condition on values with these standard deviations of noise; the prior mean is `expected`, or 0."""
         if expected is not None:
             values = [value - expected(point) for value, point in zip(values, points, strict=True)]
@@ -105,7 +105,7 @@ class Process:
 class Ridge:
     """Linear in named columns, each with a normal prior of mean 0; the same machinery."""
 
-    process: Process
+    process: GaussianProcess
 
     @classmethod
     def of(
@@ -131,7 +131,7 @@ class Ridge:
             assert isinstance(b, Mapping)
             return float(sum(a[c] * b[c] * spread.get(c, other_spread) ** 2 for c in a if c in b))
 
-        return cls(Process.of(rows, values, noise, kernel))
+        return cls(GaussianProcess.of(rows, values, noise, kernel))
 
     def predict(self, row: Mapping[str, float]) -> tuple[float, float]:
         """Mean and standard deviation."""

@@ -130,8 +130,8 @@ _OWN_SPREAD: Final = 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class Expectations:
-    """Built by `Expectations.of` for one study; of its facts and the first run of its script alone.
+class Priors:
+    """Built by `Priors.of` for one study; of its facts and the first run of its script alone.
 
     Args:
         knobs: In the order of the space, which is that of the points.
@@ -166,7 +166,7 @@ class Expectations:
     busy: float = 1.0
 
     @classmethod
-    def of(cls, study: Study, space: SearchSpace) -> Expectations | None:
+    def of(cls, study: Study, space: SearchSpace) -> Priors | None:
         """Read the first measured run of the unchanged script; None where it, or its facts, are not there."""
         facts = study.facts
         run = facts.run if facts is not None else None

@@ -13,13 +13,13 @@ import statistics
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from autotune.compare.amortised_rate import amortised, merits_by_trial
+from autotune.compare.amortised_rate import amortised, objective_values_by_trial
 from autotune.compare.transfer import beliefs
 from autotune.model.config import Config
-from autotune.model.identity_cache import Memo, study_key
+from autotune.model.identity_cache import IdentityCache, study_key
 from autotune.model.objective import ENERGY
-from autotune.search.models.linear import Process
-from autotune.search.models.priors import Expectations
+from autotune.search.models.linear import GaussianProcess
+from autotune.search.models.priors import Priors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -45,7 +45,7 @@ NOISE = 0.02
 _SLACK = 0.03
 
 Point = tuple["Value | None", ...]
-_MODELS: Memo[ThroughputModel | None] = Memo(size=6)
+_MODELS: IdentityCache[ThroughputModel | None] = IdentityCache(size=6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class ThroughputModel:
     base: float
     seen: dict[Config, float]
     runs: dict[Config, int]
-    process: Process
+    process: GaussianProcess
     loader_roof: dict[Config, float]
     compute_roof: dict[Config, float]
     earlier: tuple[tuple[Point, float, float], ...] = ()
@@ -96,7 +96,7 @@ class ThroughputModel:
         key = study_key(study, space, informed, expects, in_cycles, trials=known)
 
         def fit() -> ThroughputModel | None:
-            told = merits_by_trial(study, in_cycles=in_cycles)
+            told = objective_values_by_trial(study, in_cycles=in_cycles)
             return cls._fit(study, space, told, informed=informed, expects=expects)
 
         return _MODELS.get(key, fit)
@@ -122,7 +122,7 @@ class ThroughputModel:
         runs = {c: len(ran[c]) for c in seen}
         earlier = [f for f in beliefs(study).first if f.config not in seen] if informed else []
         beside = tuple((_point(space, f.config), f.log, f.sd) for f in earlier)
-        known = Expectations.of(study, space) if expects and study.spec.objective != ENERGY else None
+        known = Priors.of(study, space) if expects and study.spec.objective != ENERGY else None
         kernel = _Kernel.of(space, None if known is None else known.spreads())
         expected = None if known is None else Remembered(known.mean)
         observed = (*((_point(space, c), y, NOISE / math.sqrt(runs[c])) for c, y in seen.items()), *beside)
@@ -151,7 +151,7 @@ class ThroughputModel:
         told = [*self.observed, *((self.point(c), self.predict(c)[0], NOISE) for c in pending)]
         return replace(self, process=_conditioned(told, self.process.kernel, self.process.expected))
 
-    def doubting(self, run_sd: float) -> Process:
+    def doubting(self, run_sd: float) -> GaussianProcess:
         """The process conditioned with this standard deviation of a single run, in ln rate.
 
         Points of it are made by `point`.
@@ -257,10 +257,10 @@ def _conditioned(
     observed: Sequence[tuple[object, float, float]],
     kernel: Callable[[object, object], float],
     expected: Callable[[object], float] | None,
-) -> Process:
+) -> GaussianProcess:
     """The process after observations of (point, ln ratio, standard deviation)."""
     points, values, noise = zip(*observed, strict=True)
-    return Process.of(points, values, noise, kernel, expected)
+    return GaussianProcess.of(points, values, noise, kernel, expected)
 
 
 @dataclass(frozen=True, slots=True)

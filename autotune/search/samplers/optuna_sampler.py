@@ -15,7 +15,7 @@ import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from autotune.compare.amortised_rate import merit
+from autotune.compare.amortised_rate import objective_value
 from autotune.errors import UsageError
 from autotune.model.config import Config
 from autotune.model.trial import Family, Stage, TrialState
@@ -150,9 +150,9 @@ def _question(kind: str, study: Study, space: SearchSpace, count_seed: int) -> Q
     told = [
         t
         for t in study.trials
-        if t.group == 0 and t.stage is not Stage.WHY and (t.measurement or t.failure or _is_open(t))
+        if t.group == 0 and t.stage is not Stage.DIAGNOSE and (t.measurement or t.failure or _is_open(t))
     ]
-    rates = [merit(study, t.measurement) for t in told if t.measurement]
+    rates = [objective_value(study, t.measurement) for t in told if t.measurement]
     peaks = [t.measurement.memory.peak_bytes or 0 for t in told if t.measurement]
     worst = (min(rates, default=0.0), float(max(peaks, default=0)))
     entries: list[tuple[dict[str, int], tuple[float, ...], float]] = []
@@ -163,7 +163,7 @@ def _question(kind: str, study: Study, space: SearchSpace, count_seed: int) -> Q
         values, violation = worst, 0.0
         if trial.measurement is not None:
             values = (
-                merit(study, trial.measurement),
+                objective_value(study, trial.measurement),
                 float(trial.measurement.memory.peak_bytes or 0),
             )
         elif trial.failure is not None and trial.failure.kind.family is not Family.LOST:
@@ -204,7 +204,7 @@ def _mirror(question: Question) -> Any:
 
 
 def _is_open(trial: Trial) -> bool:
-    return trial.state is not TrialState.TOLD
+    return trial.state is not TrialState.FINISHED
 
 
 def _distributions(question: Question) -> dict[str, Any]:

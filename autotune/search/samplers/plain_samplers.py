@@ -6,7 +6,7 @@ import math
 import random
 from typing import TYPE_CHECKING
 
-from autotune.compare.amortised_rate import merits
+from autotune.compare.amortised_rate import objective_values
 from autotune.model.config import Config
 from autotune.search.strategy import Sampler
 
@@ -41,7 +41,7 @@ class CoordinateDescent(Sampler):
         self, study: Study, space: SearchSpace, count_seed: int, may: Callable[[Config], bool] | None = None
     ) -> Config | None:
         """See `Sampler.propose`; None at the end of the descent."""
-        asked, rates = {t.config for t in study.trials}, merits(study)
+        asked, rates = {t.config for t in study.trials}, objective_values(study)
         knobs = list(space.free())
         random.Random(study.spec.seed).shuffle(knobs)
         here = Config()

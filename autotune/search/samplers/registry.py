@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.errors import UsageError, did_you_mean
-from autotune.search.feature_flags import DEFAULT, Parts
+from autotune.search.feature_flags import DEFAULT, FeatureFlags
 
 if TYPE_CHECKING:
     from autotune.search.strategy import Sampler, Strategy
@@ -27,7 +27,7 @@ ABOUT = {
 SAMPLERS = tuple(ABOUT)
 
 
-def strategy_for(name: str, parts: Parts = DEFAULT) -> Strategy:
+def strategy_for(name: str, parts: FeatureFlags = DEFAULT) -> Strategy:
     """The search with this sampler.
 
     All of them share the frame: the unchanged script first, what never worked or does not fit is not

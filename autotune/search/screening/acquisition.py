@@ -44,9 +44,9 @@ def cost_power(search: SearchState) -> float:
 
     Ever less, and not at all at the end, where nothing follows.
     """
-    told = search.study.told(Stage.START, Stage.REFINE)
+    told = search.study.told(Stage.INITIAL, Stage.REFINE)
     if not search.parts.lasting_cost:
-        done = sum(1 for t in search.study.trials if t.stage in (Stage.START, Stage.REFINE))
+        done = sum(1 for t in search.study.trials if t.stage in (Stage.INITIAL, Stage.REFINE))
         return _COST_POWER * max(0.0, 1.0 - done / _COOLED_AFTER)
     spent_s, spare_s = sum(t.seconds for t in told), max(0.0, search.spare_s)
     share = spent_s / (spent_s + spare_s) if spent_s + spare_s > 0.0 else 1.0

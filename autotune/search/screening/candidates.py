@@ -48,7 +48,7 @@ def varied(search: SearchState, config: Config, dimension: Dimension) -> list[Co
     found: list[Config] = []
     for value in dimension.values:
         other = search.space.complete({**search.space.resolved_free(config), dimension.knob: value})
-        if isinstance(other, Config) and other != config and search.tame(other):
+        if isinstance(other, Config) and other != config and search.training_preserving(other):
             bad = any(item in search.feasible.quarantined for item in other.items())
             if not bad and search.feasible.memory.fits(other) >= 0.5:
                 found.append(other)

@@ -63,7 +63,7 @@ class Feasible:
             crashed = [t for t in blamed if t.failure and t.failure.kind.family is Family.CRASH]
             # A start goes on from the best so far, and its value is tried by itself before it is to blame.
             alone = {i for t in study.told() if is_single(space, t.config) for i in t.config.items()}
-            late = {t.config for t in crashed if t.stage is not Stage.START}
+            late = {t.config for t in crashed if t.stage is not Stage.INITIAL}
             every = {t.config for t in crashed}
             out |= {i for i in failed if i not in worked and _without(i, every if i in alone else late, ran)}
         return cls(

@@ -37,9 +37,13 @@ def next_start(search: SearchState) -> Suggestion | None:
     """The next config of the design; None where nothing is left in it that is likely to help."""
     told = beliefs(search.study)
     for start in told.starts:
-        if search.tame(start.config) and search.hopeful(start.config) and search.may_try(start.config):
+        if (
+            search.training_preserving(start.config)
+            and search.hopeful(start.config)
+            and search.may_try(start.config)
+        ):
             return Suggestion(start.config, start.reason)
-    asked = [t for t in search.study.trials if t.stage is Stage.START]
+    asked = [t for t in search.study.trials if t.stage is Stage.INITIAL]
     is_due = not search.parts.expects and len(asked) % _JUMP_EVERY == _JUMP_EVERY - 1
     # Where it is told already what helps, all of that together is the first to be tried.
     if is_due or (told.first and not asked):
@@ -50,14 +54,14 @@ def next_start(search: SearchState) -> Suggestion | None:
         return _most_expected(search, told)
     listed = [(c, r) for c, r in _in_order(search, told) if c not in told.trusted]
     for config, reason in _beside_leader(search, listed):
-        if search.tame(config) and search.hopeful(config) and search.may_try(config):
+        if search.training_preserving(config) and search.hopeful(config) and search.may_try(config):
             return Suggestion(config, reason)
     return _jump(search)
 
 
 def start_is_over(search: SearchState) -> bool:
     """Start trials have had their share of the time that screening has in all."""
-    spent = sum(t.seconds for t in search.study.told(Stage.START))
+    spent = sum(t.seconds for t in search.study.told(Stage.INITIAL))
     whole = spent + max(0.0, search.spare_s)
     return search.is_refining or spent > _START_SHARE * whole + search.costs.plain_s
 
@@ -131,7 +135,7 @@ def _beside_leader(search: SearchState, listed: Sequence[tuple[Config, str]]) ->
         if tried.issuperset(changes.items()):
             continue
         beside = space.complete({**around, **changes})
-        if isinstance(beside, Config) and search.tame(beside) and search.may_try(beside):
+        if isinstance(beside, Config) and search.training_preserving(beside) and search.may_try(beside):
             what = ", ".join(f"{k}={v}" for k, v in changes.items())
             yield beside, f"What {what} brings beside the best so far."
         else:
@@ -144,7 +148,11 @@ def _leader(search: SearchState) -> Config:
     Beside what compiles a run costs a compile of its own, so that is none.
     """
     model, failed = search.model, broken(search.study)
-    seen = [c for c in model.seen if search.tame(c) and c not in failed and may_win(search.study, c)]
+    seen = [
+        c
+        for c in model.seen
+        if search.training_preserving(c) and c not in failed and may_win(search.study, c)
+    ]
     plain = [c for c in seen if not search.costs.cold_compile(c)]
     if not search.parts.from_leader or not plain:
         return _BASE
@@ -157,7 +165,7 @@ def _leader(search: SearchState) -> Config:
 def _most_expected(search: SearchState, told: Beliefs) -> Suggestion | None:
     """Most gain for its cost: a start point, a change beside the best so far, all that is likely to help."""
     listed = _listed(search, told)
-    if any(t.stage is Stage.START for t in search.study.trials):
+    if any(t.stage is Stage.INITIAL for t in search.study.trials):
         # Nobody knows what a knob of the user's own acts on, and whoever declares one wants to know.
         ran = {knob for t in search.study.trials for knob in t.config}
         own = {spec.name for spec in search.study.spec.space.declared} - ran
@@ -170,8 +178,10 @@ def _most_expected(search: SearchState, told: Beliefs) -> Suggestion | None:
     # Changes that help only together are climbed past, unless a start holds them.
     for begun in (_leader(search), *search.space.starts):
         found.setdefault(_climbed_from(search, begun), "What is likely to help, together.")
-    options = [c for c in found if c not in told.trusted and search.tame(c) and search.hopeful(c)]
-    scored = [s for s in score(search, options, search.best_tame()) if s[1] >= LEAST_GAIN]
+    options = [
+        c for c in found if c not in told.trusted and search.training_preserving(c) and search.hopeful(c)
+    ]
+    scored = [s for s in score(search, options, search.best_training_preserving()) if s[1] >= LEAST_GAIN]
     if scored:
         _, _, config = max(scored, key=lambda s: (s[0], s[2].canonical()))
         ratio = math.exp(search.model.predict(config)[0])
@@ -227,7 +237,7 @@ def _only_failed_beside_others(search: SearchState, config: Config) -> bool:
 
 
 def _runs(search: SearchState, config: Config | str) -> bool:
-    return isinstance(config, Config) and search.tame(config) and search.may_try(config)
+    return isinstance(config, Config) and search.training_preserving(config) and search.may_try(config)
 
 
 def _climbed_from(search: SearchState, config: Config) -> Config:
@@ -285,7 +295,7 @@ def _jump(search: SearchState) -> Suggestion | None:
         gain, other = max(gains, key=lambda pair: (pair[0], pair[1].canonical()))
         if gain > search.model.predict(config)[0] + HELPS:
             config = other
-    if len(config) < 2 or not search.tame(config) or not search.may_try(config):
+    if len(config) < 2 or not search.training_preserving(config) or not search.may_try(config):
         return None
     ratio = math.exp(search.model.predict(config)[0])
     what = "What is likely to help" if beliefs(search.study).first else "What helped by itself"

@@ -34,8 +34,8 @@ _FRONT_GAIN = 0.02
 
 def likeliest(search: SearchState) -> Suggestion | None:
     """The most expected improvement for its cost among what leaves the training unchanged."""
-    incumbent = search.best_tame()
-    scored = score(search, (c for c in candidate_pool(search) if search.tame(c)), incumbent)
+    incumbent = search.best_training_preserving()
+    scored = score(search, (c for c in candidate_pool(search) if search.training_preserving(c)), incumbent)
     if not scored:
         return None
     _, gain, config = max(scored, key=lambda s: (s[0], s[2].canonical()))
@@ -63,7 +63,7 @@ def random_draw(search: SearchState) -> Suggestion | None:
         free = space.free()
         completed = [space.complete({d.knob: draw.choice(d.values) for d in free}) for _ in range(DRAWS)]
         pool = [c for c in completed if isinstance(c, Config)]
-    likely = (c for c in pool if search.tame(c) and search.hopeful(c) and search.may_try(c))
+    likely = (c for c in pool if search.training_preserving(c) and search.hopeful(c) and search.may_try(c))
     likely = (c for c in likely if search.conceivable(c))
     drawn = list(itertools.islice(likely, _DRAWN))
     if not drawn:
@@ -78,7 +78,7 @@ def random_draw(search: SearchState) -> Suggestion | None:
     return Suggestion(max(drawn, key=worth), "Drawn at random, to find what the model does not predict.")
 
 
-def bold(search: SearchState, *, in_turn: bool = False) -> Suggestion | None:
+def training_changing(search: SearchState, *, in_turn: bool = False) -> Suggestion | None:
     """A config that changes the training, while that has had less than its share of the time.
 
     Args:
@@ -87,10 +87,10 @@ def bold(search: SearchState, *, in_turn: bool = False) -> Suggestion | None:
             can be recommended without being asked for.
     """
     scale = min(1.0, search.study.spec.budget.seconds / _TRAINING_FROM_S) if in_turn else 1.0
-    left_s = left_for_bold_s(search, scale)
+    left_s = left_for_training_changing_s(search, scale)
     # One look at what a rule refuses is enough to say what it would bring; it is no bar to the others.
     looked = any(search.refused(t.config) for t in search.study.trials)
-    pool = [c for c in candidate_pool(search) if not search.tame(c) and search.permitted(c)]
+    pool = [c for c in candidate_pool(search) if not search.training_preserving(c) and search.permitted(c)]
     pool = [c for c in pool if not (looked and search.refused(c))]
     incumbent = max((y for c, y in search.model.seen.items() if not search.refused(c)), default=0.0)
     if not pool:
@@ -105,14 +105,14 @@ def bold(search: SearchState, *, in_turn: bool = False) -> Suggestion | None:
     return Suggestion(config, f"Changes the training; {ratio:.2f} times the baseline's throughput expected.")
 
 
-def left_for_bold_s(search: SearchState, scale: float = 1.0) -> float:
+def left_for_training_changing_s(search: SearchState, scale: float = 1.0) -> float:
     """Seconds that screening may still spend on what changes the training: its share of all that it has.
 
     What runs at the moment counts as if it had taken what is expected of it. `scale` is of the share.
     """
-    told = search.study.told(Stage.START, Stage.REFINE)
-    spent = sum(t.seconds for t in told if not search.tame(t.config))
-    running = [t.config for t in search.study.open_trials if not search.tame(t.config)]
+    told = search.study.told(Stage.INITIAL, Stage.REFINE)
+    spent = sum(t.seconds for t in told if not search.training_preserving(t.config))
+    running = [t.config for t in search.study.open_trials if not search.training_preserving(t.config)]
     spent += sum(search.costs.screening(config) for config in running)
     whole = sum(t.seconds for t in told) + max(0.0, search.spare_s)
     return scale * _TRAINING_SHARE * whole - spent
@@ -121,7 +121,10 @@ def left_for_bold_s(search: SearchState, scale: float = 1.0) -> float:
 def simpler(search: SearchState) -> Suggestion | None:
     """The best so far without what the model says brings nothing: where it is as fast, it takes its place."""
     model = search.model
-    best = max((c for c in model.seen if search.tame(c)), key=lambda c: (model.predict(c)[0], c.canonical()))
+    best = max(
+        (c for c in model.seen if search.training_preserving(c)),
+        key=lambda c: (model.predict(c)[0], c.canonical()),
+    )
     config = trimmed(search.space, model, best)
     if config == best or not config or not search.may_try(config):
         return None
@@ -135,7 +138,7 @@ def separating(search: SearchState) -> Suggestion | None:
     if last is None or last.reason.startswith(_APART) or not search.parts.separates:
         return None  # what fails once more does so for another reason, and one question is enough
     config = suspect(search.study, search.feasible)
-    if config is None or not search.tame(config) or not search.may_try(config):
+    if config is None or not search.training_preserving(config) or not search.may_try(config):
         return None
     return Suggestion(config, f"{_APART} is that to blame?")
 
@@ -144,15 +147,19 @@ def for_front(search: SearchState) -> Suggestion | None:
     """Most memory spared for its speed, where nothing faster is expected; for a part of the time."""
     if not search.parts.front_share or search.study.spec.objective == ENERGY:
         return None
-    told = search.study.told(Stage.START, Stage.REFINE)
+    told = search.study.told(Stage.INITIAL, Stage.REFINE)
     whole = sum(t.seconds for t in told) + max(0.0, search.spare_s)
     spent = sum(t.seconds for t in told if t.reason.startswith(FRONT))
-    seen = [c for c in search.model.seen if search.tame(c)]
+    seen = [c for c in search.model.seen if search.training_preserving(c)]
     front = Frontier(search.study, search.model, search.feasible.memory, seen)
     worth: list[tuple[float, Config]] = []
     for config in candidate_pool(search):
         cost_s = search.costs.screening(config)
-        if not search.tame(config) or not search.may_try(config) or spent + cost_s > _FRONT_SHARE * whole:
+        if (
+            not search.training_preserving(config)
+            or not search.may_try(config)
+            or spent + cost_s > _FRONT_SHARE * whole
+        ):
             continue
         gain = front.gain(config) * search.feasible.works(config)
         if gain >= _FRONT_GAIN:

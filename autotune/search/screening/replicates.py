@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autotune.compare.amortised_rate import all_merit_runs, merit_runs
+from autotune.compare.amortised_rate import all_objective_runs, objective_runs
 from autotune.model.run_length import useful_repeats
 from autotune.statistics.intervals import expected_gain
 from autotune.statistics.spread import run_spread
@@ -32,7 +32,7 @@ _WORTH = 0.005
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Replicate:
     """A config to be run once more.
 
     Args:
@@ -58,7 +58,7 @@ def run_sd(study: Study, *, in_cycles: bool = False) -> float:
         study: As of now.
         in_cycles: By the runs of confirmation and ablation as well.
     """
-    phases = all_merit_runs(study) if in_cycles else (merit_runs(study),)
+    phases = all_objective_runs(study) if in_cycles else (objective_runs(study),)
     # Who is confirmed was chosen for its screening runs: by how much it falls back is no scatter.
     alike = [values for runs in phases for values in runs.values()]
     return run_spread([math.log(v) for v in values if v > 0.0] for values in alike)
@@ -71,7 +71,7 @@ def leading(model: ThroughputModel, among: Collection[Config]) -> Config:
 
 def look_again(
     study: Study, model: ThroughputModel, among: Collection[Config], *, at_end: bool
-) -> Look | None:
+) -> Replicate | None:
     """Who is to be run once more, None where that is worth no run.
 
     Args:
@@ -90,7 +90,7 @@ def look_again(
     asked = {c: sum(1 for t in study.trials if t.config == c and not t.group) for c in among}
     limit = _MOST_LOOKS if at_end else max(_LEADER_LOOKS, min(repeats, _MOST_LOOKS))
     doubts = model.doubting(sd)
-    best: Look | None = None
+    best: Replicate | None = None
     for config in among:
         # Of the two, who ran less often tells more.
         again = config if at_end and asked[config] < asked[leader] else leader
@@ -98,5 +98,5 @@ def look_again(
             continue
         gain = expected_gain(*doubts.difference(model.point(config), model.point(leader)))
         if gain >= _WORTH and (best is None or gain > best.gain):
-            best = Look(again, asked[again], sd, gain)
+            best = Replicate(again, asked[again], sd, gain)
     return best

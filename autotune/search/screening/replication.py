@@ -7,7 +7,7 @@ from autotune.model.config import Config
 from autotune.model.trial import Proposal, Stage
 from autotune.search.screening.acquisition import LEAST_GAIN
 from autotune.search.screening.candidates import candidate_pool
-from autotune.search.screening.replicates import NOISY, Look, leading, look_again, run_sd
+from autotune.search.screening.replicates import NOISY, Replicate, leading, look_again, run_sd
 from autotune.search.screening.state import SearchState, Suggestion
 from autotune.statistics.intervals import expected_gain
 
@@ -29,14 +29,14 @@ def last_doubts(search: SearchState) -> Proposal | None:
     if not search.parts.second_looks or sd < NOISY:
         return None
     look, picked = _look_again(search, at_end=True), None
-    seen = [c for c in search.model.seen if search.tame(c)]
+    seen = [c for c in search.model.seen if search.training_preserving(c)]
     if seen:
         doubts, leader = search.model.doubting(sd), leading(search.model, seen)
         at = search.model.point(leader)
         gains = [
             (expected_gain(*doubts.difference(search.model.point(c), at)) * search.feasible.works(c), c)
             for c in candidate_pool(search)
-            if search.tame(c) and search.hopeful(c) and search.may_try(c)
+            if search.training_preserving(c) and search.hopeful(c) and search.may_try(c)
         ]
         gain, config = max(gains, key=lambda g: (g[0], g[1].canonical()), default=(0.0, _BASE))
         if gain >= max(LEAST_GAIN, look.gain if look else 0.0):
@@ -48,17 +48,17 @@ def last_doubts(search: SearchState) -> Proposal | None:
     return search.proposal(Stage.REFINE, picked)
 
 
-def _look_again(search: SearchState, *, at_end: bool) -> Look | None:
+def _look_again(search: SearchState, *, at_end: bool) -> Replicate | None:
     if not search.parts.second_looks:
         return None
-    seen = [c for c in search.model.seen if c and search.tame(c) and may_win(search.study, c)]
+    seen = [c for c in search.model.seen if c and search.training_preserving(c) and may_win(search.study, c)]
     seen = [c for c in seen if search.affordable(c)]
     if not seen or search.model.predict(leading(search.model, seen))[0] <= 0.0:
         return None
     return look_again(search.study, search.model, seen, at_end=at_end)
 
 
-def _again(search: SearchState, look: Look) -> Proposal:
+def _again(search: SearchState, look: Replicate) -> Proposal:
     """Not cut off as too slow: how slow it can be is the question."""
     reason = (
         f"{AGAIN} runs of one config differ by {look.run_sd:.0%} here: another run may gain {look.gain:.1%}."

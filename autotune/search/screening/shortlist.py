@@ -15,7 +15,7 @@ from autotune.model.config import Config
 from autotune.model.effect import Effect
 from autotune.model.objective import ENERGY
 from autotune.model.trial import Stage
-from autotune.search.feature_flags import DEFAULT, Parts
+from autotune.search.feature_flags import DEFAULT, FeatureFlags
 from autotune.search.models.throughput_model import ThroughputModel
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _HARDLY, _FAR_LESS, _AHEAD = 0.01, 0.75, 1e-9
 
 
 def shortlist(
-    study: Study, parts: Parts = DEFAULT, *, out: frozenset[Config] = frozenset()
+    study: Study, parts: FeatureFlags = DEFAULT, *, out: frozenset[Config] = frozenset()
 ) -> tuple[Config, ...]:
     """Finalists as of now, best first: what a search whose screening ended here would confirm.
 
@@ -56,7 +56,7 @@ def find_leaders(
     model: ThroughputModel | None = None,
     *,
     out: frozenset[Config] = frozenset(),
-    parts: Parts = DEFAULT,
+    parts: FeatureFlags = DEFAULT,
 ) -> tuple[Config, ...]:
     """The fastest of each kind by what the model makes of the screening runs, best first.
 
@@ -89,7 +89,7 @@ def find_leaders(
 
 
 def readings(
-    study: Study, parts: Parts = DEFAULT, *, out: frozenset[Config] = frozenset()
+    study: Study, parts: FeatureFlags = DEFAULT, *, out: frozenset[Config] = frozenset()
 ) -> dict[Config, float]:
     """Ln ratio to the baseline, by the model, of every measured config that `best` may recommend.
 
@@ -119,11 +119,13 @@ def _smaller_first(
     """
     lost = out | broken(study).keys()
     faster = [c for c, rate in rates.items() if c and rate > base and c not in lost]
-    tame = [c for c in faster if space.effect(c) is not Effect.TRAINING and may_win(study, c)]
-    if study.spec.objective == ENERGY or not tame:
+    training_preserving = [c for c in faster if space.effect(c) is not Effect.TRAINING and may_win(study, c)]
+    if study.spec.objective == ENERGY or not training_preserving:
         return rates
-    top = max(tame, key=lambda c: (rates[c], c.canonical()))
-    peaks = {c: _screened_peak(study, c) for c in tame if rates[c] >= (1.0 - _HARDLY) * rates[top]}
+    top = max(training_preserving, key=lambda c: (rates[c], c.canonical()))
+    peaks = {
+        c: _screened_peak(study, c) for c in training_preserving if rates[c] >= (1.0 - _HARDLY) * rates[top]
+    }
     smaller = {c: peak for c, peak in peaks.items() if 0 < peak <= _FAR_LESS * peaks[top]}
     if not smaller:
         return rates
@@ -133,11 +135,11 @@ def _smaller_first(
 
 def _screened_peak(study: Study, config: Config) -> int:
     """Largest peak memory of its screening runs, in bytes, so that confirmation moves no order; 0 unseen."""
-    runs = [t.measurement for t in study.of(config, Stage.START, Stage.REFINE) if t.measurement is not None]
+    runs = [t.measurement for t in study.of(config, Stage.INITIAL, Stage.REFINE) if t.measurement is not None]
     return max((m.memory.peak_bytes or 0 for m in runs), default=0)
 
 
-def _model(study: Study, space: SearchSpace, parts: Parts) -> ThroughputModel | None:
+def _model(study: Study, space: SearchSpace, parts: FeatureFlags) -> ThroughputModel | None:
     return ThroughputModel.of(study, space, expects=parts.expects)
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from autotune.model.config import Config
     from autotune.model.space import SearchSpace
     from autotune.model.study import Study
-    from autotune.search.feature_flags import Parts
+    from autotune.search.feature_flags import FeatureFlags
 
 HELPS = 0.01
 """In ln rate: a gain below it does not count as one."""
@@ -75,10 +75,12 @@ class SearchState:
     reserve_s: float
     trials: int
     shown_steps: int
-    parts: Parts
+    parts: FeatureFlags
 
     @classmethod
-    def of(cls, study: Study, space: SearchSpace, remaining_s: float, parts: Parts) -> SearchState | None:
+    def of(
+        cls, study: Study, space: SearchSpace, remaining_s: float, parts: FeatureFlags
+    ) -> SearchState | None:
         """Read the study; None where no throughput was measured to compare by, or no knob can be varied."""
         own = ThroughputModel.of(study, space, expects=parts.expects)
         if own is None or not space.free():
@@ -150,14 +152,14 @@ class SearchState:
         if not self.parts.expects:
             return True
         mean, sd = self.model.predict(config)
-        return mean + _DOUBT * sd > self.best_tame()
+        return mean + _DOUBT * sd > self.best_training_preserving()
 
     def conceivable(self, config: Config) -> bool:
         """By what was known before anything was tried it may be faster than the unchanged script."""
         mean, sd = self.model.foreseen(config)
         return mean + _DOUBT * sd > 0.0
 
-    def tame(self, config: Config) -> bool:
+    def training_preserving(self, config: Config) -> bool:
         """It leaves the training unchanged, as far as runs of a search can show that."""
         if self.space.effect(config) is Effect.TRAINING:
             return False
@@ -169,16 +171,16 @@ class SearchState:
 
     def permitted(self, config: Config) -> bool:
         """Under a kept effective batch only what the user allowed by name may change the training."""
-        if self.study.spec.effective_batch != "keep" or self.tame(config):
+        if self.study.spec.effective_batch != "keep" or self.training_preserving(config):
             return True
         allowed, dimensions = self.study.spec.space.allowed, self.space.dimensions
         wild = [k for k in config if k in dimensions and dimensions[k].effect is Effect.TRAINING]
         return all(knob in allowed for knob in wild)
 
-    def best_tame(self) -> float:
+    def best_training_preserving(self) -> float:
         """The best that leaves the training unchanged, as ln(rate / baseline rate); 0 if there is none."""
         known = self.model.seen
-        seen = [c for c in known if self.tame(c)]
+        seen = [c for c in known if self.training_preserving(c)]
         if not self.parts.second_looks:
             return max((known[c] for c in seen), default=0.0)
         return self.model.predict(leading(self.model, seen))[0] if seen else 0.0
@@ -200,7 +202,7 @@ class SearchState:
         What changes the training competes for another pick, so it is no bar to what leaves it as it is.
         """
         told = [t for t in self.study.told() if t.measurement is not None]
-        if self.tame(config):
-            told = [t for t in told if self.tame(t.config)]
+        if self.training_preserving(config):
+            told = [t for t in told if self.training_preserving(t.config)]
         rates = [t.measurement.throughput for t in told if t.measurement is not None]
         return max((rate.low for rate in rates if rate.unit == "samples/s"), default=0.0)

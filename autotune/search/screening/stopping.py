@@ -28,7 +28,7 @@ def no_progress(search: SearchState, patience: int) -> bool:
     """The last so many refine trials brought nothing new."""
     # What is run again, or for less memory, looks for nothing faster.
     others = (AGAIN, FRONT)
-    told = [t for t in search.study.told(Stage.START, Stage.REFINE) if not t.reason.startswith(others)]
+    told = [t for t in search.study.told(Stage.INITIAL, Stage.REFINE) if not t.reason.startswith(others)]
     refined = [t for t in told if t.stage is Stage.REFINE]
     if len(refined) < patience:
         return False
@@ -59,12 +59,14 @@ def too_dear(search: SearchState) -> str:
     steps, times = search.study.spec.run_steps, _step_times(search.study)
     if not steps or not times or search.study.spec.objective == ENERGY:
         return ""
-    best = search.best_tame()
+    best = search.best_training_preserving()
     planned_s = steps * statistics.fmean(times) / math.exp(max(0.0, best))
     pool = candidate_pool(search)
-    wild = [c for c in pool if not search.tame(c) and search.permitted(c) and not search.refused(c)]
+    wild = [
+        c for c in pool if not search.training_preserving(c) and search.permitted(c) and not search.refused(c)
+    ]
     bar = max((y for c, y in search.model.seen.items() if not search.refused(c)), default=0.0)
-    scored = [*score(search, filter(search.tame, pool), best), *score(search, wild, bar)]
+    scored = [*score(search, filter(search.training_preserving, pool), best), *score(search, wild, bar)]
     options = [
         (planned_s * -math.expm1(-gain) - search.costs.screening(config), gain, config)
         for _, gain, config in scored

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from autotune.trial.hooks.model.dynamo_graphs import Graphs
     from autotune.trial.runtime.imports import AfterImport
-    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.state import RuntimeState
     from autotune.trial.runtime.undo import Undo
 
 _CONFIG: Final = "torch._functorch.config"
 _OPTION: Final = "activation_memory_budget"
 
 
-class Budget:
-    """Implements `BudgetSeam`."""
+class ActivationBudget:
+    """Implements `BudgetHook`."""
 
-    def __init__(self, state: State, undo: Undo, hooks: AfterImport, graphs: Graphs) -> None:
+    def __init__(self, state: RuntimeState, undo: Undo, hooks: AfterImport, graphs: Graphs) -> None:
         self._state = state
         self._undo = undo
         self._hooks = hooks

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autotune.trial.hooks.model.dynamo_graphs import Graphs
-    from autotune.trial.hooks.model.trained_modules import Root
-    from autotune.trial.runtime.state import State
+    from autotune.trial.hooks.model.trained_modules import TrainedModules
+    from autotune.trial.runtime.state import RuntimeState
     from autotune.trial.runtime.undo import Undo
 
 NAME: Final = "scaled_dot_product_attention"
@@ -35,9 +35,9 @@ _CAUSAL: Final = "CausalBias"
 
 
 class Attention:
-    """Implements `AttentionSeam`."""
+    """Implements `AttentionHook`."""
 
-    def __init__(self, state: State, undo: Undo, root: Root, graphs: Graphs) -> None:
+    def __init__(self, state: RuntimeState, undo: Undo, root: TrainedModules, graphs: Graphs) -> None:
         self._state = state
         self._undo = undo
         self._root = root
@@ -55,7 +55,7 @@ class Attention:
         self._wrapper: Any = None
         self._original: Any = None
 
-    # Seam
+    # Hook
 
     def force(self, kernel: str) -> None:
         """Switch off every other kernel; ``auto`` leaves the switches alone."""

@@ -8,17 +8,24 @@ from typing import TYPE_CHECKING, Any
 from autotune.trial.actuators.saved_tensors import Leaving
 
 if TYPE_CHECKING:
-    from autotune.trial.hooks.model.trained_modules import Root
-    from autotune.trial.hooks.step.stepping import Boundary
+    from autotune.trial.hooks.model.trained_modules import TrainedModules
+    from autotune.trial.hooks.step.stepping import StepListener
     from autotune.trial.runtime.imports import AfterImport
-    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.state import RuntimeState
     from autotune.trial.runtime.undo import Undo
 
 
 class Weights:
-    """Implements `WeightsSeam`; a part of the root (`RootPart`)."""
+    """Implements `WeightsHook`; a part of the root (`RootPart`)."""
 
-    def __init__(self, state: State, undo: Undo, hooks: AfterImport, root: Root, boundary: Boundary) -> None:
+    def __init__(
+        self,
+        state: RuntimeState,
+        undo: Undo,
+        hooks: AfterImport,
+        root: TrainedModules,
+        boundary: StepListener,
+    ) -> None:
         self._state = state
         self._undo = undo
         self._hooks = hooks

@@ -17,9 +17,9 @@ from autotune.trial.hooks.model.repeated_blocks import PLAIN, plain_class
 
 if TYPE_CHECKING:
     from autotune.trial.hooks.model.dynamo_graphs import Graphs
-    from autotune.trial.hooks.model.repeated_blocks import Blocks
-    from autotune.trial.hooks.model.trained_modules import Root
-    from autotune.trial.runtime.state import State
+    from autotune.trial.hooks.model.repeated_blocks import RepeatedBlocks
+    from autotune.trial.hooks.model.trained_modules import TrainedModules
+    from autotune.trial.runtime.state import RuntimeState
     from autotune.trial.runtime.undo import Undo
 
 _made_anew: Final = vars(copyreg)["_reconstructor"]
@@ -29,9 +29,11 @@ _KNOB: Final = "activation_checkpointing"
 
 
 class Checkpointing:
-    """Implements `CheckpointingSeam`; a part of the root (`RootPart`)."""
+    """Implements `CheckpointingHook`; a part of the root (`RootPart`)."""
 
-    def __init__(self, state: State, undo: Undo, root: Root, blocks: Blocks, graphs: Graphs) -> None:
+    def __init__(
+        self, state: RuntimeState, undo: Undo, root: TrainedModules, blocks: RepeatedBlocks, graphs: Graphs
+    ) -> None:
         self._state = state
         self._undo = undo
         self._root = root

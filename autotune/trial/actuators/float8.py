@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from autotune.trial.hooks.model.dynamo_graphs import Graphs
-    from autotune.trial.hooks.model.trained_modules import Root
-    from autotune.trial.runtime.state import State
+    from autotune.trial.hooks.model.trained_modules import TrainedModules
+    from autotune.trial.runtime.state import RuntimeState
     from autotune.trial.runtime.undo import Undo
 
 _LAYER: Final = "Float8Linear"
@@ -19,9 +19,9 @@ _NODES: Final = frozenset({"autograd_function_apply", "trampoline_autograd_apply
 
 
 class Float8:
-    """Implements `Float8Seam`; a part of the root (`RootPart`)."""
+    """Implements `Float8Hook`; a part of the root (`RootPart`)."""
 
-    def __init__(self, state: State, undo: Undo, root: Root, graphs: Graphs) -> None:
+    def __init__(self, state: RuntimeState, undo: Undo, root: TrainedModules, graphs: Graphs) -> None:
         self._state = state
         self._undo = undo
         self._root = root

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from autotune.model.config import Value
     from autotune.trial.actuators.readings import Readings
     from autotune.trial.runtime.imports import AfterImport
-    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.state import RuntimeState
     from autotune.trial.runtime.undo import Undo
 
 _DEFINED_IN = {
@@ -38,7 +38,9 @@ _DEFINED_IN = {
 class Keywords:
     """Wraps constructors and functions once the module that defines them has been imported."""
 
-    def __init__(self, state: State, undo: Undo, readings: Readings, knobs: Mapping[str, Knob]) -> None:
+    def __init__(
+        self, state: RuntimeState, undo: Undo, readings: Readings, knobs: Mapping[str, Knob]
+    ) -> None:
         self._state = state
         self._undo = undo
         self._readings = readings

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.state import RuntimeState
     from autotune.trial.runtime.undo import Undo
 
 _FREEZE_STEP = 2
@@ -22,14 +22,14 @@ _FEW = 2_000
 
 
 class Collector:
-    """Implements `CollectorSeam`.
+    """Implements `CollectorHook`.
 
     Args:
         state: Its `at_step` is told of every step's end.
         undo: Takes it back.
     """
 
-    def __init__(self, state: State, undo: Undo) -> None:
+    def __init__(self, state: RuntimeState, undo: Undo) -> None:
         self._state = state
         self._undo = undo
         self._own = gc.get_threshold()

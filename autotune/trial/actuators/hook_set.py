@@ -1,10 +1,10 @@
-"""The seams that act in the model, its attention, its memory and its gradients, built and put in."""
+"""The hooks that act in the model, its attention, its memory and its gradients, built and put in."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autotune.trial.actuators.activation_memory_budget import Budget
+from autotune.trial.actuators.activation_memory_budget import ActivationBudget
 from autotune.trial.actuators.attention import Attention
 from autotune.trial.actuators.bf16_parameters import Weights
 from autotune.trial.actuators.checkpointing import Checkpointing
@@ -13,31 +13,31 @@ from autotune.trial.hooks.step.gradients import Gradients
 
 if TYPE_CHECKING:
     from autotune.trial.hooks.model.compiling import Compile
-    from autotune.trial.hooks.model.trained_modules import Root
-    from autotune.trial.hooks.step.accumulation import Accumulation
-    from autotune.trial.hooks.step.stepping import Boundary
+    from autotune.trial.hooks.model.trained_modules import TrainedModules
+    from autotune.trial.hooks.step.accumulation import MicroBatches
+    from autotune.trial.hooks.step.stepping import StepListener
     from autotune.trial.runtime.imports import AfterImport
-    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.state import RuntimeState
     from autotune.trial.runtime.undo import Undo
 
 
-class ModelSeams:
+class ModelHooks:
     """Built once per process, after the root, compilation and the optimizer."""
 
     def __init__(
         self,
-        state: State,
+        state: RuntimeState,
         undo: Undo,
         hooks: AfterImport,
-        root: Root,
+        root: TrainedModules,
         compiling: Compile,
-        boundary: Boundary,
-        accumulation: Accumulation,
+        boundary: StepListener,
+        accumulation: MicroBatches,
     ) -> None:
         graphs = compiling.graphs
         self.attention = Attention(state, undo, root, graphs)
         self.checkpointing = Checkpointing(state, undo, root, root.blocks, graphs)
-        self.budget = Budget(state, undo, hooks, graphs)
+        self.budget = ActivationBudget(state, undo, hooks, graphs)
         self.shapes = compiling.shapes
         self.region = compiling.regions
         self.gradients = Gradients(state, undo, root, accumulation)

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
     from autotune.trial.actuators.bf16_parameters import Weights
     from autotune.trial.hooks.data.loader import Loader
-    from autotune.trial.hooks.model.trained_modules import Root
+    from autotune.trial.hooks.model.trained_modules import TrainedModules
     from autotune.trial.runtime.imports import AfterImport
-    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.state import RuntimeState
     from autotune.trial.runtime.undo import Undo
 
-# `torch.jit.script` looks names up in the frame of its caller; `Root.plain` is within it.
+# `torch.jit.script` looks names up in the frame of its caller; `TrainedModules.plain` is within it.
 _MODEL: Final = (
     ("torch.jit", ("trace", "trace_module")),
     ("torch.onnx", ("export",)),
@@ -43,7 +43,9 @@ class Exports:
         weights: Parameters in another number format.
     """
 
-    def __init__(self, state: State, undo: Undo, root: Root, loader: Loader, weights: Weights) -> None:
+    def __init__(
+        self, state: RuntimeState, undo: Undo, root: TrainedModules, loader: Loader, weights: Weights
+    ) -> None:
         self._state = state
         self._undo = undo
         self._root = root

@@ -6,38 +6,38 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from autotune.knobs.base import (
-        AccumulationSeam,
-        AttentionSeam,
-        BudgetSeam,
-        CheckpointingSeam,
-        CollectorSeam,
-        CompileSeam,
-        CopiesSeam,
+        AccumulationHook,
+        AttentionHook,
+        BudgetHook,
+        CheckpointingHook,
+        CollectorHook,
+        CompileHook,
+        CopiesHook,
         DistributedHook,
-        Float8Seam,
-        GradientsSeam,
-        LayoutSeam,
-        LoaderSeam,
-        OptimizerSeam,
-        PrecisionSeam,
-        ProcessSeam,
-        RegionSeam,
-        ShapesSeam,
-        WeightsSeam,
+        Float8Hook,
+        GradientsHook,
+        LayoutHook,
+        LoaderHook,
+        OptimizerHook,
+        PrecisionHook,
+        ProcessHook,
+        RegionHook,
+        ShapesHook,
+        WeightsHook,
     )
     from autotune.trial.actuators.garbage_collector import Collector
-    from autotune.trial.actuators.hook_set import ModelSeams
-    from autotune.trial.hooks.data.h2d_copies import Copies
+    from autotune.trial.actuators.hook_set import ModelHooks
+    from autotune.trial.hooks.data.h2d_copies import H2dCopies
     from autotune.trial.hooks.data.loader import Loader
     from autotune.trial.hooks.distributed.settings import Distributed
     from autotune.trial.hooks.model.compiling import Compile
-    from autotune.trial.hooks.model.trained_modules import Root
+    from autotune.trial.hooks.model.trained_modules import TrainedModules
     from autotune.trial.hooks.step.optimizer import Optimizer
-    from autotune.trial.runtime.process import Process
+    from autotune.trial.runtime.process import TrainingProcess
     from autotune.trial.runtime.undo import Undo
 
 
-class Patches:
+class TrialPatches:
     """Implements `autotune.knobs.base.Patches`."""
 
     def __init__(
@@ -45,37 +45,37 @@ class Patches:
         torch: Any,
         undo: Undo,
         loader: Loader,
-        root: Root,
+        root: TrainedModules,
         compiling: Compile,
         optimizer: Optimizer,
-        process: Process,
+        process: TrainingProcess,
         collector: Collector,
-        copies: Copies,
-        model: ModelSeams,
+        copies: H2dCopies,
+        model: ModelHooks,
         distributed: Distributed,
     ) -> None:
         self.torch = torch
         self._undo = undo
         self._root = root
         self._optimizer = optimizer
-        self.loader: LoaderSeam = loader
-        self.precision: PrecisionSeam = root
-        self.compile: CompileSeam = compiling
-        self.layout: LayoutSeam = root.layout
-        self.optimizer: OptimizerSeam = optimizer.kernel
-        self.accumulation: AccumulationSeam = optimizer.accumulation
-        self.process: ProcessSeam = process
-        self.collector: CollectorSeam = collector
-        self.copies: CopiesSeam = copies
+        self.loader: LoaderHook = loader
+        self.precision: PrecisionHook = root
+        self.compile: CompileHook = compiling
+        self.layout: LayoutHook = root.layout
+        self.optimizer: OptimizerHook = optimizer.kernel
+        self.accumulation: AccumulationHook = optimizer.accumulation
+        self.process: ProcessHook = process
+        self.collector: CollectorHook = collector
+        self.copies: CopiesHook = copies
         self.distributed: DistributedHook = distributed
-        self.attention: AttentionSeam = model.attention
-        self.checkpointing: CheckpointingSeam = model.checkpointing
-        self.budget: BudgetSeam = model.budget
-        self.shapes: ShapesSeam = model.shapes
-        self.region: RegionSeam = model.region
-        self.gradients: GradientsSeam = model.gradients
-        self.weights: WeightsSeam = model.weights
-        self.float8: Float8Seam = model.float8
+        self.attention: AttentionHook = model.attention
+        self.checkpointing: CheckpointingHook = model.checkpointing
+        self.budget: BudgetHook = model.budget
+        self.shapes: ShapesHook = model.shapes
+        self.region: RegionHook = model.region
+        self.gradients: GradientsHook = model.gradients
+        self.weights: WeightsHook = model.weights
+        self.float8: Float8Hook = model.float8
 
     def assign(self, owner: object, attribute: str, value: object) -> None:
         """Set an attribute and remember the old one."""
@@ -86,7 +86,7 @@ class Patches:
         self._undo.call(setter, value, undo=undo)
 
     def undo_all(self) -> None:
-        """Take back every patch, the seams themselves included."""
+        """Take back every patch, the hooks themselves included."""
         self._root.settle()
         self._root.release()
         self._optimizer.release()

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from autotune.model.change import Change
     from autotune.model.config import Value
-    from autotune.trial.actuators.patches import Patches
-    from autotune.trial.runtime.state import State
+    from autotune.trial.actuators.patches import TrialPatches
+    from autotune.trial.runtime.state import RuntimeState
 
 
 DELIVERED = "Delivered; its effect is not read."
@@ -29,11 +29,11 @@ DELIVERED = "Delivered; its effect is not read."
 class Readings:
     """Status of every requested knob, and the values of all that can be read."""
 
-    def __init__(self, changes: Sequence[Change], knobs: Mapping[str, Knob], state: State) -> None:
+    def __init__(self, changes: Sequence[Change], knobs: Mapping[str, Knob], state: RuntimeState) -> None:
         self._changes = changes
         self._knobs = knobs
         self._state = state
-        self.patches: Patches | None = None
+        self.patches: TrialPatches | None = None
         self.delivered: dict[tuple[str, str], Value] = {}
         """(target, keyword) -> value that a wrapped callable was really called with."""
         self.asked: dict[str, Value] = {}

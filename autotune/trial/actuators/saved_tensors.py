@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autotune.trial.runtime.imports import AfterImport
-    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.state import RuntimeState
     from autotune.trial.runtime.undo import Undo
 
 _WRITERS: Final = ("save", "save_file")
@@ -36,7 +36,7 @@ class Leaving:
     """
 
     def __init__(
-        self, state: State, undo: Undo, is_on: Callable[[], bool], on_conversion: Callable[[Any], None]
+        self, state: RuntimeState, undo: Undo, is_on: Callable[[], bool], on_conversion: Callable[[Any], None]
     ) -> None:
         self._state = state
         self._undo = undo

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autotune.model.change import Change
-    from autotune.trial.actuators.patches import Patches
-    from autotune.trial.runtime.state import State
+    from autotune.trial.actuators.patches import TrialPatches
+    from autotune.trial.runtime.state import RuntimeState
 
 
 class Ending(Protocol):
@@ -38,7 +38,13 @@ class Withdrawal:
     """
 
     def __init__(
-        self, changes: Sequence[Change], knobs: Mapping[str, Knob], state: State, *, strict: bool, end: Ending
+        self,
+        changes: Sequence[Change],
+        knobs: Mapping[str, Knob],
+        state: RuntimeState,
+        *,
+        strict: bool,
+        end: Ending,
     ) -> None:
         self._asked = {change.knob: change for change in changes}
         self._knobs = knobs
@@ -46,7 +52,7 @@ class Withdrawal:
         self._strict = strict
         self._end = end
         self._warned: set[str] = set()
-        self.patches: Patches | None = None
+        self.patches: TrialPatches | None = None
         self.gone: set[str] = set()
         """Knobs that are the script's own again."""
 

@@ -73,7 +73,7 @@ def _realpath(path: str, depth: int = 0) -> str:
     return found
 
 
-class Shadow:
+class FileRedirect:
     """The map from the user's paths to the shadow folder, and what is hidden.
 
     Args:
@@ -240,7 +240,7 @@ class Shadow:
 class _Entry:
     """An `os.DirEntry` whose path is the one the script knows, and whose contents may be elsewhere."""
 
-    def __init__(self, shadow: Shadow, folder: Any, name: str, place: str) -> None:
+    def __init__(self, shadow: FileRedirect, folder: Any, name: str, place: str) -> None:
         bytes_wanted = isinstance(folder, bytes)
         self.name: Any = os.fsencode(name) if bytes_wanted else name
         self.path: Any = os.path.join(os.fspath(folder), self.name)
@@ -299,10 +299,10 @@ class _Scan:
         self._entries = iter(())
 
 
-_installed: Shadow | None = None
+_installed: FileRedirect | None = None
 
 
-def install(protected: Sequence[str], shadow_dir: str) -> Shadow:
+def install(protected: Sequence[str], shadow_dir: str) -> FileRedirect:
     """Redirect this process's writes below `protected` to `shadow_dir`, for the rest of its life.
 
     Args:
@@ -310,7 +310,7 @@ def install(protected: Sequence[str], shadow_dir: str) -> Shadow:
         shadow_dir: An existing folder in the trial's own folder.
     """
     global _installed
-    shadow = Shadow(protected, shadow_dir)
+    shadow = FileRedirect(protected, shadow_dir)
     _installed = shadow
     sys.dont_write_bytecode = True
     # The variant that works on open folders goes around every path.
@@ -367,7 +367,7 @@ def wrap_safetensors(module: Any) -> None:
 
 
 def _wrapped_path(
-    function: Callable[..., Any], keyword: str, shadow: Shadow, *, write: bool, position: int = 0
+    function: Callable[..., Any], keyword: str, shadow: FileRedirect, *, write: bool, position: int = 0
 ) -> Callable[..., Any]:
     def place(path: Any) -> Any:
         if not isinstance(path, (str, os.PathLike)) or os.fspath(path) in (":memory:", ""):
@@ -399,7 +399,7 @@ def _kept_by_pathlib(replaced: dict[str, Callable[..., Any]], opener: Callable[.
                 setattr(keeper, name, staticmethod(function))
 
 
-def _opener(shadow: Shadow) -> Callable[..., Any]:
+def _opener(shadow: FileRedirect) -> Callable[..., Any]:
     @functools.wraps(_real_open)
     def open_(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         return _real_open(_opened(shadow, file, mode), mode, *args, **kwargs)
@@ -407,7 +407,7 @@ def _opener(shadow: Shadow) -> Callable[..., Any]:
     return open_
 
 
-def _opened(shadow: Shadow, file: Any, mode: str) -> Any:
+def _opened(shadow: FileRedirect, file: Any, mode: str) -> Any:
     """What to open in place of this file."""
     if isinstance(file, int):
         return file
@@ -419,7 +419,7 @@ def _opened(shadow: Shadow, file: Any, mode: str) -> Any:
     return shadow.target(name, copy="w" not in mode)
 
 
-def _file_class(shadow: Shadow) -> Any:
+def _file_class(shadow: FileRedirect) -> Any:
     """`io.FileIO` with redirected paths; what C code opens still counts as an instance of it."""
     real = io.FileIO
 
@@ -438,7 +438,7 @@ def _file_class(shadow: Shadow) -> Any:
     return FileIO
 
 
-def _readers(shadow: Shadow) -> dict[str, Callable[..., Any]]:
+def _readers(shadow: FileRedirect) -> dict[str, Callable[..., Any]]:
     def reader(name: str) -> Callable[..., Any]:
         real = _real[name]
 
@@ -476,7 +476,7 @@ def _readers(shadow: Shadow) -> dict[str, Callable[..., Any]]:
     return {**plain, "listdir": listdir, "scandir": scandir, "chdir": chdir}
 
 
-def _makers(shadow: Shadow) -> dict[str, Callable[..., Any]]:
+def _makers(shadow: FileRedirect) -> dict[str, Callable[..., Any]]:
     def open_(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
         if not flags & _WRITE_FLAGS or flags & getattr(os, "O_TMPFILE", 0) == getattr(os, "O_TMPFILE", -1):
             return _real["open"](shadow.view(path, dir_fd), flags, mode, dir_fd=dir_fd)
@@ -534,7 +534,7 @@ def _makers(shadow: Shadow) -> dict[str, Callable[..., Any]]:
     return {**changed, "open": open_, "mkdir": mkdir, "symlink": symlink, "link": link, "mkfifo": mkfifo}
 
 
-def _movers(shadow: Shadow) -> dict[str, Callable[..., Any]]:
+def _movers(shadow: FileRedirect) -> dict[str, Callable[..., Any]]:
     def remove(path: Any, *, dir_fd: int | None = None) -> None:
         name = shadow.name(path, dir_fd)
         if not shadow.covers(name):
@@ -588,7 +588,7 @@ def _movers(shadow: Shadow) -> dict[str, Callable[..., Any]]:
     return {"remove": remove, "unlink": remove, "rmdir": rmdir, "rename": replace, "replace": replace}
 
 
-def _move(shadow: Shadow, source: str, target: str) -> None:
+def _move(shadow: FileRedirect, source: str, target: str) -> None:
     try:
         _real["replace"](source, target)
     except OSError as error:

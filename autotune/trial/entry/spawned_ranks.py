@@ -26,7 +26,7 @@ from autotune.trial.entry import ranks
 if TYPE_CHECKING:
     from autotune.protocol.plan import Plan
     from autotune.trial.runtime.imports import AfterImport
-    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.state import RuntimeState
     from autotune.trial.runtime.undo import Undo
 
 _START_PROCESSES: Final = ("fn", "args", "nprocs", "join", "daemon", "start_method")
@@ -37,7 +37,7 @@ class Process(Protocol):
     """What is needed of the training process under observation."""
 
     plan: Plan
-    state: State
+    state: RuntimeState
     hooks: AfterImport
     undo: Undo
 

@@ -1,4 +1,4 @@
-"""Puts the seams in when the script imports torch, carries the changes out, and gathers facts."""
+"""Puts the hooks in when the script imports torch, carries the changes out, and gathers facts."""
 
 from __future__ import annotations
 
@@ -23,45 +23,45 @@ from autotune.model.change import Flag, Keyword, Patch
 from autotune.model.facts import OPTION, TOLD, RunFacts
 from autotune.model.supported import UNSUPPORTED, torch_refusal
 from autotune.model.trial import CEILINGS, NO_COMMUNICATION
-from autotune.protocol.disturbed import Listener
+from autotune.protocol.disturbed import DisturbanceReader
 from autotune.protocol.rank_log import RankWriter, file_name
 from autotune.source.loops import CARRIED, COLLECTED, OWN_GRADIENT, STEP_COUNTED
 from autotune.trial.actuators.framework_keywords import Keywords
 from autotune.trial.actuators.garbage_collector import Collector
-from autotune.trial.actuators.hook_set import ModelSeams
+from autotune.trial.actuators.hook_set import ModelHooks
 from autotune.trial.actuators.model_exports import Exports
-from autotune.trial.actuators.patches import Patches
+from autotune.trial.actuators.patches import TrialPatches
 from autotune.trial.actuators.readings import Readings
 from autotune.trial.actuators.withdrawal import Withdrawal
 from autotune.trial.entry import ranks
 from autotune.trial.entry.spawned_ranks import Spawning
-from autotune.trial.hooks.data.h2d_copies import Copies
+from autotune.trial.hooks.data.h2d_copies import H2dCopies
 from autotune.trial.hooks.data.loader import Loader
 from autotune.trial.hooks.data.worker_watch import WorkerWatch
 from autotune.trial.hooks.distributed.settings import Distributed
 from autotune.trial.hooks.libraries.frameworks import Frameworks
 from autotune.trial.hooks.model.compiling import Compile
 from autotune.trial.hooks.model.rng_usage import LoopDraws
-from autotune.trial.hooks.model.trained_modules import Root
+from autotune.trial.hooks.model.trained_modules import TrainedModules
 from autotune.trial.hooks.step.losses import Losses
 from autotune.trial.hooks.step.optimizer import Optimizer
 from autotune.trial.loop import assignments
-from autotune.trial.loop.constants import Constants
+from autotune.trial.loop.replaced_constants import Constants
 from autotune.trial.loop.schedules import Schedules
 from autotune.trial.measure.communication import Communication
 from autotune.trial.measure.rank_recorder import RankRecorder
 from autotune.trial.measure.recorder import Recorder
-from autotune.trial.measure.step_counter import Boundary
+from autotune.trial.measure.step_counter import StepCounter
 from autotune.trial.records.objects import attribute_of
 from autotune.trial.runtime.child_processes import Children
 from autotune.trial.runtime.faults import Faults
 from autotune.trial.runtime.imports import AfterImport
 from autotune.trial.runtime.jax_compilation import Xla
-from autotune.trial.runtime.memory import Memory
-from autotune.trial.runtime.process import Process
+from autotune.trial.runtime.memory import DeviceMemory
+from autotune.trial.runtime.process import TrainingProcess
 from autotune.trial.runtime.sdk_reports import stands_still
 from autotune.trial.runtime.seeds import Seeds
-from autotune.trial.runtime.state import State
+from autotune.trial.runtime.state import RuntimeState
 from autotune.trial.runtime.undo import Undo
 from autotune.trial.runtime.user_modules import Modules
 
@@ -149,7 +149,7 @@ def _modules(plan: Plan) -> Modules | None:
         return None
 
 
-class Session:
+class TrialRuntime:
     """One training process under observation.
 
     Args:
@@ -161,22 +161,22 @@ class Session:
         self.plan = plan
         self.channel = channel
         self.faults = Faults(Path(plan.trial_dir, "faults.log") if plan.trial_dir else None)
-        self.state = State(self.faults, plan.script)
+        self.state = RuntimeState(self.faults, plan.script)
         self.state.ranks = plan.ranks
         self.hooks = AfterImport()
         self.undo = Undo()
         self.knobs = builtin()
-        self.memory = Memory()
-        self.process = Process()
+        self.memory = DeviceMemory()
+        self.process = TrainingProcess()
         self.collector = Collector(self.state, self.undo)
         self.readings = Readings(plan.changes, self.knobs, self.state)
         self.frameworks = Frameworks(self.state, self.undo)
         self.keywords = Keywords(self.state, self.undo, self.readings, self.knobs)
         self.modules = _modules(plan)
         self.constants = Constants(plan.changes, plan.source or plan.script, self.state)
-        self.patches: Patches | None = None
+        self.patches: TrialPatches | None = None
         self._loader: Loader | None = None
-        self._root: Root | None = None
+        self._root: TrainedModules | None = None
         self._optimizer: Optimizer | None = None
         self._compile: Compile | None = None
         self._losses: Losses | None = None
@@ -184,8 +184,8 @@ class Session:
         self._schedules: Schedules | None = None
         self._defaults: dict[str, Any] = {}
         """What the script has itself of what it took by `autotune.value`."""
-        self._model: ModelSeams | None = None
-        self._copies: Copies | None = None
+        self._model: ModelHooks | None = None
+        self._copies: H2dCopies | None = None
         self._distributed: Distributed | None = None
         self._threads_ns = 0
         """Since when there was training in another thread."""
@@ -217,10 +217,10 @@ class Session:
         self.xla = Xla(self.state)
         self.recorder.unseen = self._unseen
         self.recorder.stop_timing_imports = self.hooks.stop_timing
-        self.recorder.disturbed = Listener(plan.trial_dir if plan.measure else "").spans
+        self.recorder.disturbed = DisturbanceReader(plan.trial_dir if plan.measure else "").spans
         self.state.lost = self.recorder.lost
         self.faults.told = self.recorder.fault
-        self.boundary = Boundary(self.state, self.recorder)
+        self.boundary = StepCounter(self.state, self.recorder)
         if channel is not None:
             self.state.beat = channel.beat
             channel.before_flush = self.state.calm.leave
@@ -299,11 +299,11 @@ class Session:
             self.faults.note("devices", error)
             return ()
 
-    def _guarded(self, seam: str, action: Any) -> None:
+    def _guarded(self, hook: str, action: Any) -> None:
         try:
             action()
         except Exception as error:
-            self.faults.note(seam, error)
+            self.faults.note(hook, error)
 
     def _by_knob(self, name: str, spelling: Keyword) -> bool:
         return name in self.knobs and spelling.target.startswith("torch.")
@@ -312,7 +312,7 @@ class Session:
         state, undo = self.state, self.undo
         loader = Loader(state, undo)
         compiling = Compile(state, undo, self.hooks, self.channel)
-        root = Root(state, undo, compiling)
+        root = TrainedModules(state, undo, compiling)
         # What the user changes themselves, by a knob of theirs or for a real training, may be any size.
         as_it_was = self.plan.measure and all(c.knob in self.knobs for c in self.plan.changes)
         root.inputs.expect(self.plan.batch, self.plan.changes, holds_rest=as_it_was)
@@ -338,7 +338,7 @@ class Session:
         distributed.parallel.is_silent = NO_COMMUNICATION in probes
         distributed.install(torch)
         optimizer.install(torch)
-        model = ModelSeams(state, undo, self.hooks, root, compiling, self.boundary, optimizer.accumulation)
+        model = ModelHooks(state, undo, self.hooks, root, compiling, self.boundary, optimizer.accumulation)
         model.install(torch)
         exports = Exports(state, undo, root, loader, model.weights)
         exports.watch(self.hooks)
@@ -353,7 +353,7 @@ class Session:
         self.process.torch_imported()
         self.process.watch_threads(torch, state, undo)
         root.purposes.watch(self.hooks, undo)
-        copies = self._copies = Copies(state, undo, torch)
+        copies = self._copies = H2dCopies(state, undo, torch)
         losses.samples = loader.last_samples
         loader.on_pinned = copies.fetched
         draws = self._draws = LoopDraws(torch)
@@ -402,7 +402,7 @@ class Session:
         self.recorder.graph_breaks = compiling.graph_breaks
         if self.channel is not None and self.plan.segments and self.plan.segments[0].fidelity.probe:
             self._guarded("probe", lambda: self._prepare_probe(torch, loader, optimizer, root))
-        self.patches = self.readings.patches = self.withdrawal.patches = Patches(
+        self.patches = self.readings.patches = self.withdrawal.patches = TrialPatches(
             torch,
             undo,
             loader,
@@ -435,7 +435,7 @@ class Session:
 
     # What contradicts the search, under `apply`
 
-    def _watch_workers(self, torch: Any, seam: Loader) -> None:
+    def _watch_workers(self, torch: Any, hook: Loader) -> None:
         """Workers that the script has none of by itself get copies of what it goes on to change."""
         wanted = {change.knob: change for change in self.plan.changes}
         by_option = "num_workers" in wanted and isinstance(wanted["num_workers"].spelling, Flag)
@@ -451,7 +451,7 @@ class Session:
             def withdraw(knob: str, reason: str) -> None:
                 self.withdrawal.withdraw(knob if knob in wanted else "num_workers", reason)
 
-            WorkerWatch(self.state, withdraw, has_own, seam.workers_refused).install(torch, self.undo)
+            WorkerWatch(self.state, withdraw, has_own, hook.workers_refused).install(torch, self.undo)
 
     def _watch_loaders(self, loader: Loader) -> None:
         """Loaders of another size than those that the search has seen keep it."""
@@ -477,7 +477,7 @@ class Session:
         reason = f"is left out of {what}, which is to see the script's own"
         self.withdrawal.aside((*names, "batch_size") if batches else names, reason, is_exact=True)
 
-    def _prepare_probe(self, torch: Any, loader: Loader, optimizer: Optimizer, root: Root) -> None:
+    def _prepare_probe(self, torch: Any, loader: Loader, optimizer: Optimizer, root: TrainedModules) -> None:
         """What goes on after the window; imported where it is asked for alone."""
         if self.plan.ranks > 1:
             # One rank alone is no faster on cached batches: the others wait for theirs.
@@ -617,7 +617,7 @@ class Session:
             self._reopened_at, self._roots_at = steps, (len(root.calls), steps)
             self.recorder.reopen()
 
-    def _await_models(self, root: Root) -> None:
+    def _await_models(self, root: TrainedModules) -> None:
         """What an optimizer holds and no call has come by yet may belong to a model that trains later."""
         if self._optimizer is None or self._awaited >= _MOST_AWAITED:
             return
@@ -756,7 +756,7 @@ class Session:
             parallel=None if self._distributed is None else self._distributed.facts(),
         )
 
-    def _hazards(self, root: Root, optimizer: Optimizer) -> tuple[str, ...]:
+    def _hazards(self, root: TrainedModules, optimizer: Optimizer) -> tuple[str, ...]:
         """What the source of the loop says, and what was seen of it beside."""
         found = {*optimizer.loop_hazards()}
         if root.carries:

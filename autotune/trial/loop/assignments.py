@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import FrameType
 
-    from autotune.trial.records.fetch_state import FetchState
+    from autotune.trial.records.fetch_state import FetchReads
 
 MISSING: Final = object()
 """What `found_in` gives for an expression that it cannot follow."""
@@ -61,7 +61,7 @@ class _Scope(NamedTuple):
 
 
 def find(
-    frames: Sequence[FrameType], state: FetchState, loader: Any, place: Callable[[str, int], str]
+    frames: Sequence[FrameType], state: FetchReads, loader: Any, place: Callable[[str, int], str]
 ) -> Assigned | None:
     """The assignment that harms most of those on a stack; None where there is none.
 
@@ -97,7 +97,7 @@ def find(
 class _Search:
     """Goes through code that runs again and again, and through functions that it calls."""
 
-    def __init__(self, state: FetchState, place: Callable[[str, int], str], when: str) -> None:
+    def __init__(self, state: FetchReads, place: Callable[[str, int], str], when: str) -> None:
         self._state = state
         self._place = place
         self._when = when

@@ -13,7 +13,7 @@ from autotune.source.assignments import repeated
 from autotune.trial.loop.assignments import definition_of, tree_of
 from autotune.trial.loop.iteration_counts import LoopSource, is_sliced, leaves_out
 from autotune.trial.loop.schedules import assigned_values
-from autotune.trial.records.loader_stats import Part
+from autotune.trial.records.loader_stats import BatchPart
 from autotune.trial.records.objects import names_of
 from autotune.trial.runtime.state import is_user_file
 
@@ -110,7 +110,7 @@ class OwnPass:
         """A pass begins, perhaps over other data than the last one."""
         self._found = pass_at(frames, said)
 
-    def part(self, samples: int, size: int) -> Part | str:
+    def part(self, samples: int, size: int) -> BatchPart | str:
         """The batch that the next backward pass is over.
 
         Args:
@@ -127,4 +127,4 @@ class OwnPass:
         if samples != (size if left else found.rest(size)):
             return f"A batch of {samples} samples comes where the source of the loop has another one."
         self._index = self._index + 1 if left else 0
-        return Part(samples=samples, full=size, left=left, drop_last=found.drops_rest)
+        return BatchPart(samples=samples, full=size, left=left, drop_last=found.drops_rest)

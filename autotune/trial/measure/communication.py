@@ -22,7 +22,7 @@ from autotune.protocol.rank_log import UNKNOWN
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.state import RuntimeState
     from autotune.trial.runtime.undo import Undo
 
 _REDUCTIONS: Final = {
@@ -50,7 +50,7 @@ class Communication:
         on_cuda: Whether the script trains on CUDA.
     """
 
-    def __init__(self, state: State, undo: Undo, on_cuda: Callable[[], bool]) -> None:
+    def __init__(self, state: RuntimeState, undo: Undo, on_cuda: Callable[[], bool]) -> None:
         self._state = state
         self._undo = undo
         self._on_cuda = on_cuda

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from autotune.protocol.rank_log import RankWriter
     from autotune.trial.measure.communication import Communication
     from autotune.trial.runtime.faults import Faults
-    from autotune.trial.runtime.memory import Memory
+    from autotune.trial.runtime.memory import DeviceMemory
 
 _LATER_NS = 250_000_000
 """Period of what is read from a device: its memory, and losses, which lie there."""
@@ -29,7 +29,7 @@ class RankRecorder:
         ranks: Number of ranks; counted samples are this rank's times so many.
     """
 
-    def __init__(self, writer: RankWriter, memory: Memory, faults: Faults, *, ranks: int) -> None:
+    def __init__(self, writer: RankWriter, memory: DeviceMemory, faults: Faults, *, ranks: int) -> None:
         self._writer = writer
         self._memory = memory
         self._faults = faults

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from autotune.model.measurement import LossPoint, Reading
 from autotune.model.trial import AFTER_WINDOW_S
 from autotune.protocol.disturbed import touched
-from autotune.protocol.events import Broke, Closed, Done, Probed, Seen
+from autotune.protocol.events import Broke, Closed, Done, Probed, ReadBack
 from autotune.protocol.losses import broken_at
 from autotune.protocol.marks import compiling_counts, evaluation_counts, trained_s
 from autotune.statistics import intervals
 from autotune.trial.hooks.step.losses import read_loss
 from autotune.trial.measure.short_run import FIRST_STEPS, SLOW_S, first_timed, slow_steps
-from autotune.trial.measure.window_blocks import Forming
 from autotune.trial.measure.window_blocks import Row as WindowRow
+from autotune.trial.measure.window_blocks import WindowBlocks
 from autotune.trial.runtime.state import ALLOCATOR, COMPILE, LOADER, NEW_SHAPE, ROLLOUT
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from autotune.trial.probe.ceiling_probe import CeilingProbe
     from autotune.trial.probe.nsight_capture import Capture
     from autotune.trial.runtime.channel import Channel, Row
-    from autotune.trial.runtime.memory import DeviceClock, Memory
-    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.memory import DeviceClock, DeviceMemory
+    from autotune.trial.runtime.state import RuntimeState
 
 SETTLE_STEPS = 3
 REJECT_STEPS = 6
@@ -90,10 +90,10 @@ class Recorder:
 
     def __init__(
         self,
-        state: State,
+        state: RuntimeState,
         channel: Channel | None,
         segment: Segment | None,
-        memory: Memory,
+        memory: DeviceMemory,
         *,
         readings: Callable[[], tuple[Reading, ...]],
         facts: Callable[[], RunFacts],
@@ -151,7 +151,7 @@ class Recorder:
         self._last_ns = 0
         self._begin_ns = 0
         self._rows: list[WindowRow] = []
-        self._forming: Forming | None = None
+        self._forming: WindowBlocks | None = None
         self._finished: list[tuple[WindowRow, float]] = []
         """Rows of the window that the device has come by, with their periods in seconds."""
         self._growths = 0
@@ -317,7 +317,7 @@ class Recorder:
             self._settled = True
             self._on_settled((), False)
             if self._channel is not None:
-                self._channel.send(Seen(facts=self._facts()))
+                self._channel.send(ReadBack(facts=self._facts()))
             self.restart()
         if self._accepted:
             return True
@@ -402,14 +402,14 @@ class Recorder:
             readings=self._safe_readings(),
         )
 
-    def fault(self, seam: str) -> None:
+    def fault(self, hook: str) -> None:
         """Under `apply`: a hook failed; nothing goes on half tuned."""
         if self._channel is not None or not self.patched:
             return
-        if seam in ("torch", "boundary") and not self._accepted:
+        if hook in ("torch", "boundary") and not self._accepted:
             knob = next(iter(sorted(self.patched)))
             self.end_untuned(
-                knob, f"{knob} was not applied: watching the script failed at {seam}; see faults.log."
+                knob, f"{knob} was not applied: watching the script failed at {hook}; see faults.log."
             )
         if self._accepted:
             for bad in self._unfit(self._readings()):
@@ -702,13 +702,13 @@ class Recorder:
         assert self._segment is not None
         return min(0.25, self._segment.fidelity.min_window_s / 8)
 
-    def _formed(self) -> Forming | None:
+    def _formed(self) -> WindowBlocks | None:
         """The open window by the host's clock, if its steps are all nothing but training."""
         if self._clock is not None or self._decided is not None:
             return None
         key = (self._begin_ns, self._min_block_s(), max(1, self._workers()))
         if self._forming is None or self._forming.key != key:
-            self._forming = Forming(*key)
+            self._forming = WindowBlocks(*key)
         return self._forming if self._forming.knows(self._rows) else None
 
     def _steady(self, blocks: Sequence[intervals.Block]) -> tuple[int, str]:
@@ -914,7 +914,7 @@ class Recorder:
         cut, steady = self._steady(blocks)
         begin_ns = firsts[cut] if cut < len(firsts) else self._begin_ns
         evaluates = self._evaluation_counts(self._timed()[0])
-        self._channel.send(Seen(facts=self._facts()))
+        self._channel.send(ReadBack(facts=self._facts()))
         self._channel.send(
             Closed(
                 trial=self._segment.trial,
@@ -1061,7 +1061,7 @@ class Recorder:
         readings = self._readings()
         if any(r.status == "refused" for r in readings if r.wanted is not None):
             self.reject(readings)
-        self._channel.send(Seen(facts=self._facts()))
+        self._channel.send(ReadBack(facts=self._facts()))
 
     def diverged(self, loss: float) -> None:
         """The loss is no number any more."""

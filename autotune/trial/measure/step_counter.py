@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from autotune.trial.hooks.data.loader import Loader
     from autotune.trial.hooks.step.optimizer import Optimizer
     from autotune.trial.measure.recorder import Recorder
-    from autotune.trial.records.loader_stats import Record
+    from autotune.trial.records.loader_stats import LoaderStats
     from autotune.trial.records.steady_steps import Noted
-    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.state import RuntimeState
 
 _SILENT_STEPS = 8
 _UNFED_STEPS = 8
@@ -45,7 +45,7 @@ _QUEUE_NS = 50_000_000
 
 
 class _Period(NamedTuple):
-    """What the seams counted between two moments that may both be boundaries."""
+    """What the hooks counted between two moments that may both be boundaries."""
 
     end_ns: int
     queued_ns: int
@@ -76,15 +76,15 @@ class _Period(NamedTuple):
         )
 
 
-class Boundary:
-    """Turns what the seams counted since the last step into one row.
+class StepCounter:
+    """Turns what the hooks counted since the last step into one row.
 
     The first optimizer seen is the anchor; where it stays silent while others step, the anchor
     moves. `sdk.step` replaces every other source. What may turn out to have been steps is held back
     until that is known, so that none is lost.
     """
 
-    def __init__(self, state: State, recorder: Recorder) -> None:
+    def __init__(self, state: RuntimeState, recorder: Recorder) -> None:
         self._state = state
         self._recorder = recorder
         self.loader: Loader | None = None
@@ -266,7 +266,7 @@ class Boundary:
         queued_ns = self._queued_ns(now)
         return queued_ns, self._queue_read_ns + _QUEUE_NS
 
-    def count_calm(self, rows: list[Noted], record: Record | None, samples: int) -> None:
+    def count_steady(self, rows: list[Noted], record: LoaderStats | None, samples: int) -> None:
         """Steps that were alike: `_close_usual` of each.
 
         Args:
@@ -278,11 +278,11 @@ class Boundary:
         count, batches = len(rows), 0 if record is None else 1
         try:
             if record is not None and loader is not None:
-                loader.count_calm(record, samples, [row[1] for row in rows])
+                loader.count_steady(record, samples, [row[1] for row in rows])
             if not rows:
                 return
             if optimizer is not None:
-                optimizer.count_calm(count)
+                optimizer.count_steady(count)
             self.backward_total += count
             self.batch_total += batches * count
             samples *= state.ranks
@@ -302,7 +302,7 @@ class Boundary:
         except Exception as error:
             self._failed(error)
 
-    def fetched_calmly(self, record: Record, samples: int, wait_ns: int) -> None:
+    def fetched_calmly(self, record: LoaderStats, samples: int, wait_ns: int) -> None:
         """The part of a calm step that goes on: its batch."""
         try:
             if self.loader is not None:

@@ -17,7 +17,7 @@ Row = tuple[int, int, int, int, int]
 """End of a step (ns), wait (ns), samples, mark, evaluation (ns)."""
 
 
-class Forming:
+class WindowBlocks:
     """The blocks of `autotune.statistics.intervals.form_blocks`, computed as steps arrive.
 
     A window is evaluated some ten times; each step is processed once.

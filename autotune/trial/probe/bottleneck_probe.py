@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autotune.trial.hooks.data.loader import Loader
-    from autotune.trial.hooks.model.trained_modules import Root
+    from autotune.trial.hooks.model.trained_modules import TrainedModules
     from autotune.trial.hooks.step.optimizer import Optimizer
-    from autotune.trial.runtime.memory import Memory
-    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.memory import DeviceMemory
+    from autotune.trial.runtime.state import RuntimeState
 
 STRETCH_S = 1.5
 """How long the loop runs on cached batches; longer where a step is slow."""
@@ -49,19 +49,19 @@ class Probe:
     Args:
         state: Shared counters.
         torch: The module.
-        loader, optimizer, root, memory: The seams of this process.
+        loader, optimizer, root, memory: The hooks of this process.
         batches_per_step: Batches that a step of the script takes; None where it takes none.
         folder: Where a profile of some steps is kept; None for none.
     """
 
     def __init__(
         self,
-        state: State,
+        state: RuntimeState,
         torch: Any,
         loader: Loader,
         optimizer: Optimizer,
-        root: Root,
-        memory: Memory,
+        root: TrainedModules,
+        memory: DeviceMemory,
         *,
         batches_per_step: Callable[[], float | None],
         folder: Path | None = None,
@@ -252,7 +252,7 @@ class Probe:
             return
         iterator = record.iterator() if record.iterator is not None else None
         loader = record.loader()
-        # From here on our seams let everything through.
+        # From here on our hooks let everything through.
         self._state.active = False
         stale = self._loader.queue_batches() if record.workers else 0
         found = drain(

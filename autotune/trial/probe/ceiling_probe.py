@@ -23,9 +23,9 @@ from autotune.trial.runtime.undo import Undo
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.trial.hooks.model.trained_modules import Root
-    from autotune.trial.runtime.memory import Memory
-    from autotune.trial.runtime.state import State
+    from autotune.trial.hooks.model.trained_modules import TrainedModules
+    from autotune.trial.runtime.memory import DeviceMemory
+    from autotune.trial.runtime.state import RuntimeState
 
 MOST_S = 1.6
 """Seconds for which steps are counted; about another half goes into the peaks of the machine."""
@@ -44,10 +44,10 @@ class CeilingProbe:
     Args:
         state: Shared counters.
         torch: The module.
-        root, memory: The seams of this process.
+        root, memory: The hooks of this process.
     """
 
-    def __init__(self, state: State, torch: Any, root: Root, memory: Memory) -> None:
+    def __init__(self, state: RuntimeState, torch: Any, root: TrainedModules, memory: DeviceMemory) -> None:
         self._state = state
         self._torch = torch
         self._root = root

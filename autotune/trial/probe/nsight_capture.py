@@ -9,8 +9,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autotune.trial.runtime.memory import Memory
-    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.memory import DeviceMemory
+    from autotune.trial.runtime.state import RuntimeState
 
 STEPS = 5
 SECONDS = 5.0
@@ -30,7 +30,7 @@ class Capture:
         memory: Of the device that trains.
     """
 
-    def __init__(self, state: State, torch: Any, memory: Memory) -> None:
+    def __init__(self, state: RuntimeState, torch: Any, memory: DeviceMemory) -> None:
         self._state = state
         self._torch = torch
         self._memory = memory

@@ -17,7 +17,7 @@ from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from autotune.trial.records.objects import WIDE, attribute_of, function_of, held_by
-from autotune.trial.records.sample_caches import Caches
+from autotune.trial.records.sample_caches import SampleCaches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -34,7 +34,7 @@ Key = tuple[int, str]
 """Identity of an object (of a namespace, of a cell) and a name in it; no name for its content."""
 
 
-class FetchState:
+class FetchReads:
     """Objects and names that a fetch can come by.
 
     Args:
@@ -50,7 +50,7 @@ class FetchState:
         """Names of plain values in the namespace of a module -> that namespace."""
         self.cells: dict[Key, CellType] = {}
         """Free variables of functions: identity of the code that has them and name -> the cell."""
-        self._caches = Caches(roots[0] if roots else None)
+        self._caches = SampleCaches(roots[0] if roots else None)
         self._methods: dict[str, list[FunctionType]] = {}
         self._waiting: dict[str, list[Any]] = {}
         self._taken: set[int] = set()

@@ -6,7 +6,7 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from autotune.trial.records.fetch_state import FetchState
+from autotune.trial.records.fetch_state import FetchReads
 from autotune.trial.records.objects import attribute_of
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ BETWEEN: Final = "between"
 INSIDE: Final = "inside"
 
 
-class Part(NamedTuple):
+class BatchPart(NamedTuple):
     """A batch that a backward pass is over, as a part of an optimizer step."""
 
     samples: int
@@ -30,7 +30,7 @@ class Part(NamedTuple):
     drop_last: bool
 
 
-class Record:
+class LoaderStats:
     """One DataLoader object."""
 
     def __init__(self, loader: Any, sites: list[str]) -> None:
@@ -107,16 +107,16 @@ class Record:
         self.dimension = 0
         """Where a batch of it shows how many samples it has: in the tensor at this place of it, `WHOLE` for
         a batch that is one itself."""
-        self._fetch_state: weakref.ref[FetchState] | None = None
+        self._fetch_state: weakref.ref[FetchReads] | None = None
         self.changed = self.changed_at = ""
         """`BETWEEN` or `INSIDE`: when the script changes what a fetch reads; and what and where."""
 
-    def read_by_fetch(self, iterator: Any) -> FetchState:
+    def read_by_fetch(self, iterator: Any) -> FetchReads:
         """What a fetch reads, by the objects of the first call."""
         found = None if self._fetch_state is None else self._fetch_state()
         if found is None:
             names = ("_dataset", "_collate_fn", "_worker_init_fn")
-            found = FetchState(*(attribute_of(iterator, name) for name in names))
+            found = FetchReads(*(attribute_of(iterator, name) for name in names))
             self._fetch_state = weakref.ref(found)
         # It holds the data set, which must not outlive its other owners.
         for owner in (iterator, self.loader()):

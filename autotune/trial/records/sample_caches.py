@@ -28,7 +28,7 @@ _MOST_TESTS: Final = 8
 _LIMIT_S: Final = 5.0
 
 
-class Caches:
+class SampleCaches:
     """Tells caches of a dataset from other containers.
 
     Args:

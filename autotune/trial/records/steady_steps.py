@@ -17,7 +17,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
-    from autotune.trial.records.loader_stats import Record
+    from autotune.trial.records.loader_stats import LoaderStats
 
 OFF: Final = -1
 FETCH: Final = 0
@@ -63,17 +63,17 @@ class Counting(Protocol):
         """Time in the run queue since it was read last, and when it is to be read again."""
         ...
 
-    def count_calm(self, rows: list[Noted], record: Record | None, samples: int) -> None:
+    def count_steady(self, rows: list[Noted], record: LoaderStats | None, samples: int) -> None:
         """Steps that were alike."""
 
-    def fetched_calmly(self, record: Record, samples: int, wait_ns: int) -> None:
+    def fetched_calmly(self, record: LoaderStats, samples: int, wait_ns: int) -> None:
         """The part of a step that goes on: its batch."""
 
     def passes_calmly(self, loss: float, *, is_over: bool) -> None:
         """The same: its backward pass."""
 
 
-class Calm:
+class SteadySteps:
     """The stretch that goes on, if one does.
 
     The hooks read and set the attributes themselves; a call would cost more than what they note.
@@ -114,7 +114,7 @@ class Calm:
         has the stretch left."""
         self.optimizer: Any = None
         self.call: Model | None = None
-        self.record: Record | None = None
+        self.record: LoaderStats | None = None
         self.place: Any = None
         self.dimension = 0
         """Where a batch shows how many samples it has; see `loader_record.Record`."""
@@ -137,7 +137,7 @@ class Calm:
         self,
         boundary: Counting,
         *,
-        record: Record | None,
+        record: LoaderStats | None,
         call: Model,
         optimizer: Any,
         samples: int,
@@ -220,7 +220,7 @@ class Calm:
             return
         # The next of each is looked at closely.
         call.look_closely()
-        boundary.count_calm(rows, record, samples)
+        boundary.count_steady(rows, record, samples)
         if record is not None and stage in _FETCHED:
             boundary.fetched_calmly(record, samples, wait_ns)
         if stage in _CALLED:

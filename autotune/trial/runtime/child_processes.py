@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.trial.runtime.state import caller
 
 if TYPE_CHECKING:
-    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.state import RuntimeState
     from autotune.trial.runtime.undo import Undo
 
 _HELPERS = (
@@ -25,7 +25,7 @@ _HELPERS = (
 class Children:
     """Counts them; `started` is what a run without a step is explained by."""
 
-    def __init__(self, state: State, undo: Undo) -> None:
+    def __init__(self, state: RuntimeState, undo: Undo) -> None:
         self._state = state
         self._undo = undo
         self.started = 0

@@ -1,6 +1,6 @@
-"""Our own faults: noted in a file, the seam switched off, the script unharmed.
+"""Our own faults: noted in a file, the hook switched off, the script unharmed.
 
-A seam that is off no longer confirms its knobs, so a trial that asked for them is not ranked.
+A hook that is off no longer confirms its knobs, so a trial that asked for them is not ranked.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ if TYPE_CHECKING:
 
 
 class Faults:
-    """Collects faults of one process; at most one note per seam."""
+    """Collects faults of one process; at most one note per hook."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self.off: set[str] = set()
         self.told: Callable[[str], None] | None = None
-        """Called once with each seam that was switched off, after it was written down."""
+        """Called once with each hook that was switched off, after it was written down."""
 
-    def note(self, seam: str, error: BaseException) -> None:
-        """Switch the seam off and write down why; never raises."""
-        if seam in self.off:
+    def note(self, hook: str, error: BaseException) -> None:
+        """Switch the hook off and write down why; never raises."""
+        if hook in self.off:
             return
-        self.off.add(seam)
-        self._write(seam, error)
+        self.off.add(hook)
+        self._write(hook, error)
         if self.told is not None:
             with contextlib.suppress(Exception):
-                self.told(seam)
+                self.told(hook)
 
-    def _write(self, seam: str, error: BaseException) -> None:
+    def _write(self, hook: str, error: BaseException) -> None:
         if self._path is None:
             return
         try:
             text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(f"{time.perf_counter():.3f} {seam}\n{text}\n")
+                file.write(f"{time.perf_counter():.3f} {hook}\n{text}\n")
         except OSError:
             return

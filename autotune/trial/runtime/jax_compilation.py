@@ -12,7 +12,7 @@ from autotune.trial.runtime.state import COMPILE
 
 if TYPE_CHECKING:
     from autotune.trial.runtime.imports import AfterImport
-    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.state import RuntimeState
 
 _COMPILED = "backend_compile_duration"
 _MOST_STEPS = 8
@@ -22,7 +22,7 @@ _MOST_STEPS = 8
 class Xla:
     """Marks the steps in which JAX compiles."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: RuntimeState) -> None:
         self._state = state
         self._marked = 0
         self._at = -1

@@ -147,7 +147,7 @@ class DeviceClock:
         return event
 
 
-class Memory:
+class DeviceMemory:
     """Allocator figures of the process; None and False where CUDA is not in use."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.trial.runtime.state import caller, is_ours
 
 if TYPE_CHECKING:
-    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.state import RuntimeState
     from autotune.trial.runtime.undo import Undo
 
 _NAMED = {"libjemalloc": "jemalloc", "libtcmalloc": "tcmalloc", "libc.": "glibc", "libc-": "glibc"}
@@ -22,8 +22,8 @@ _PROBE_BYTES = 64 << 20
 _THREADS = "OMP_NUM_THREADS"
 
 
-class Process:
-    """Implements `ProcessSeam`."""
+class TrainingProcess:
+    """Implements `ProcessHook`."""
 
     def __init__(self) -> None:
         self._at_start = dict(os.environ)
@@ -42,7 +42,7 @@ class Process:
             # Other people's modules were looked at.
             self._first = ()
 
-    def watch_threads(self, torch: Any, state: State, undo: Undo) -> None:
+    def watch_threads(self, torch: Any, state: RuntimeState, undo: Undo) -> None:
         """Note from now on whether the script sets the threads of operations itself."""
         original = torch.set_num_threads
 

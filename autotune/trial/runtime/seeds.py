@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autotune.trial.runtime.imports import AfterImport
-    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.state import RuntimeState
     from autotune.trial.runtime.undo import Undo
 
 _NUMPY, _TORCH, _TENSORFLOW = (0, 2**32), (-(2**63), 2**64), (-(2**63), 2**63)
@@ -24,7 +24,7 @@ _NUMPY, _TORCH, _TENSORFLOW = (0, 2**32), (-(2**63), 2**64), (-(2**63), 2**63)
 class Seeds:
     """Seeds and shifts seeds."""
 
-    def __init__(self, offset: int, state: State, undo: Undo) -> None:
+    def __init__(self, offset: int, state: RuntimeState, undo: Undo) -> None:
         self._offset = offset
         self._state = state
         self._undo = undo

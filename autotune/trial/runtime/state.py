@@ -1,4 +1,4 @@
-"""What the seams of one training process share. Standard library only."""
+"""What the hooks of one training process share. Standard library only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from autotune.trial.records.steady_steps import Calm
+from autotune.trial.records.steady_steps import SteadySteps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,8 +30,8 @@ _CALLS = re.compile(r"^from (?P<name>\w+)[\w.]* import ", re.MULTILINE)
 _HEAD = 4096
 
 
-class State:
-    """Counters since the last boundary and switches, written by the seams, read at the boundary.
+class RuntimeState:
+    """Counters since the last boundary and switches, written by the hooks, read at the boundary.
 
     `active` is False in forked children: every wrapper is then transparent.
     """
@@ -51,10 +51,10 @@ class State:
         self.keeps_losses = True
         """False under `apply`, where no loss is recorded."""
         self.lost: Callable[[str, str], None] = _nothing
-        """Told of a knob and why, where a seam stops carrying it out in the middle of a run."""
+        """Told of a knob and why, where a hook stops carrying it out in the middle of a run."""
         self.beat: Callable[[], None] = _silent
         """Tells the launcher that the process is alive where no step ends."""
-        self.calm = Calm(self.main)
+        self.calm = SteadySteps(self.main)
         """Steps that are noted and not counted yet."""
         self.mark = 0
         """Bits of what happened since the last boundary."""
@@ -82,7 +82,7 @@ class State:
         self.at_step: list[Callable[[], None]] = []
         """Called when a step has ended; their time belongs to the next one."""
         self.refusals: dict[str, str] = {}
-        """Knob -> sentence, for knobs that a seam found it cannot carry out."""
+        """Knob -> sentence, for knobs that a hook found it cannot carry out."""
         self.compile_ns = 0
         self.compile_events = 0
         self.replays = False

@@ -15,7 +15,7 @@ from autotune.devices.common import Device, DeviceSample
 from autotune.launch.devices import device_care
 from autotune.launch.devices.device_care import DeviceCare, Held
 from autotune.launch.process import LocalRunner
-from autotune.launch.result.process_reports import Told
+from autotune.launch.result.process_reports import ProcessReports
 from autotune.model import wire
 from autotune.model.facts import DeviceFacts, RunFacts
 from autotune.model.trial import Failure, FailureKind, Launch
@@ -125,7 +125,7 @@ def _quarantine(case: Case) -> Count:
     """After what may have broken it a device is tried out twice, and not used again before it computes."""
     count = Count(injected=int(case["damages"]))
     launch = Launch(command=(), script="t.py", argv=(), python=sys.executable, cwd="/", env={})
-    told = Told(facts=RunFacts(devices=(FakeDevice.facts,)))
+    told = ProcessReports(facts=RunFacts(devices=(FakeDevice.facts,)))
     kinds = (FailureKind.CUDA_FATAL, FailureKind.CRASH_SIGNAL, FailureKind.TIMEOUT_PROGRESS)
     with tempfile.TemporaryDirectory() as locks:
         for n in range(count.injected):
@@ -150,7 +150,7 @@ def _quarantine(case: Case) -> Count:
     return count
 
 
-def _damaged(care: DeviceCare, launch: Launch, told: Told, outcome: Any, asked: list[str]) -> str:
+def _damaged(care: DeviceCare, launch: Launch, told: ProcessReports, outcome: Any, asked: list[str]) -> str:
     """What went wrong, or empty."""
     held = care.hold(launch, stopped=lambda: False)
     if not isinstance(held, Held):

@@ -14,7 +14,7 @@ from autotune.launch.guard import process_tree
 from autotune.launch.process import LocalRunner
 from autotune.launch.running_trial import Running
 from autotune.launch.workspace import isolation as enclosure
-from autotune.model.trial import Failure, Start
+from autotune.model.trial import Failure, StartMode
 from faultbed.common import (
     TRIALS,
     Case,
@@ -105,7 +105,7 @@ def run(case: Case, folder: Path, *, promise_s: float = PROMISE_S) -> Count:
         # Forked is what runs under our part of the process, so the tree is a script of the user's here.
         script = _script_of(folder)
         launch = replace(made.launch, script=script, argv=(str(case["shape"]), uid, writes))
-        made = replace(made, launch=launch, start=Start.FORK)
+        made = replace(made, launch=launch, start=StartMode.FORK)
 
     def trial() -> list[str]:
         for end in (holds, orders):
@@ -123,7 +123,7 @@ def run(case: Case, folder: Path, *, promise_s: float = PROMISE_S) -> Count:
         threading.Thread(target=lambda: os.read(ordered, 1) and runner.stop(), daemon=True).start()
         ends = list(runner.run(made))
         runner.close()
-        wanted = Start.FORK if forked else Start.COLD
+        wanted = StartMode.FORK if forked else StartMode.COLD
         return [
             ended.outcome.kind.label if isinstance(ended.outcome, Failure) else "measured" for ended in ends
         ] + [f"started {ended.start.value}" for ended in ends if ended.start is not wanted]

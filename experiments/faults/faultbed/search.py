@@ -22,7 +22,7 @@ from autotune.driver.deadline_watchdog import HardWall
 from autotune.errors import AutotuneError
 from autotune.inspection.script import script_facts
 from autotune.launch.fake import COMPUTE_BOUND, FakeRunner
-from autotune.launch.runner import Ended, Runner
+from autotune.launch.runner import Runner, TrialResult
 from autotune.model.facts import Facts, HostFacts
 from autotune.model.study import Budget, SpaceRequest, StudySpec
 from autotune.model.trial import Assignment
@@ -107,7 +107,7 @@ class Steady(Runner):
         self._inner = inner
         self._began = began
 
-    def run(self, assignment: Assignment) -> Iterator[Ended]:
+    def run(self, assignment: Assignment) -> Iterator[TrialResult]:
         write_line(self._began, str(assignment.trial))
         # The world draws another noise for every attempt, and a killed driver leaves attempts behind.
         yield from self._inner.run(replace(assignment, uid=f"t{assignment.trial}", attempt=1))

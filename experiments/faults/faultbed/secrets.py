@@ -14,7 +14,7 @@ from unittest import mock
 from autotune.clock import SimulatedClock
 from autotune.driver import tune
 from autotune.launch.fake import COMPUTE_BOUND, FakeRunner
-from autotune.launch.runner import Ended
+from autotune.launch.runner import TrialResult
 from autotune.model.trial import Assignment, Failure, FailureKind
 from faultbed.common import Case, Child, Count, until
 from faultbed.fake_mlflow import FakeMlflow
@@ -179,7 +179,7 @@ def _searched(plant: Plant, uri: str) -> dict[str, Any]:
         def __init__(self, **_more: object) -> None:
             super().__init__(WORLD, clock)
 
-        def run(self, assignment: Assignment) -> Iterator[Ended]:
+        def run(self, assignment: Assignment) -> Iterator[TrialResult]:
             ran.append(assignment)
             for ended in super().run(assignment):
                 if "channels_last" not in assignment.segments[0].config:

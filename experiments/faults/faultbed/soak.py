@@ -20,7 +20,7 @@ from autotune.driver.rebuild_space import space_of
 from autotune.driver.sync import Syncer
 from autotune.launch.fake import FakeRunner
 from autotune.launch.process import LocalRunner
-from autotune.launch.runner import Ended, Runner
+from autotune.launch.runner import Runner, TrialResult
 from autotune.launch.workspace import isolation as enclosure
 from autotune.model import wire
 from autotune.model.config import Config
@@ -205,7 +205,7 @@ def _ran(
     sizes: list[int] = []
     for n in range(trials):
         uid = _uid(n)
-        ended: list[Ended] = list(runner.run(make(uid)))
+        ended: list[TrialResult] = list(runner.run(make(uid)))
         if type(ended[0].outcome).__name__ != "Measurement":
             count.notes.append(f"trial {n}: {ended[0].outcome}"[:200])
         count.survivors += len(_left(uid))
@@ -296,7 +296,7 @@ class _Watched(Steady):
         super().__init__(inner, began)
         self._watch, self._folder, self._count = watch, folder, 0
 
-    def run(self, assignment: Assignment) -> Iterator[Ended]:
+    def run(self, assignment: Assignment) -> Iterator[TrialResult]:
         self._count += 1
         if self._count % 50 == 0:
             self._watch.look(self._count, self._folder)

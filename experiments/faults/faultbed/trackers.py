@@ -14,7 +14,7 @@ from autotune.clock import Clock, SimulatedClock
 from autotune.driver import sync, tune
 from autotune.driver.rebuild_space import space_of
 from autotune.launch.fake import FakeRunner
-from autotune.launch.runner import Ended, Runner
+from autotune.launch.runner import Runner, TrialResult
 from autotune.model.measurement import Measurement
 from autotune.model.trial import Assignment
 from autotune.report.view import summary
@@ -67,7 +67,7 @@ class Paced(Runner):
         self._inner, self._durations = inner, durations
         self._last = 0.0
 
-    def run(self, assignment: Assignment) -> Iterator[Ended]:
+    def run(self, assignment: Assignment) -> Iterator[TrialResult]:
         now = time.monotonic()
         if self._last:
             write_line(self._durations, f"{now - self._last:.4f}")

@@ -16,7 +16,7 @@ sys.path.insert(0, ROOT)
 from autotune.launch.fake import World  # noqa: E402
 from autotune.model import wire  # noqa: E402 (found through the line above)
 from autotune.model.measurement import Reading  # noqa: E402
-from autotune.protocol.events import Closed, Done, Hello, Seen, StepRow, Steps  # noqa: E402
+from autotune.protocol.events import Closed, Done, Hello, ReadBack, StepRow, Steps  # noqa: E402
 from autotune.protocol.lines import Writer  # noqa: E402
 from autotune.protocol.plan import Plan  # noqa: E402
 
@@ -38,7 +38,7 @@ step_ns, samples = int(world.step_s(segment.config) * 1e9), world.samples(segmen
 steps = max(segment.fidelity.min_steps, 60)
 rows = tuple(StepRow(t_ns=begin + i * step_ns, wait_ns=0, samples=samples) for i in range(steps + 1))
 writer.write(Steps(rows=rows))
-writer.write(Seen(facts=world.facts()))
+writer.write(ReadBack(facts=world.facts()))
 readings = tuple(Reading(knob=k, wanted=v, found=v, status="applied") for k, v in segment.config.items())
 writer.write(
     Closed(

@@ -10,7 +10,7 @@ STOPWATCH_FILE.PID.json; formats only with STOPWATCH_FORMATS=1, since a hook on 
 Samples are the number of indices that the loader's sampler drew for a batch, whatever the batch then looks
 like; of a dataset without indices it is the length of the first tensor in the batch.
 """
-# ruff: noqa: SLF001 - the seams of torch's loaders have no public names
+# ruff: noqa: SLF001 - the hooks of torch's loaders have no public names
 
 import contextlib
 import gc
@@ -175,7 +175,7 @@ class AfterTorch:
         def exec_module(module):
             execute(module)
             self.started = True
-            # A torch that has no such seams is not timed; the script must not notice.
+            # A torch that has no such hooks is not timed; the script must not notice.
             with contextlib.suppress(AttributeError, ImportError):
                 Watch(module, os.environ["STOPWATCH_FILE"]).install()
 

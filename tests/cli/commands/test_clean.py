@@ -14,7 +14,7 @@ def folder(tmp_path, monkeypatch):
     path.mkdir()
     (path / "log").write_bytes(b"x" * 3_000_000)
     item = clean.Leftover(kind="trials", path=path, size_bytes=3_000_000, study="train-1")
-    found = clean.Found(leftovers=(item,), kept={"train-2": "it is being written to"})
+    found = clean.StoredItem(leftovers=(item,), kept={"train-2": "it is being written to"})
     monkeypatch.setattr(clean, "find", lambda names, older_than_s=None: found)
     monkeypatch.setattr(clean, "remove", lambda what: path.joinpath("log").unlink() or path.rmdir() or {})
     return path
@@ -74,7 +74,9 @@ def test_names_and_an_age_are_handed_on(cli, monkeypatch):
     monkeypatch.setattr(
         clean,
         "find",
-        lambda names, older_than_s=None: asked.append((names, older_than_s)) or clean.Found(leftovers=()),
+        lambda names, older_than_s=None: (
+            asked.append((names, older_than_s)) or clean.StoredItem(leftovers=())
+        ),
     )
     assert cli("clean", "train-1", "old", "--older-than", "30d")[1] == "there is nothing to remove\n"
     assert asked == [(["train-1", "old"], 30 * 24 * 3600.0)]

@@ -206,7 +206,7 @@ def test_a_run_that_is_stopped_ends_as_a_search_would(cli, written, runs, monkey
 
 
 def test_what_is_looked_at_is_a_measurement_where_the_run_was_long_enough(written):
-    from autotune.inspection.command import read_command
+    from autotune.inspection.command_line import read_command
 
     found = inspect_run.look(read_command(["train.py"]), limit_s=60.0)
     assert isinstance(found.measured, Measurement)

@@ -15,7 +15,7 @@ from autotune.answer.advice import advice_data, advice_of, advice_text
 from autotune.cli.open_study import open_study
 from autotune.config_files.presets import load_space
 from autotune.driver.rebuild_space import space_of
-from autotune.inspection.advice import advise
+from autotune.inspection.source_advice import advise
 from autotune.model.config import Config
 from autotune.model.trial import Stage
 

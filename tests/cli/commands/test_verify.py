@@ -11,7 +11,7 @@ from inline_search import inline, with_modules
 from study_fakes import changes_of, good_answer, pick, ratio, spec, study
 
 from autotune.cli.commands.verify import as_dict, screen
-from autotune.driver.verification import Asked, Verified
+from autotune.driver.verification import VerificationRequest, Verified
 from autotune.export.best_config import write_best
 from autotune.launch.devices.claims import ClaimRequest, Resources
 from autotune.launch.devices.load_check import LoadCheck
@@ -179,7 +179,7 @@ def test_json_tells_too_few_pairs_from_a_measured_no_difference(cli, best, world
 
 def test_a_script_that_differs_from_itself_is_named_on_the_screen_and_in_json(tmp_path):
     control = Estimate(value=1.6, low=1.55, high=1.65, n=4, unit="ratio")
-    asked = Asked(pick="best", changes=tuple(changes_of(BF16)), effect=Effect.NUMERIC)
+    asked = VerificationRequest(pick="best", changes=tuple(changes_of(BF16)), effect=Effect.NUMERIC)
     found = Verified(
         asked=asked,
         verdict="no_difference",

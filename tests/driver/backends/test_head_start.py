@@ -181,7 +181,7 @@ def test_a_driver_that_cannot_start_ends_the_first_trial_and_leaves_it_open(
     one.driver.close()
     study, _ = one.closed()
     assert study.stopped == "backend"
-    assert [(t.number, t.state) for t in study.trials] == [(0, TrialState.ASKED)]
+    assert [(t.number, t.state) for t in study.trials] == [(0, TrialState.WAITING)]
 
 
 def test_an_interrupt_during_the_start_waits_for_no_driver(made: Callable[..., Made]) -> None:

@@ -57,8 +57,8 @@ def test_an_interrupted_trial_is_left_open_to_be_asked_again(tmp_path: Path) -> 
     journal.close()
     assert study.stopped == "interrupted"
     assert [(t.number, t.attempt, t.state) for t in study.trials] == [
-        (0, 1, TrialState.TOLD),
-        (1, 2, TrialState.ASKED),
+        (0, 1, TrialState.FINISHED),
+        (1, 2, TrialState.WAITING),
     ]
     assert kinds[-2:] == ["requeued", "stopped"]
 
@@ -86,5 +86,5 @@ def test_a_signal_that_comes_while_a_trial_is_planned_is_not_forgotten(tmp_path:
     study = session.close()
     kinds = [entry.kind for entry in journal.entries()]
     journal.close()
-    assert [(t.number, t.state) for t in study.trials] == [(0, TrialState.TOLD), (1, TrialState.ASKED)]
+    assert [(t.number, t.state) for t in study.trials] == [(0, TrialState.FINISHED), (1, TrialState.WAITING)]
     assert kinds[-4:] == ["asked", "started", "requeued", "stopped"]

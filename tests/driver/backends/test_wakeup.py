@@ -9,32 +9,32 @@ from typing import Any
 
 import pytest
 
-from autotune.driver.backends.wakeup import Bell, ring
+from autotune.driver.backends.wakeup import Wakeup, ring
 
 
 @pytest.fixture
 def bell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     # A socket's path may have 107 bytes, which a test's folder alone can have.
     monkeypatch.chdir(tmp_path)
-    one = Bell(Path())
+    one = Wakeup(Path())
     yield one
     one.close()
 
 
-def test_nothing_is_heard_where_nobody_rings(bell: Bell) -> None:
+def test_nothing_is_heard_where_nobody_rings(bell: Wakeup) -> None:
     begun_s = time.monotonic()
     assert not bell.wait(0.05)
     assert time.monotonic() - begun_s >= 0.05
 
 
-def test_a_ring_of_before_counts_and_all_count_as_one(bell: Bell) -> None:
+def test_a_ring_of_before_counts_and_all_count_as_one(bell: Wakeup) -> None:
     for _ in range(5):
         ring(bell.path)
     assert bell.wait(10.0)
     assert not bell.wait(0.0)
 
 
-def test_who_waits_is_woken(bell: Bell) -> None:
+def test_who_waits_is_woken(bell: Wakeup) -> None:
     timer = threading.Timer(0.1, ring, (bell.path,))
     timer.start()
     begun_s = time.monotonic()
@@ -43,7 +43,7 @@ def test_who_waits_is_woken(bell: Bell) -> None:
     timer.join()
 
 
-def test_nobody_needs_to_be_there(bell: Bell, tmp_path: Path) -> None:
+def test_nobody_needs_to_be_there(bell: Wakeup, tmp_path: Path) -> None:
     ring("")
     ring(str(tmp_path / "none"))
     for _ in range(10_000):

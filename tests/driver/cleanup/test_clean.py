@@ -63,7 +63,7 @@ def age(folder: Path, days: float) -> None:
         os.utime(path, (then, then), follow_symlinks=False)
 
 
-def kinds(found: clean.Found) -> list[tuple[str, str]]:
+def kinds(found: clean.StoredItem) -> list[tuple[str, str]]:
     return [(item.study or item.path.name, item.kind) for item in found.leftovers]
 
 
@@ -75,7 +75,7 @@ def test_a_study_keeps_its_journal_and_its_answer(temporary: Path) -> None:
     assert clean.remove(found) == {}
     left = {p.name for p in folder.iterdir()} - {"journal.db-shm", "journal.db-wal"}
     assert left == {"best.yaml", "journal.db", "journal.lock"}
-    assert clean.find() == clean.Found(leftovers=())
+    assert clean.find() == clean.StoredItem(leftovers=())
 
 
 def test_profiles_that_were_asked_for_stay_until_their_study_goes(temporary: Path) -> None:
@@ -92,7 +92,7 @@ def test_profiles_that_were_asked_for_stay_until_their_study_goes(temporary: Pat
     assert found.kept == {"one": "its profiles are kept with the study"}
     assert clean.remove(found) == {}
     assert {p.name for p in (folder / "trials").iterdir()} == {"t0007-a1-bbbbbb", "t0008-a1-cccccc"}
-    assert clean.find() == clean.Found(leftovers=())
+    assert clean.find() == clean.StoredItem(leftovers=())
     assert clean.remove(clean.find(["one"])) == {}
     assert not folder.exists()
 
@@ -170,7 +170,7 @@ def test_no_link_is_followed(temporary: Path, tmp_path: Path) -> None:
     assert (precious / "data").read_text() == "mine"
     # And where a folder has become a link after the question.
     swapped = clean.Leftover(kind="temporary", path=temporary / "at-t0000-a1-bbbbbb", size_bytes=0)
-    left = clean.remove(clean.Found(leftovers=(swapped,)))
+    left = clean.remove(clean.StoredItem(leftovers=(swapped,)))
     assert "link" in left[str(swapped.path)]
     assert (precious / "data").read_text() == "mine"
 

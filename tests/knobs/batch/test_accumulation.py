@@ -125,13 +125,13 @@ def test_facts_decide_how_far_it_reaches(given, effect) -> None:
 
 
 def test_dropout_re_deals_random_streams() -> None:
-    assert KNOB.redeals(facts(run=model(dropout=True)))
-    assert not KNOB.redeals(facts())
+    assert KNOB.changes_rng_streams(facts(run=model(dropout=True)))
+    assert not KNOB.changes_rng_streams(facts())
 
 
 def test_parts_that_the_script_draws_by_itself_are_other_data() -> None:
     given = facts(run=run(loader=None))
-    assert KNOB.redeals(given)
+    assert KNOB.changes_rng_streams(given)
     assert KNOB.effect_for(given) is Effect.NUMERIC
 
 

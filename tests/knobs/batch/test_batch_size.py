@@ -107,8 +107,8 @@ def test_facts_decide_how_far_it_reaches(given, effect) -> None:
 
 
 def test_dropout_re_deals_random_streams() -> None:
-    assert KNOB.redeals(facts(run=model(dropout=True)))
-    assert not KNOB.redeals(facts())
+    assert KNOB.changes_rng_streams(facts(run=model(dropout=True)))
+    assert not KNOB.changes_rng_streams(facts())
 
 
 @pytest.mark.parametrize("source", [OPTION, TOLD])
@@ -124,7 +124,7 @@ def test_without_a_loader_the_scripts_own_option_moves_what_its_input_shows(sour
 
 
 def test_batches_of_the_scripts_own_making_are_judged_by_distribution() -> None:
-    assert KNOB.redeals(by_option())
+    assert KNOB.changes_rng_streams(by_option())
     assert KNOB.effect_for(by_option()) is Effect.NUMERIC
 
 

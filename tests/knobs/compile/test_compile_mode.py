@@ -91,8 +91,8 @@ def test_a_script_that_accumulates_itself_gets_no_cuda_graphs() -> None:
 
 
 def test_dropout_re_deals_random_streams() -> None:
-    assert KNOB.redeals(facts(run=model(dropout=True)))
-    assert not KNOB.redeals(facts())
+    assert KNOB.changes_rng_streams(facts(run=model(dropout=True)))
+    assert not KNOB.changes_rng_streams(facts())
 
 
 def test_gradients_that_are_filled_with_zeros_get_no_cuda_graphs() -> None:

@@ -47,5 +47,5 @@ def test_without_compile_it_drops_out() -> None:
 
 
 def test_dropout_in_compiled_code_may_be_dealt_anew() -> None:
-    assert KNOB.redeals(facts(run=model(blocks=BLOCKS, dropout=True)))
-    assert not KNOB.redeals(WITH_BLOCKS)
+    assert KNOB.changes_rng_streams(facts(run=model(blocks=BLOCKS, dropout=True)))
+    assert not KNOB.changes_rng_streams(WITH_BLOCKS)

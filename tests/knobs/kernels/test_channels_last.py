@@ -32,5 +32,5 @@ def test_without_such_a_fact_the_knob_is_not_refused() -> None:
 
 
 def test_dropout_re_deals_random_streams() -> None:
-    assert KNOB.redeals(facts(run=model(dropout=True)))
-    assert not KNOB.redeals(facts())
+    assert KNOB.changes_rng_streams(facts(run=model(dropout=True)))
+    assert not KNOB.changes_rng_streams(facts())

@@ -36,7 +36,7 @@ def test_without_such_a_fact_the_knob_is_not_refused() -> None:
 
 def test_it_changes_the_training_and_takes_part_by_name_only() -> None:
     assert KNOB.effect_for(facts()) is Effect.TRAINING
-    assert KNOB.redeals(facts())
+    assert KNOB.changes_rng_streams(facts())
     assert needs_permission(KNOB)
 
 

@@ -50,7 +50,7 @@ def test_nothing_is_forked_that_the_script_does_not_fork_once_cuda_has_started()
 
 
 @pytest.mark.parametrize(
-    ("given", "effect", "redeals"),
+    ("given", "effect", "changes_rng_streams"),
     [
         (facts(), Effect.EXACT, False),
         (facts(run=loader(random=True)), Effect.EXACT, False),
@@ -58,9 +58,11 @@ def test_nothing_is_forked_that_the_script_does_not_fork_once_cuda_has_started()
         (facts(run=loader(own_code=True, random=True)), Effect.NUMERIC, True),
     ],
 )
-def test_code_of_the_scripts_own_may_read_what_a_new_process_lacks(given, effect, redeals) -> None:
+def test_code_of_the_scripts_own_may_read_what_a_new_process_lacks(
+    given, effect, changes_rng_streams
+) -> None:
     assert KNOB.effect_for(given) is effect
-    assert KNOB.redeals(given) is redeals
+    assert KNOB.changes_rng_streams(given) is changes_rng_streams
 
 
 def test_it_goes_with_workers_alone() -> None:

@@ -106,7 +106,7 @@ def test_state_that_each_worker_copies_is_another_training_unless_workers_seed_i
     given = facts(run=loader(fetch_state=held, num_workers=workers))
     assert KNOB.refuse(given) is None
     assert KNOB.effect_for(given) is effect
-    assert KNOB.redeals(given)
+    assert KNOB.changes_rng_streams(given)
     assert ("data.py:31" in KNOB.raised(given)) == (effect is Effect.TRAINING)
 
 

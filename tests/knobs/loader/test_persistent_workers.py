@@ -41,14 +41,14 @@ DRAWN = [loader(shuffles=True), loader(random=True), model(dropout=True), run(lo
 @pytest.mark.parametrize("drawn", DRAWN)
 def test_what_is_drawn_at_random_is_dealt_anew(drawn) -> None:
     """Without the seed for new workers, the generator is elsewhere when the next order is drawn."""
-    assert KNOB.redeals(facts(run=drawn))
+    assert KNOB.changes_rng_streams(facts(run=drawn))
     assert KNOB.effect_for(facts(run=drawn)) is Effect.NUMERIC
     assert KNOB.effect_for(facts(run=model(dropout=True, device="cuda"))) is Effect.EXACT
     assert KNOB.effect_for(facts(run=run(loop_draws="device"))) is Effect.EXACT
 
 
 def test_in_a_fixed_order_nothing_changes() -> None:
-    assert not KNOB.redeals(facts())
+    assert not KNOB.changes_rng_streams(facts())
     assert KNOB.effect_for(facts()) is Effect.EXACT
 
 

@@ -48,7 +48,7 @@ def test_without_such_a_fact_the_knob_is_not_refused() -> None:
 
 
 def test_dropout_is_the_same_in_the_second_pass_so_nothing_is_dealt_anew() -> None:
-    assert not KNOB.redeals(facts(run=model(blocks=BLOCKS, dropout=True)))
+    assert not KNOB.changes_rng_streams(facts(run=model(blocks=BLOCKS, dropout=True)))
 
 
 def test_a_switch_of_the_scripts_own_says_all_or_nothing() -> None:

@@ -24,7 +24,7 @@ from autotune.launch.devices.device_care import DeviceCare, Held, run_canary
 from autotune.launch.devices.load_check import usable_cpus
 from autotune.launch.devices.machine_lock import MachineLock
 from autotune.launch.guard import process_tree
-from autotune.launch.result.process_reports import Told
+from autotune.launch.result.process_reports import ProcessReports
 from autotune.launch.runner import NOT_BEGUN
 from autotune.model.facts import DeviceFacts, RunFacts
 from autotune.model.measurement import Measurement
@@ -72,16 +72,16 @@ def hold(care: DeviceCare) -> Held:
     return held
 
 
-def told(*, cuda: bool) -> Told:
+def told(*, cuda: bool) -> ProcessReports:
     device = DeviceFacts(name="x", uuid="GPU-0abc", memory_bytes=1)
-    return Told(facts=RunFacts(devices=(device,) if cuda else ()))
+    return ProcessReports(facts=RunFacts(devices=(device,) if cuda else ()))
 
 
 def test_a_machine_without_devices_needs_no_care(tmp_path: Path) -> None:
     care = DeviceCare(lambda _: (), folder=tmp_path)
     held = hold(care)
     assert held.locks == []
-    care.release(held, launch(), Told(), {0: Failure(kind=K.CUDA_FATAL, message="")})
+    care.release(held, launch(), ProcessReports(), {0: Failure(kind=K.CUDA_FATAL, message="")})
     assert list(tmp_path.iterdir()) == []
 
 

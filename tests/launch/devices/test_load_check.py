@@ -12,7 +12,14 @@ import pytest
 
 from autotune.devices.common import Device, DeviceSample
 from autotune.launch.devices import load_check
-from autotune.launch.devices.load_check import LoadCheck, Process, Snapshot, cores_used, family, load_between
+from autotune.launch.devices.load_check import (
+    LoadCheck,
+    LoadSnapshot,
+    OtherProcess,
+    cores_used,
+    family,
+    load_between,
+)
 from autotune.launch.guard.cpu_quota import Quota
 from autotune.model.facts import DeviceFacts
 from autotune.model.machine_load import MachineLoad
@@ -22,17 +29,17 @@ DRIVER, TRIAL, OTHER, SHELL = 10, 11, 20, 30
 
 def reading(
     t_s: float, *, busy_s: float | None = None, quota_s: float | None = None, **cpu_s: float
-) -> Snapshot:
+) -> LoadSnapshot:
     """The driver with a trial below it, another program, and a shell; by their CPU seconds."""
     parents = {"driver": (DRIVER, 1), "trial": (TRIAL, DRIVER), "ffmpeg": (OTHER, 1), "sh": (SHELL, 1)}
     processes = {
-        parents[name][0]: Process(parent=parents[name][1], name=name, cpu_s=used, cpu=0)
+        parents[name][0]: OtherProcess(parent=parents[name][1], name=name, cpu_s=used, cpu=0)
         for name, used in cpu_s.items()
     }
-    return Snapshot(t_s=t_s, processes=processes, busy_s=busy_s, pressure_us=t_s * 2e5, quota_s=quota_s)
+    return LoadSnapshot(t_s=t_s, processes=processes, busy_s=busy_s, pressure_us=t_s * 2e5, quota_s=quota_s)
 
 
-def between(before: Snapshot, after: Snapshot, **more: object) -> MachineLoad:
+def between(before: LoadSnapshot, after: LoadSnapshot, **more: object) -> MachineLoad:
     return load_between(before, after, root=DRIVER, cpus={0, 1}, **more)  # type: ignore[arg-type]
 
 
@@ -58,10 +65,10 @@ def test_what_a_child_had_used_before_does_not_count_when_it_ends() -> None:
     before = reading(0.0, sh=0.0)
     processes = {
         **before.processes,
-        job: Process(parent=SHELL, name="job", cpu_s=100.0, cpu=0),
-        inner: Process(parent=job, name="inner", cpu_s=3600.0, cpu=0),
+        job: OtherProcess(parent=SHELL, name="job", cpu_s=100.0, cpu=0),
+        inner: OtherProcess(parent=job, name="inner", cpu_s=3600.0, cpu=0),
     }
-    before = Snapshot(t_s=0.0, processes=processes)
+    before = LoadSnapshot(t_s=0.0, processes=processes)
     after = reading(10.0, sh=3702.0)
     assert cores_used(before, after)[SHELL] == pytest.approx(0.2)
 

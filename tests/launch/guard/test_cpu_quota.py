@@ -11,9 +11,9 @@ import pytest
 from autotune.launch.guard import cpu_quota as quota
 from autotune.launch.guard import guard
 from autotune.launch.outcomes import outside_of
-from autotune.launch.result.host_samples import Outside, Sample, read_samples
+from autotune.launch.result.host_samples import HostSample, HostSamples, read_samples
 from autotune.launch.result.measure import measure
-from autotune.launch.result.process_reports import Told
+from autotune.launch.result.process_reports import ProcessReports
 from autotune.protocol.events import Closed, StepRow, Steps
 
 S = 1_000_000_000
@@ -129,20 +129,20 @@ def run(
     rows = [
         StepRow(t_ns=n * S // 10, wait_ns=0, samples=1, queue_ns=int(queue_frac * S / 10)) for n in range(101)
     ]
-    told = Told()
+    told = ProcessReports()
     told.take(Steps(rows=tuple(rows)))
     closed = Closed(
         trial=0, begin_ns=0, end_ns=10 * S, ended="limit", steady="steady", first_step_ns=0, compile_s=0.0
     )
     seen = [
-        Sample(
+        HostSample(
             t_ns=t * S, bytes=1, busy_s=(machine + 1.0) * t, own_s=1.0 * t, pressure_us=None,
             quota_s=None if beside is None else (beside + 1.0) * t,
             still_s=None if still is None else still * t,
         )
         for t in range(11)
     ]  # fmt: skip
-    found: Any = measure(closed, told, Outside(start_ns=0, samples=seen, cpus=64, quota=quota))
+    found: Any = measure(closed, told, HostSamples(start_ns=0, samples=seen, cpus=64, quota=quota))
     return found.contamination
 
 

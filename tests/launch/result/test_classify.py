@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from autotune.launch.result.classify import classify
-from autotune.launch.result.process_reports import Told
+from autotune.launch.result.process_reports import ProcessReports
 from autotune.model.trial import FailureKind, Fidelity
 from autotune.protocol.events import Broke, Done
 
@@ -29,8 +29,10 @@ def verdict(**more: Any) -> dict[str, Any]:
     return {**base, "peak_bytes": 3 << 30, "memory_limit_bytes": 2 << 30, "survivors": [], **more}
 
 
-def broke(kind: str = "crash_exit", error: str = "", message: str = "", **more: Any) -> Told:
-    return Told(broke=Broke(kind=kind, error=error, message=message, tail="", phase="window", **more))
+def broke(kind: str = "crash_exit", error: str = "", message: str = "", **more: Any) -> ProcessReports:
+    return ProcessReports(
+        broke=Broke(kind=kind, error=error, message=message, tail="", phase="window", **more)
+    )
 
 
 TAILS = [
@@ -69,7 +71,7 @@ TAILS = [
 
 @pytest.mark.parametrize(("tail", "kind"), TAILS)
 def test_the_last_lines_tell_what_an_exit_code_does_not(tail: str, kind: FailureKind) -> None:
-    found = classify(verdict(), Told(), "Traceback\n  File x\n" + tail, FIDELITY)
+    found = classify(verdict(), ProcessReports(), "Traceback\n  File x\n" + tail, FIDELITY)
     assert found.kind is kind
     assert found.message.count("\n") == 0
     assert found.evidence["code"] == 1
@@ -89,40 +91,70 @@ def test_the_last_lines_tell_what_an_exit_code_does_not(tail: str, kind: Failure
     ],
 )
 def test_a_parser_that_refuses_its_arguments_is_no_crash(line: str, kind: FailureKind) -> None:
-    found = classify(verdict(code=2), Told(), "usage: train.py [-h]\n" + line, FIDELITY)
+    found = classify(verdict(code=2), ProcessReports(), "usage: train.py [-h]\n" + line, FIDELITY)
     assert found.kind is kind
 
 
 @pytest.mark.parametrize(
     ("result", "told", "kind", "words"),
     [
-        (None, Told(), K.INFRA_LOST, "guard died"),
-        (verdict(why="launcher_gone"), Told(), K.INFRA_LOST, "launcher died"),
-        (verdict(why="guard_sigterm"), Told(), K.INFRA_LOST, "SIGTERM"),
+        (None, ProcessReports(), K.INFRA_LOST, "guard died"),
+        (verdict(why="launcher_gone"), ProcessReports(), K.INFRA_LOST, "launcher died"),
+        (verdict(why="guard_sigterm"), ProcessReports(), K.INFRA_LOST, "SIGTERM"),
         (verdict(why="killed_user"), broke(), K.KILLED_USER, "by request"),
-        (verdict(why="spawn", spawn_error="FileNotFoundError: python"), Told(), K.INFRA_LOST, "python"),
-        (verdict(why="spawn", spawn_error="OSError: No space left on device"), Told(), K.DISK, "No space"),
-        (verdict(why="memory_limit", code=None, signal=9), Told(), K.OOM_HOST, "3.00 GiB"),
-        (verdict(why="timeout_total", code=None, signal=9), Told(), K.TIMEOUT_TOTAL, "before the first step"),
+        (
+            verdict(why="spawn", spawn_error="FileNotFoundError: python"),
+            ProcessReports(),
+            K.INFRA_LOST,
+            "python",
+        ),
+        (
+            verdict(why="spawn", spawn_error="OSError: No space left on device"),
+            ProcessReports(),
+            K.DISK,
+            "No space",
+        ),
+        (verdict(why="memory_limit", code=None, signal=9), ProcessReports(), K.OOM_HOST, "3.00 GiB"),
+        (
+            verdict(why="timeout_total", code=None, signal=9),
+            ProcessReports(),
+            K.TIMEOUT_TOTAL,
+            "before the first step",
+        ),
         (
             verdict(why="timeout_progress", code=None, signal=9),
-            Told(),
+            ProcessReports(),
             K.TIMEOUT_PROGRESS,
             "no step for 30 s",
         ),
-        (verdict(code=None, signal=9), Told(), K.OOM_HOST, "lack of memory"),
-        (verdict(code=None, signal=6), Told(), K.CRASH_SIGNAL, "SIGABRT"),
-        (verdict(code=137), Told(), K.OOM_HOST, "SIGKILL"),
-        (verdict(code=0), Told(), K.NO_METRIC, "without an end message"),
+        (verdict(code=None, signal=9), ProcessReports(), K.OOM_HOST, "lack of memory"),
+        (verdict(code=None, signal=6), ProcessReports(), K.CRASH_SIGNAL, "SIGABRT"),
+        (verdict(code=137), ProcessReports(), K.OOM_HOST, "SIGKILL"),
+        (verdict(code=0), ProcessReports(), K.NO_METRIC, "without an end message"),
         (
             verdict(code=0),
-            Told(done=Done(why="script_end", steps=0)),
+            ProcessReports(done=Done(why="script_end", steps=0)),
             K.NO_METRIC,
             "without an optimizer step",
         ),
-        (verdict(code=0), Told(done=Done(why="script_end", steps=1)), K.WARMUP_SHORT, "at least 3 steps"),
-        (verdict(code=0), Told(done=Done(why="deadline", steps=9)), K.WARMUP_SHORT, "99 s was over before"),
-        (verdict(code=0), Told(done=Done(why="script_exit", steps=9, code=4)), K.CRASH_EXIT, "exit code 4"),
+        (
+            verdict(code=0),
+            ProcessReports(done=Done(why="script_end", steps=1)),
+            K.WARMUP_SHORT,
+            "at least 3 steps",
+        ),
+        (
+            verdict(code=0),
+            ProcessReports(done=Done(why="deadline", steps=9)),
+            K.WARMUP_SHORT,
+            "99 s was over before",
+        ),
+        (
+            verdict(code=0),
+            ProcessReports(done=Done(why="script_exit", steps=9, code=4)),
+            K.CRASH_EXIT,
+            "exit code 4",
+        ),
         (verdict(), broke("oom_cuda", "OutOfMemoryError", "no"), K.OOM_CUDA, "in window"),
         (verdict(), broke("crash_exit", "RuntimeError", "CUDA error: unknown"), K.CUDA_FATAL, "CUDA error"),
         (
@@ -136,7 +168,7 @@ def test_a_parser_that_refuses_its_arguments_is_no_crash(line: str, kind: Failur
         (verdict(), broke("a kind of the future", "E", "x"), K.CRASH_EXIT, "E: x"),
     ],
 )
-def test_the_table(result: Any, told: Told, kind: FailureKind, words: str) -> None:
+def test_the_table(result: Any, told: ProcessReports, kind: FailureKind, words: str) -> None:
     found = classify(result, told, "", FIDELITY, progress_limit_s=30)
     assert found.kind is kind
     assert words in found.message

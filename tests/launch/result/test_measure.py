@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from autotune.launch.result.host_samples import DeviceSample, Outside, Sample, read_samples
+from autotune.launch.result.host_samples import DeviceReading, HostSample, HostSamples, read_samples
 from autotune.launch.result.measure import measure
-from autotune.launch.result.process_reports import Told
+from autotune.launch.result.process_reports import ProcessReports
 from autotune.model.change import Change, Patch
 from autotune.model.facts import DeviceFacts, LoaderFacts, OptimizerFacts, RunFacts
 from autotune.model.measurement import LossPoint, Measurement, Reading
 from autotune.model.trial import STOPPED_S, Failure, FailureKind
-from autotune.protocol.events import Closed, Compiling, Hello, Probed, Seen, StepRow, Steps
+from autotune.protocol.events import Closed, Compiling, Hello, Probed, ReadBack, StepRow, Steps
 
 S = 1_000_000_000
 LOADER = LoaderFacts(
@@ -24,25 +24,27 @@ LOADER = LoaderFacts(
 )
 
 
-def stream(periods_s: list[float], *, wait_frac: float = 0.0, samples: int = 8, **more: Any) -> Told:
+def stream(
+    periods_s: list[float], *, wait_frac: float = 0.0, samples: int = 8, **more: Any
+) -> ProcessReports:
     """A run that started at 0, ended its first step at 10 s, and then took these periods."""
-    told, at = Told(), 10 * S
+    told, at = ProcessReports(), 10 * S
     rows = [StepRow(t_ns=at, wait_ns=0, samples=samples)]
     for period in periods_s:
         at += int(period * S)
         rows.append(StepRow(t_ns=at, wait_ns=int(period * wait_frac * S), samples=samples, **more))
     told.take(Steps(rows=tuple(rows)))
-    told.take(Seen(facts=RunFacts(samples_source="loader", loader=LOADER)))
+    told.take(ReadBack(facts=RunFacts(samples_source="loader", loader=LOADER)))
     return told
 
 
-def close(told: Told, **more: Any) -> Closed:
+def close(told: ProcessReports, **more: Any) -> Closed:
     base: dict[str, Any] = {"ended": "tight", "steady": "steady", "first_step_ns": 10 * S, "compile_s": 0.0}
     return Closed(trial=0, begin_ns=10 * S, end_ns=told.rows[-1].t_ns, **{**base, **more})
 
 
-def fold(told: Told, closed: Closed | None = None, **outside: Any) -> Measurement:
-    found = measure(closed or close(told), told, Outside(start_ns=0, **outside))
+def fold(told: ProcessReports, closed: Closed | None = None, **outside: Any) -> Measurement:
+    found = measure(closed or close(told), told, HostSamples(start_ns=0, **outside))
     assert isinstance(found, Measurement), found
     return found
 
@@ -75,7 +77,7 @@ def test_the_rate_that_a_run_began_with_is_kept_where_it_was_seen() -> None:
     told = stream([0.1] * 30)
     assert "learning_rate" not in fold(told).extra
     seen = OptimizerFacts(name="SGD", rates=(0.01, 0.1))
-    told.take(Seen(facts=RunFacts(samples_source="loader", loader=LOADER, optimizer=seen)))
+    told.take(ReadBack(facts=RunFacts(samples_source="loader", loader=LOADER, optimizer=seen)))
     assert fold(told).extra["learning_rate"] == 0.1
 
 
@@ -119,7 +121,7 @@ def test_a_window_of_half_a_second_has_an_interval() -> None:
 
 def test_without_confirmed_samples_steps_are_counted() -> None:
     told = stream([0.1] * 30)
-    told.take(Seen(facts=RunFacts(samples_source="input", loader=LOADER)))
+    told.take(ReadBack(facts=RunFacts(samples_source="input", loader=LOADER)))
     found = fold(told)
     assert found.throughput.unit == "steps/s"
     assert found.throughput.value == pytest.approx(10)
@@ -127,7 +129,7 @@ def test_without_confirmed_samples_steps_are_counted() -> None:
 
 def test_samples_that_the_scripts_own_option_says_are_counted() -> None:
     told = stream([0.1] * 30)
-    told.take(Seen(facts=RunFacts(samples_source="option")))
+    told.take(ReadBack(facts=RunFacts(samples_source="option")))
     found = fold(told)
     assert found.throughput.unit == "samples/s"
     assert found.throughput.value == pytest.approx(80)
@@ -177,7 +179,7 @@ def test_compiling_all_the_time_is_what_the_config_costs() -> None:
     assert fold(told).throughput.value == pytest.approx(8 / 0.3)
 
 
-def evaluating(every: int, aside_s: float = 2.0) -> Told:
+def evaluating(every: int, aside_s: float = 2.0) -> ProcessReports:
     """Steps of 0.1 s; each n-th has 2 s more, so much of them known as evaluation."""
     told = stream([2.1 if i % every == 0 else 0.1 for i in range(1, 121)], wait_frac=0.0)
     told.rows = [
@@ -231,7 +233,7 @@ def test_no_step_is_dropped_for_being_slow() -> None:
 
 def samples(*, foreign: float, own: float, pressure: float, cpus: int = 4) -> dict[str, Any]:
     rows = [
-        Sample(
+        HostSample(
             t_ns=t * S,
             bytes=1,
             busy_s=(foreign + own) * t,
@@ -282,7 +284,7 @@ def test_memory_compile_and_start_up_are_told_apart() -> None:
         peak_bytes=9,
         limit_bytes=11,
         cold=True,
-        devices=[DeviceSample(t_ns=11 * S, used_bytes=8, total_bytes=12)],
+        devices=[DeviceReading(t_ns=11 * S, used_bytes=8, total_bytes=12)],
     )
     assert found.startup_s == pytest.approx(10 - 5)
     assert (found.import_s, found.setup_s) == pytest.approx((0.0, 5.0)), "the process reported no import"
@@ -326,7 +328,7 @@ def test_a_window_that_lay_mostly_beside_the_start_of_the_search_is_run_again() 
 def test_what_the_start_of_the_search_used_is_not_charged_to_neighbours() -> None:
     told = stream([0.1] * 40)
     samples = [
-        Sample(t_ns=(10 + n) * S, bytes=1, busy_s=2.0 * min(n, 2) + n, own_s=float(n), pressure_us=None)
+        HostSample(t_ns=(10 + n) * S, bytes=1, busy_s=2.0 * min(n, 2) + n, own_s=float(n), pressure_us=None)
         for n in range(5)
     ]
     beside = fold(told, samples=samples, cpus=4)
@@ -337,7 +339,7 @@ def test_what_the_start_of_the_search_used_is_not_charged_to_neighbours() -> Non
 
 def test_the_device_is_no_part_of_a_run_on_the_cpu_beside_it() -> None:
     told = stream([0.1] * 40)
-    beside = [DeviceSample(t_ns=11 * S, used_bytes=8, total_bytes=12, sm_clock_mhz=300)]
+    beside = [DeviceReading(t_ns=11 * S, used_bytes=8, total_bytes=12, sm_clock_mhz=300)]
     found = fold(told, devices=beside, peak_bytes=9, limit_bytes=11)
     assert (found.memory.device, found.memory.peak_bytes, found.memory.limit) == (None, 9, 11)
     assert "sm_clock_mhz" not in found.extra
@@ -346,21 +348,21 @@ def test_the_device_is_no_part_of_a_run_on_the_cpu_beside_it() -> None:
 def test_where_nothing_looks_at_the_device_its_size_is_what_the_process_saw() -> None:
     told = stream([0.1] * 40)
     device = DeviceFacts(name="NVIDIA H200", uuid="", memory_bytes=140)
-    told.take(Seen(facts=RunFacts(samples_source="loader", loader=LOADER, devices=(device,))))
+    told.take(ReadBack(facts=RunFacts(samples_source="loader", loader=LOADER, devices=(device,))))
     found = fold(told, close(told, allocator_peak_bytes=7), limit_bytes=11)
     assert (found.memory.peak_bytes, found.memory.limit) == (7, 140)
 
 
 def test_the_peak_is_the_allocators_where_nobody_looked_in_time() -> None:
     told = stream([0.1] * 40)
-    late = [DeviceSample(t_ns=11 * S, used_bytes=8)]
+    late = [DeviceReading(t_ns=11 * S, used_bytes=8)]
     assert fold(told, close(told, allocator_peak_bytes=30), devices=late).memory.peak_bytes == 30
 
 
 def test_clock_heat_and_power_of_the_window_are_kept() -> None:
     told = stream([0.1] * 40)
     seen = [
-        DeviceSample(t_ns=t * S, sm_clock_mhz=mhz, temperature_c=c, power_w=w, ecc_errors=e)
+        DeviceReading(t_ns=t * S, sm_clock_mhz=mhz, temperature_c=c, power_w=w, ecc_errors=e)
         for t, mhz, c, w, e in ((2, 210, 30, 70.0, 5), (11, 1900, 60, 600.0, 5), (12, 1800, 64, 640.0, 6))
     ]
     found = fold(told, close(told, allocator_peak_bytes=7), devices=seen)
@@ -396,8 +398,8 @@ def test_no_steady_state_is_kept_with_a_wider_interval(steady: str) -> None:
     assert steady in wide.contamination.flags
 
 
-def failed(told: Told, closed: Closed, changes: Any = (), **outside: Any) -> Failure:
-    found = measure(closed, told, Outside(start_ns=0, **outside), changes)
+def failed(told: ProcessReports, closed: Closed, changes: Any = (), **outside: Any) -> Failure:
+    found = measure(closed, told, HostSamples(start_ns=0, **outside), changes)
     assert isinstance(found, Failure)
     return found
 
@@ -454,8 +456,8 @@ def test_a_scaler_that_skips_more_than_half_of_the_windows_own_steps_never_settl
 def test_a_device_lost_for_most_of_the_window_is_no_measurement(word: str, kind: str) -> None:
     told = stream([0.1] * 40)
 
-    def seen(bad: int) -> list[DeviceSample]:
-        return [DeviceSample(t_ns=int((10.2 + 0.2 * i) * S), **{word: i < bad}) for i in range(18)]
+    def seen(bad: int) -> list[DeviceReading]:
+        return [DeviceReading(t_ns=int((10.2 + 0.2 * i) * S), **{word: i < bad}) for i in range(18)]
 
     assert failed(told, close(told), devices=seen(10)).kind.label == kind
     few = fold(told, devices=seen(2))
@@ -465,7 +467,7 @@ def test_a_device_lost_for_most_of_the_window_is_no_measurement(word: str, kind:
 
 def test_a_neighbour_of_which_nothing_is_known_is_a_flag_and_costs_no_step() -> None:
     told = stream([0.1] * 40)
-    seen = [DeviceSample(t_ns=int((10.2 + 0.2 * i) * S), resident=True) for i in range(18)]
+    seen = [DeviceReading(t_ns=int((10.2 + 0.2 * i) * S), resident=True) for i in range(18)]
     found = fold(told, devices=seen)
     assert found.contamination.flags == ("gpu_shared",)
     assert found.extra["dirty_steps"] == 0
@@ -495,7 +497,7 @@ def test_the_step_limit_and_compile_state_follow_the_stream() -> None:
 def test_time_in_which_the_script_was_stopped_is_set_aside_and_marked() -> None:
     told = stream([0.1] * 50 + [20.0] + [0.1] * 50)
     looks = [
-        Sample(t_ns=int(t * S), bytes=0, busy_s=None, own_s=0.0, pressure_us=None) for t in (10, 14.9, 36)
+        HostSample(t_ns=int(t * S), bytes=0, busy_s=None, own_s=0.0, pressure_us=None) for t in (10, 14.9, 36)
     ]
     unseen = fold(told, samples=looks)
     assert unseen.throughput.value == pytest.approx(8 * 101 / 30.0, rel=0.01)
@@ -513,7 +515,7 @@ def test_a_window_of_which_a_stop_has_left_hardly_a_step_is_measured_again(perio
     """With every step stopped, all counted: the script seemed 100 times slower than what came after it."""
     told = stream(periods)
     looks = [
-        Sample(t_ns=int(t * S), bytes=0, busy_s=None, own_s=0.0, pressure_us=None, stopped=t > 11)
+        HostSample(t_ns=int(t * S), bytes=0, busy_s=None, own_s=0.0, pressure_us=None, stopped=t > 11)
         for t in (9.9, 10.1, 30.5, 31)
     ]
     lost = failed(told, close(told), samples=looks)
@@ -526,7 +528,7 @@ def test_the_wait_for_data_is_a_share_of_the_time_in_which_the_script_ran() -> N
     told = stream([0.1] * 50 + [20.0] + [0.1] * 50)
     told.rows[:] = [replace(row, wait_ns=S // 20) for row in told.rows]
     looks = [
-        Sample(t_ns=int(t * S), bytes=0, busy_s=None, own_s=0.0, pressure_us=None, stopped=t > 20)
+        HostSample(t_ns=int(t * S), bytes=0, busy_s=None, own_s=0.0, pressure_us=None, stopped=t > 20)
         for t in (10, 14.9, 36)
     ]
     assert fold(told, samples=looks).data_wait_frac == pytest.approx(0.5, rel=0.02)
@@ -536,7 +538,7 @@ def test_a_stop_before_the_window_is_no_time_of_start_up_or_warm_up() -> None:
     told = stream([0.1] * 100)
     closed = replace(close(told), begin_ns=15 * S)
     looks = [
-        Sample(t_ns=int(t * S), bytes=0, busy_s=None, own_s=0.0, pressure_us=None, stopped=t in (8, 14))
+        HostSample(t_ns=int(t * S), bytes=0, busy_s=None, own_s=0.0, pressure_us=None, stopped=t in (8, 14))
         for t in (0, 2, 8, 11, 14, 20)
     ]
     found = fold(told, closed, samples=looks)
@@ -547,10 +549,10 @@ def test_a_stop_before_the_window_is_no_time_of_start_up_or_warm_up() -> None:
 
 
 def test_of_what_was_seen_until_a_moment_memory_ends_there_and_a_stop_shows_in_the_sample_after_it() -> None:
-    def sample(t_ns: int, used: int, *, stopped: bool = False) -> Sample:
-        return Sample(t_ns=t_ns, bytes=used, busy_s=None, own_s=0.0, pressure_us=None, stopped=stopped)
+    def sample(t_ns: int, used: int, *, stopped: bool = False) -> HostSample:
+        return HostSample(t_ns=t_ns, bytes=used, busy_s=None, own_s=0.0, pressure_us=None, stopped=stopped)
 
-    seen = Outside(
+    seen = HostSamples(
         start_ns=0,
         samples=(sample(10, 5), sample(20, 7), sample(30, 90, stopped=True), sample(40, 90)),
         peak_bytes=90,

@@ -21,7 +21,7 @@ from autotune.report.html.sections.picks import picks_section
 from autotune.report.html.style import DARK, LIGHT, MARK_PAIRS, TEXT_PAIRS, contrast
 from autotune.report.view.environment import environment
 from autotune.report.view.next_commands import commands
-from autotune.report.view.reselection import Wishes, repick
+from autotune.report.view.reselection import SelectionCriteria, repick
 from autotune.report.view.sanitize import clean
 from autotune.report.view.study_view import View
 from autotune.text.printable import visible
@@ -357,7 +357,7 @@ def test_a_secret_in_a_name_or_a_value_stays_out_of_the_page(study, monkeypatch)
     )
     run = replace(study.facts.run, values={"note": "canary-0123456789"})
     told = replace(study, trials=trials, spec=spec, facts=replace(study.facts, run=run))
-    again = repick(told, Wishes(max_memory_bytes=answer(told).best.peak_bytes - 1))
+    again = repick(told, SelectionCriteria(max_memory_bytes=answer(told).best.peak_bytes - 1))
     assert any(t.config == named for t in told.told())
     assert "canary" not in report_html(told, answer(told))
     assert "canary" not in report_html(told, answer(told), repicked=again)
@@ -467,7 +467,7 @@ def test_a_trial_that_is_still_open_is_left_out(study):
 
 def test_other_wishes_are_named_with_what_is_not_confirmed(study, found):
     bound = found.best.peak_bytes - 1
-    again = repick(study, Wishes(max_memory_bytes=bound))
+    again = repick(study, SelectionCriteria(max_memory_bytes=bound))
     page = report_html(study, found, repicked=again)
     hero = pages.read(page).by_id("answer").text
     assert "Selected again from stored trials; nothing was measured" in hero
@@ -480,7 +480,7 @@ def test_other_wishes_are_named_with_what_is_not_confirmed(study, found):
 def test_searching_again_keeps_the_bound_of_the_search(study, found):
     space = load_space("quick", cwd="/project")
     told = replace(study, spec=replace(study.spec, space=space, max_memory_bytes=64 * GIB))
-    again = repick(told, Wishes(max_memory_bytes=found.best.peak_bytes - 1))
+    again = repick(told, SelectionCriteria(max_memory_bytes=found.best.peak_bytes - 1))
     for repicked in (None, again):
         view = View.of(told, found, repicked=repicked)
         said = commands(view.study, view.answer, repicked, "")["search again"]
@@ -488,7 +488,7 @@ def test_searching_again_keeps_the_bound_of_the_search(study, found):
 
 
 def test_a_file_that_holds_the_new_picks_is_what_is_applied(study, found):
-    again = repick(study, Wishes(objective="memory"))
+    again = repick(study, SelectionCriteria(objective="memory"))
     page = report_html(study, found, repicked=again, yaml="small.yaml")
     assert again.answer.best.config == SAFE
     hero = pages.read(page).by_id("answer").text

@@ -16,8 +16,8 @@ import pytest
 from study_fakes import study
 
 from autotune.report.terminal import async_writer
-from autotune.report.terminal.async_writer import Outlet
-from autotune.report.terminal.event_stream import Lines
+from autotune.report.terminal.async_writer import AsyncWriter
+from autotune.report.terminal.event_stream import EventLines
 from autotune.report.terminal.live_view import Progress
 
 Pipe = tuple[int, io.TextIOWrapper]
@@ -48,7 +48,7 @@ def test_nothing_waits_for_a_reader_that_has_stopped(pipe: Pipe) -> None:
     _, stream = pipe
     filled(stream)
     began_s = time.monotonic()
-    for listener in (Lines(stream), Progress(stream, live=False)):
+    for listener in (EventLines(stream), Progress(stream, live=False)):
         listener.study_began(study())
         for trial in study().trials:
             listener.trial_started(study(), trial)
@@ -61,7 +61,7 @@ def test_nothing_waits_for_a_reader_that_has_stopped(pipe: Pipe) -> None:
 def test_who_takes_nothing_for_long_is_told_nothing_more(pipe: Pipe) -> None:
     _, stream = pipe
     filled(stream)
-    out = Outlet.of(stream)
+    out = AsyncWriter.of(stream)
     out.put("a line\n")
     assert not out.drain(0.2)
     out.last("the result\n")
@@ -79,12 +79,12 @@ def test_a_slow_reader_gets_everything_in_order_before_the_end(pipe: Pipe) -> No
             read.extend(os.read(reader, 4096))
 
     reading = threading.Thread(target=slowly)
-    lines = Lines(stream)
+    lines = EventLines(stream)
     for n in range(500):
         lines.note(study(), f"note {n}")
     reading.start()
     lines.study_ended(study())
-    Outlet.of(stream).last("the result\n")
+    AsyncWriter.of(stream).last("the result\n")
     reading.join(10)
     *rows, result = bytes(read).decode().lstrip(".").splitlines()
     told = [json.loads(row) for row in rows]
@@ -96,7 +96,7 @@ def test_who_has_not_taken_thousands_of_lines_takes_none(pipe: Pipe, monkeypatch
     _, stream = pipe
     filled(stream)
     monkeypatch.setattr(async_writer, "MOST_WAITING", 3)
-    out = Outlet.of(stream)
+    out = AsyncWriter.of(stream)
     for _ in range(6):
         out.put("a line\n")
     assert not out.is_open
@@ -104,7 +104,7 @@ def test_who_has_not_taken_thousands_of_lines_takes_none(pipe: Pipe, monkeypatch
 
 def test_a_reader_that_has_gone_is_told_of_where_it_matters(pipe: Pipe) -> None:
     reader, stream = pipe
-    out = Outlet.of(stream)
+    out = AsyncWriter.of(stream)
     os.dup2(os.open(os.devnull, os.O_RDONLY), reader)
     with pytest.raises(BrokenPipeError):
         out.last("the result\n")
@@ -112,7 +112,7 @@ def test_a_reader_that_has_gone_is_told_of_where_it_matters(pipe: Pipe) -> None:
 
 def test_a_file_is_written_to_at_once(tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as stream:
-        Outlet.of(stream).put("a line\n")
+        AsyncWriter.of(stream).put("a line\n")
         assert (tmp_path / "log").read_text() == "a line\n"
 
 
@@ -133,7 +133,7 @@ def test_where_no_thread_can_be_had_it_is_written_to_at_once(
 
     reader, stream = pipe
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    Outlet.of(stream).put("told\n")
+    AsyncWriter.of(stream).put("told\n")
     assert os.read(reader, 100) == b"told\n"
 
 

@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 from study_fakes import study
 
-from autotune.report.terminal.event_stream import Lines
+from autotune.report.terminal.event_stream import EventLines
 
 
 def told(call: Any) -> list[dict[str, Any]]:
     stream = io.StringIO()
-    call(Lines(stream))
+    call(EventLines(stream))
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
 def test_every_event_names_schema_study_and_time() -> None:
     done = study()
 
-    def all_of_them(lines: Lines) -> None:
+    def all_of_them(lines: EventLines) -> None:
         lines.study_began(done)
         lines.trial_started(done, done.trials[3])
         lines.trial_ended(done, done.trials[3])
@@ -57,7 +57,7 @@ def test_a_reader_that_goes_away_is_told_nothing_more() -> None:
             raise BrokenPipeError
 
     stream = Closed()
-    lines = Lines(stream)
+    lines = EventLines(stream)
     lines.study_began(study())
     lines.study_ended(study())
     assert stream.tries == 1

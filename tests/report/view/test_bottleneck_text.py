@@ -20,7 +20,7 @@ from autotune.report.view.bottleneck_text import (
 
 
 def probed(number, config, *, wait, **figures):
-    made = measured(number, config, 100.0, Stage.WHY)
+    made = measured(number, config, 100.0, Stage.DIAGNOSE)
     extra = {PREFIX + name: value for name, value in figures.items()}
     return replace(made, outcome=replace(made.outcome, data_wait_frac=wait, extra=extra))
 

@@ -99,8 +99,8 @@ def test_knobs_that_were_never_apart_have_one_contribution() -> None:
     pair = Config({"num_workers": 2, "threads": 1})
     outcomes = (
         *made.OUTCOMES[:2],
-        (Stage.START, pair, made.measured(160.0)),
-        (Stage.START, Config({**pair, "precision": "bf16"}), made.measured(215.0)),
+        (Stage.INITIAL, pair, made.measured(160.0)),
+        (Stage.INITIAL, Config({**pair, "precision": "bf16"}), made.measured(215.0)),
     )
     study, config = made.study(outcomes=outcomes), Config({**pair, "precision": "bf16"})
     best = replace(made.found().best, config=config)

@@ -10,12 +10,12 @@ import pytest
 from search_world import dimension, loss_trace, measurement, spec, tell
 
 from autotune.answer.pick import answer
-from autotune.compare.amortised_rate import all_merit_runs, merit_runs
+from autotune.compare.amortised_rate import all_objective_runs, objective_runs
 from autotune.model.config import Config
 from autotune.model.space import SearchSpace
 from autotune.model.study import Study
 from autotune.model.trial import Fidelity, Proposal, Stage
-from autotune.search.feature_flags import DEFAULT, Parts
+from autotune.search.feature_flags import DEFAULT, FeatureFlags
 from autotune.search.stages import Staged
 
 FIDELITY = Fidelity(min_window_s=1, max_window_s=2, min_steps=5, target_width=0.05, setup_s=10, deadline_s=30)
@@ -40,7 +40,7 @@ def screened(rates: dict[Config, float], *names: str, baselines: tuple[float, ..
 def confirmed(
     study: Study,
     truth: dict[Config, float],
-    parts: Parts = DEFAULT,
+    parts: FeatureFlags = DEFAULT,
     *,
     left_s: float = 700.0,
     noise: float = 0.02,
@@ -170,6 +170,6 @@ def test_runs_of_the_cycles_are_told_at_what_the_machine_did_while_screening() -
                 stage=Stage.CONFIRM, config=config, fidelity=FIDELITY, reason="x", seed=group, group=group
             )
             study = tell(study, asked, measurement(rate + 0.5 * (group % 2)), RUN_S)
-    screening, cycles = all_merit_runs(study)
-    assert screening == merit_runs(study)
+    screening, cycles = all_objective_runs(study)
+    assert screening == objective_runs(study)
     assert all(145.0 < rate < 151.0 for rate in cycles[A])

@@ -14,7 +14,7 @@ from autotune.model.facts import Facts, HostFacts, LoaderFacts, ModelFacts, RunF
 from autotune.model.space import SearchSpace
 from autotune.model.study import Study
 from autotune.model.trial import Fidelity, Proposal, Stage
-from autotune.search.models.priors import Expectations
+from autotune.search.models.priors import Priors
 from autotune.search.models.throughput_model import ThroughputModel
 from autotune.search.samplers.registry import strategy_for
 
@@ -74,7 +74,7 @@ def study(
 
 def expected(of: Study, **changes: Value) -> float:
     """Times the unchanged script."""
-    found = Expectations.of(of, SPACE)
+    found = Priors.of(of, SPACE)
     assert found is not None
     return math.exp(found.mean(tuple(changes.get(d.knob, d.own) for d in SPACE.dimensions.values())))
 
@@ -82,7 +82,7 @@ def expected(of: Study, **changes: Value) -> float:
 def test_nothing_is_expected_of_the_script_as_it_is_nor_before_it_ran() -> None:
     assert expected(study(wait=0.7)) == 1.0
     assert expected(study(wait=0.0)) == 1.0
-    assert Expectations.of(replace(study(wait=0.7), trials=()), SPACE) is None
+    assert Priors.of(replace(study(wait=0.7), trials=()), SPACE) is None
 
 
 def test_workers_help_a_loop_that_waits_and_only_where_threads_leave_them_a_core() -> None:
@@ -122,7 +122,7 @@ def of_own_workers(study: Study, **changes: Value) -> float:
     """The same where the script loads with two workers by itself."""
     loads = replace(SPACE.dimensions["num_workers"], own=2)
     space = replace(SPACE, dimensions={**SPACE.dimensions, "num_workers": loads})
-    found = Expectations.of(study, space)
+    found = Priors.of(study, space)
     assert found is not None
     return math.exp(found.mean(tuple(changes.get(d.knob, d.own) for d in space.dimensions.values())))
 
@@ -147,7 +147,7 @@ def test_threads_that_are_not_varied_are_those_of_the_script() -> None:
         assert made.facts is not None
         assert made.facts.run is not None
         facts = replace(made.facts, run=replace(made.facts.run, threads=threads))
-        found = Expectations.of(replace(made, facts=facts), plain)
+        found = Priors.of(replace(made, facts=facts), plain)
         assert found is not None
         changes: dict[str, Value] = {"num_workers": 2}
         return math.exp(found.mean(tuple(changes.get(d.knob, d.own) for d in plain.dimensions.values())))
@@ -215,7 +215,7 @@ def test_a_model_begins_from_what_is_expected_and_believes_what_it_reads() -> No
     assert found.foreseen(both) == (found.predict(both)[0], pytest.approx(found.foreseen(both)[1]))
     assert nothing.predict(both)[0] == pytest.approx(0.0, abs=1e-9)
     assert nothing.foreseen(both)[0] == 0.0
-    asked = Proposal(stage=Stage.START, config=both, fidelity=FIDELITY, reason="x")
+    asked = Proposal(stage=Stage.INITIAL, config=both, fidelity=FIDELITY, reason="x")
     told = ThroughputModel.of(tell(waits, asked, measurement(160.0, wait=0.1, batch=16.0), 7.0), SPACE)
     assert told is not None
     assert math.exp(told.predict(both)[0]) == pytest.approx(0.8, rel=0.02)
@@ -224,7 +224,7 @@ def test_a_model_begins_from_what_is_expected_and_believes_what_it_reads() -> No
 def test_the_first_run_of_others_is_what_is_expected_to_be_fastest_and_nothing_hopeless_is_drawn() -> None:
     asked = strategy_for("staged").ask(study(wait=0.7), 800.0)
     assert asked is not None
-    assert asked.stage is Stage.START
+    assert asked.stage is Stage.INITIAL
     assert asked.config.get("threads") == 1
     assert asked.config.get("num_workers") in (2, 4)
     assert asked.config.get("precision") == "bf16"
@@ -232,7 +232,7 @@ def test_the_first_run_of_others_is_what_is_expected_to_be_fastest_and_nothing_h
 
 
 def test_of_a_knob_of_the_users_own_nothing_is_known() -> None:
-    found = Expectations.of(study(wait=0.0), SPACE)
+    found = Priors.of(study(wait=0.0), SPACE)
     assert found is not None
     usual = dict(zip(found.knobs, found.spreads(), strict=True))
     own = dict(zip(found.knobs, replace(found, declared=frozenset({"style"})).spreads(), strict=True))

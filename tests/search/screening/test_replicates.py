@@ -105,7 +105,7 @@ def test_the_fall_of_a_lucky_leader_brings_back_hope_for_others() -> None:
     bars = [SearchState.of(study, SPACE, 600.0, DEFAULT) for study in (once, twice)]
     assert bars[0] is not None
     assert bars[1] is not None
-    assert bars[1].best_tame() < bars[0].best_tame() - 0.1
+    assert bars[1].best_training_preserving() < bars[0].best_training_preserving() - 0.1
 
 
 def test_to_look_again_is_no_progress() -> None:
@@ -124,6 +124,6 @@ def knobs(count: int) -> SearchSpace:
 def test_on_a_quiet_machine_the_search_is_the_same_but_for_its_bar() -> None:
     world = World(space=knobs(4), speed={("k1", 1): 1.25}, noise=0.005, input_s=0.0)
     study = simulate(Staged(), world, spec(seconds=300))
-    screened = [t.config for t in study.trials if t.stage in (Stage.START, Stage.REFINE)]
+    screened = [t.config for t in study.trials if t.stage in (Stage.INITIAL, Stage.REFINE)]
     assert len(screened) == len(set(screened))
     assert answer(study).best.config == Config({"k1": 1})

@@ -11,7 +11,7 @@ from trial_kit import PRELUDE
 from autotune.trial.actuators import garbage_collector
 from autotune.trial.actuators.garbage_collector import Collector
 from autotune.trial.runtime.faults import Faults
-from autotune.trial.runtime.state import State
+from autotune.trial.runtime.state import RuntimeState
 from autotune.trial.runtime.undo import Undo
 
 
@@ -24,7 +24,7 @@ class World:
         self.now_s = 100.0
         monkeypatch.setattr(garbage_collector.time, "monotonic", lambda: self.now_s)
         self.undo = Undo()
-        self.state = State(Faults(None), "/somewhere/train.py")
+        self.state = RuntimeState(Faults(None), "/somewhere/train.py")
         self.collector = Collector(self.state, self.undo)
         self.counts: Counter[int] = Counter()
         self.frozen: list[bool] = []

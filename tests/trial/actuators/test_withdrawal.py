@@ -11,7 +11,7 @@ from autotune.knobs.registry import builtin
 from autotune.model.change import Change, Patch
 from autotune.trial.actuators.withdrawal import Withdrawal
 from autotune.trial.runtime.faults import Faults
-from autotune.trial.runtime.state import State
+from autotune.trial.runtime.state import RuntimeState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,19 +46,19 @@ class Seams:
 def withdrawal() -> Callable[..., tuple[Withdrawal, Seams]]:
     def make(*, strict: bool = False, broken: bool = False, **asked: Any) -> tuple[Withdrawal, Seams]:
         changes = [Change(knob=knob, value=value, spelling=Patch()) for knob, value in asked.items()]
-        made = Withdrawal(changes, builtin(), State(Faults(None), "s.py"), strict=strict, end=ends)
-        seams = Seams(broken=broken)
-        made.patches = seams  # pyright: ignore[reportAttributeAccessIssue]
-        return made, seams
+        made = Withdrawal(changes, builtin(), RuntimeState(Faults(None), "s.py"), strict=strict, end=ends)
+        hooks = Seams(broken=broken)
+        made.patches = hooks  # pyright: ignore[reportAttributeAccessIssue]
+        return made, hooks
 
     return make
 
 
 def test_knobs_that_belong_together_are_undone_together_and_once(withdrawal: Any, capsys: Any) -> None:
-    made, seams = withdrawal(accumulation=4, batch_size=64, threads=2)
+    made, hooks = withdrawal(accumulation=4, batch_size=64, threads=2)
     for _ in range(2):
         made.withdraw("accumulation", "The optimizer steps with a closure.")
-    assert seams.undone == [("accumulation", 1), ("loader", "batch_size")]
+    assert hooks.undone == [("accumulation", 1), ("loader", "batch_size")]
     assert capsys.readouterr().err == (
         "autotune: warning: accumulation=4 and batch_size=64 withdrawn after step 0: "
         "The optimizer steps with a closure. The training goes on.\n"
@@ -67,10 +67,10 @@ def test_knobs_that_belong_together_are_undone_together_and_once(withdrawal: Any
 
 
 def test_a_knob_that_was_not_asked_for_is_left_alone(withdrawal: Any, capsys: Any) -> None:
-    made, seams = withdrawal(threads=2)
+    made, hooks = withdrawal(threads=2)
     made.withdraw("accumulation", "why")
     made.aside(("precision",), "is left out")
-    assert (seams.undone, capsys.readouterr().err) == ([], "")
+    assert (hooks.undone, capsys.readouterr().err) == ([], "")
 
 
 def test_what_cannot_be_undone_is_said_and_the_training_goes_on(withdrawal: Any, capsys: Any) -> None:
@@ -86,13 +86,13 @@ def test_what_cannot_be_undone_is_said_and_the_training_goes_on(withdrawal: Any,
 
 
 def test_strict_ends_before_anything_is_undone(withdrawal: Any) -> None:
-    made, seams = withdrawal(strict=True, num_workers=4, persistent_workers=True)
+    made, hooks = withdrawal(strict=True, num_workers=4, persistent_workers=True)
     with pytest.raises(Ended, match=r"num_workers contradicts the run .*: the script changed x"):
         made.withdraw("num_workers", "the script changed x")
     with pytest.raises(Ended, match="is left out"):
         made.aside(("num_workers",), "is left out")
     made.aside(("num_workers",), "is left out of an export", is_exact=True)
-    assert seams.undone == []
+    assert hooks.undone == []
 
 
 def test_what_is_left_out_for_a_moment_is_said_once_for_each_reason(withdrawal: Any, capsys: Any) -> None:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from autotune.trial.loop.assignments import find
-from autotune.trial.records.fetch_state import FetchState
+from autotune.trial.records.fetch_state import FetchReads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +53,7 @@ def found_in(loop: Callable[[Loader, Callable[[], None]], None]) -> str:
         while frame is not None and frame.f_code is not found_in.__code__:
             frames.append(frame)
             frame = frame.f_back
-        told.append(find(frames, FetchState(loader.dataset), loader, lambda file, line: "here"))
+        told.append(find(frames, FetchReads(loader.dataset), loader, lambda file, line: "here"))
         raise Seen
 
     with contextlib.suppress(Seen):

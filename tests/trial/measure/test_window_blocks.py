@@ -7,7 +7,7 @@ import random
 import pytest
 
 from autotune.statistics.intervals import form_blocks
-from autotune.trial.measure.window_blocks import Forming, Row
+from autotune.trial.measure.window_blocks import Row, WindowBlocks
 
 BEGIN_NS = 7_000_000_000
 
@@ -27,7 +27,7 @@ def test_they_are_those_that_the_whole_window_has(seed: int) -> None:
     draw = random.Random(f"looks {seed}")
     rows = steps(seed, draw.randint(1, 300))
     least_s, most_workers = draw.choice((0.05, 0.25)), draw.choice((1, 1, 2, 4))
-    forming, seen = Forming(BEGIN_NS, least_s, most_workers), 0
+    forming, seen = WindowBlocks(BEGIN_NS, least_s, most_workers), 0
     while seen < len(rows):
         seen = min(len(rows), seen + draw.randint(1, 60))
         shown = rows[:seen]
@@ -57,7 +57,7 @@ def test_they_are_those_that_the_whole_window_has(seed: int) -> None:
 def test_a_step_that_evaluates_or_compiles_is_told_for_good(mark: int) -> None:
     rows = steps(0, 50)
     rows[20] = (*rows[20][:3], mark, 0)
-    forming = Forming(BEGIN_NS, 0.25, 1)
+    forming = WindowBlocks(BEGIN_NS, 0.25, 1)
     assert forming.knows(rows[:20])
     assert not forming.knows(rows[:21])
     assert not forming.knows(rows)

@@ -40,7 +40,7 @@ class Device:
         nvtx = SimpleNamespace(range_push=self.said.append, range_pop=self.noting("pop"))
         self.torch = SimpleNamespace(cuda=SimpleNamespace(profiler=profiler, nvtx=nvtx))
         self.faults: list[str] = []
-        faults = SimpleNamespace(note=lambda seam, _: self.faults.append(seam))
+        faults = SimpleNamespace(note=lambda hook, _: self.faults.append(hook))
         self.state: Any = SimpleNamespace(faults=faults)
 
     def noting(self, word: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from autotune.trial.records.fetch_state import FetchState
+from autotune.trial.records.fetch_state import FetchReads
 
 LEVEL = 0.0
 SETTINGS: dict[str, Any] = {"p": 0.0}
@@ -65,7 +65,7 @@ def scaled(items: list[float], by: Noise) -> list[float]:
     return [by(item) for item in items]
 
 
-def changes(state: FetchState, change: Any) -> str:
+def changes(state: FetchReads, change: Any) -> str:
     before = state.snapshot()
     change()
     key = state.changed(before, state.snapshot())
@@ -74,7 +74,7 @@ def changes(state: FetchState, change: Any) -> str:
 
 def test_an_attribute_is_found_at_any_depth() -> None:
     noise = Noise()
-    state = FetchState(Subset(Data(Chain(noise))))
+    state = FetchReads(Subset(Data(Chain(noise))))
     assert state.reaches(noise, "level")
     assert changes(state, lambda: setattr(noise, "level", 0.5)) == "Noise.level"
     assert changes(state, lambda: None) == ""
@@ -83,7 +83,7 @@ def test_an_attribute_is_found_at_any_depth() -> None:
 def test_attributes_that_no_fetch_reads_do_not_count() -> None:
     noise = Noise()
     data = Data(noise)
-    state = FetchState(data)
+    state = FetchReads(data)
     assert not state.reaches(data, "best")
     assert not state.reaches(noise, "notes")
     assert changes(state, lambda: (data.note(1.0), noise.notes.append(1))) == ""
@@ -91,7 +91,7 @@ def test_attributes_that_no_fetch_reads_do_not_count() -> None:
 
 def test_what_is_shared_between_processes_does_not_count() -> None:
     data = Data(Noise())
-    state = FetchState(data)
+    state = FetchReads(data)
     assert not state.reaches(data.epoch, "value")
 
     def count() -> None:
@@ -102,9 +102,9 @@ def test_what_is_shared_between_processes_does_not_count() -> None:
 
 def test_globals_closures_and_bound_arguments_of_functions_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     noise = Noise()
-    bound = FetchState(functools.partial(scaled, by=noise))
+    bound = FetchReads(functools.partial(scaled, by=noise))
     assert changes(bound, lambda: setattr(noise, "level", 0.1)) == "Noise.level"
-    state = FetchState(collated)
+    state = FetchReads(collated)
     assert state.reaches(SETTINGS, "")
     assert changes(state, lambda: monkeypatch.setitem(SETTINGS, "p", 0.2)) == "a dict"
     assert changes(state, lambda: monkeypatch.setitem(globals(), "LEVEL", 0.3)) == "LEVEL"
@@ -113,14 +113,14 @@ def test_globals_closures_and_bound_arguments_of_functions_are_read(monkeypatch:
     def masked(items: list[float]) -> list[float]:
         return [item * p for item in items]
 
-    inner = FetchState(masked)
+    inner = FetchReads(masked)
     before = inner.snapshot()
     p = 0.4
     assert inner.text(inner.changed(before, inner.snapshot())) == "p"  # pyright: ignore[reportArgumentType]
 
 
 def test_an_attribute_of_the_class_is_read_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    state = FetchState(Data(Noise()))
+    state = FetchReads(Data(Noise()))
     assert state.reaches(Noise, "shared_by_all")
     assert changes(state, lambda: monkeypatch.setattr(Noise, "shared_by_all", 2)) == "Noise.shared_by_all"
 
@@ -137,4 +137,4 @@ def test_objects_that_answer_with_errors_or_lead_round_in_circles_do_no_harm() -
             raise RuntimeError(name)
 
     odd = Odd()
-    assert FetchState(odd, None).reaches(odd, "me")
+    assert FetchReads(odd, None).reaches(odd, "me")

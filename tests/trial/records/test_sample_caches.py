@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from autotune.trial.records.sample_caches import Caches
+from autotune.trial.records.sample_caches import SampleCaches
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("torch")
@@ -67,7 +67,7 @@ def filled(data: Any) -> Any:
 
 def test_what_fetches_make_again_is_a_cache() -> None:
     data = filled(Keeps())
-    caches = Caches(data)
+    caches = SampleCaches(data)
     assert caches.holds(data.kept)
     assert caches.holds(data.places)
     assert caches.holds(data.words)
@@ -79,12 +79,12 @@ def test_counts_noise_and_settings_are_none() -> None:
     labels.kept.update({3: 0.0, 5: 5.0})
     every.kept.update(dict.fromkeys(range(32), 1.0))
     for data in (counts, noise, labels, every):
-        assert not Caches(data).holds(data.kept)
+        assert not SampleCaches(data).holds(data.kept)
 
 
 def test_an_empty_container_is_not_judged_yet() -> None:
     data = Keeps()
-    caches = Caches(data)
+    caches = SampleCaches(data)
     assert not caches.holds(data.kept)
     filled(data)
     assert caches.holds(data.kept)

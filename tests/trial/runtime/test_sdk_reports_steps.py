@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from autotune.launch.result.host_samples import Outside
+from autotune.launch.result.host_samples import HostSamples
 from autotune.launch.result.measure import measure
-from autotune.launch.result.process_reports import Told
+from autotune.launch.result.process_reports import ProcessReports
 from autotune.model.config import Config
 from autotune.model.facts import RunFacts
 from autotune.model.measurement import Measurement
@@ -23,14 +23,14 @@ from autotune.protocol.events import Closed
 from autotune.protocol.lines import Reader
 from autotune.trial.hooks.model.compiling import Compile
 from autotune.trial.measure.recorder import Recorder
-from autotune.trial.measure.step_counter import Boundary
+from autotune.trial.measure.step_counter import StepCounter
 from autotune.trial.runtime.channel import Channel
 from autotune.trial.runtime.faults import Faults
 from autotune.trial.runtime.imports import AfterImport
 from autotune.trial.runtime.jax_compilation import Xla
-from autotune.trial.runtime.memory import Memory
+from autotune.trial.runtime.memory import DeviceMemory
 from autotune.trial.runtime.sdk_reports import Later, number, stands_still
-from autotune.trial.runtime.state import COMPILE, State
+from autotune.trial.runtime.state import COMPILE, RuntimeState
 from autotune.trial.runtime.undo import Undo
 
 SAMPLES = 8
@@ -51,19 +51,19 @@ class Loop:
         self.now_ns = 1_000_000_000
         monkeypatch.setattr(time, "perf_counter_ns", lambda: self.now_ns)
         monkeypatch.setattr(os, "_exit", self._exit)
-        self.state = State(Faults(tmp_path / "faults.log"), str(tmp_path / "train.py"))
+        self.state = RuntimeState(Faults(tmp_path / "faults.log"), str(tmp_path / "train.py"))
         self.events = tmp_path / "events.jsonl"
         self.recorder = Recorder(
             self.state,
             Channel(self.events, "n"),
             Segment(trial=0, config=Config(), fidelity=FIDELITY),
-            Memory(),
+            DeviceMemory(),
             readings=tuple,
             facts=lambda: RunFacts(samples_source="told"),
             settled=lambda *_: None,
             settle_root=lambda _: True,
         )
-        self.boundary = Boundary(self.state, self.recorder)
+        self.boundary = StepCounter(self.state, self.recorder)
         self.xla = Xla(self.state)
         self.stamps_ns: list[int] = []
 
@@ -76,14 +76,14 @@ class Loop:
         self.stamps_ns.append(self.now_ns)
         self.boundary.sdk_step(SAMPLES, loss)
 
-    def told(self) -> Told:
+    def told(self) -> ProcessReports:
         """What it has written by now."""
-        told = Told()
+        told = ProcessReports()
         for event in Reader(self.events, "n").read():
             told.take(event)
         return told
 
-    def run(self, seconds: Callable[[int], float]) -> Told:
+    def run(self, seconds: Callable[[int], float]) -> ProcessReports:
         """Steps that take so long, by their number, until the process ends."""
         try:
             for n in range(5000):
@@ -100,12 +100,12 @@ def loop(tmp_path: Any, monkeypatch: Any) -> Any:
     made.boundary.release()
 
 
-def closed(told: Told) -> Closed:
+def closed(told: ProcessReports) -> Closed:
     return told.closed[0]
 
 
-def rate(told: Told) -> float:
-    found = measure(closed(told), told, Outside(start_ns=0, cpus=4))
+def rate(told: ProcessReports) -> float:
+    found = measure(closed(told), told, HostSamples(start_ns=0, cpus=4))
     assert isinstance(found, Measurement), found
     return found.throughput.value
 

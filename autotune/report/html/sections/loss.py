@@ -27,7 +27,7 @@ def loss_section(view: View) -> Markup:
     if answer is None:
         return Markup()
     chosen = [("script", _BASE), *((n, p.config) for n, p in shown_picks(answer).items())]
-    lines: list[figures.Curve] = []
+    lines: list[figures.LossCurve] = []
     used: list[str] = []
     for name, config in chosen:
         for number, trace in traces(study, config, _TRACES_EACH):
@@ -36,9 +36,11 @@ def loss_section(view: View) -> Markup:
             if len(thin) < 3:
                 continue
             used.append(name)
-            lines.append(figures.Curve(class_=name, points=figures.smoothed(thin), label=f"t{number:02d}"))
+            lines.append(
+                figures.LossCurve(class_=name, points=figures.smoothed(thin), label=f"t{number:02d}")
+            )
             if sum(1 for n in used if n == name) == 1:
-                lines.append(figures.Curve(class_=name, points=thin, is_raw=True))
+                lines.append(figures.LossCurve(class_=name, points=thin, is_raw=True))
     if not lines:
         said = (
             "The script showed no loss, so only changes that leave the arithmetic unchanged can be "

@@ -45,7 +45,9 @@ def pairs_section(view: View) -> Markup:
 
 def _pairs_figure(view: View, name: str, config: Config, rows: list[PairedRuns]) -> Markup:
     unit = view.answer.baseline_throughput.unit if view.answer is not None else "samples/s"
-    points = [figures.Pair(label=f"pair {r.cycle}", base=r.base, ours=r.ours, ratio=r.ratio) for r in rows]
+    points = [
+        figures.PairPoint(label=f"pair {r.cycle}", base=r.base, ours=r.ours, ratio=r.ratio) for r in rows
+    ]
     compared = view.compared[config]
     class_ = name if name in _COLOURED else "other"
     told = ", ".join(f"{r.ratio:.2f}x" for r in rows)

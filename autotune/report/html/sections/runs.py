@@ -93,11 +93,11 @@ def _step_times(rows: Sequence[figures.Box]) -> Markup:
     )
 
 
-def _run(trial: Trial) -> figures.Run:
+def _run(trial: Trial) -> figures.RunPoint:
     assert trial.measurement is not None
     rate = trial.measurement.throughput
     tip = f"t{trial.number:02d}, {trial.stage.value}: {summary.number_text(rate.value)} {rate.unit}"
-    return figures.Run(
+    return figures.RunPoint(
         value=rate.value,
         low=rate.low,
         high=rate.high,

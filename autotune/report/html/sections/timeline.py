@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 _STAGES: Final = {
     "baseline": "your unchanged script",
-    "start": "first tries",
+    "initial": "initial design",
     "refine": "exploring",
-    "sentinel": "your script again",
+    "drift": "your script again",
     "confirm": "confirming, in pairs",
     "ablate": "taking the winner apart",
-    "why": "finding what limits it",
+    "diagnose": "finding what limits it",
 }
-_STAGE_CLASS: Final = {"sentinel": "baseline", "why": "other"}
+_STAGE_CLASS: Final = {"drift": "baseline", "diagnose": "other"}
 
 
 def time_section(view: View) -> Markup:
     """The chart of time; nothing before a trial ended."""
     study = view.study
     # A probe explains and is no measurement, but it took its time.
-    told = [t for t in (*study.told(), *study.told(Stage.WHY)) if t.finished_s > 0]
+    told = [t for t in (*study.told(), *study.told(Stage.DIAGNOSE)) if t.finished_s > 0]
     if not told:
         return Markup()
     spans = sorted(
@@ -48,7 +48,7 @@ def time_section(view: View) -> Markup:
     seen = sorted(
         (t.finished_s, ratio.value)
         for t in told
-        if t.stage in (Stage.BASELINE, Stage.START, Stage.REFINE)
+        if t.stage in (Stage.BASELINE, Stage.INITIAL, Stage.REFINE)
         and (ratio := summary.speedup_of(study, t)) is not None
     )
     best = figures.steps_up(seen)
@@ -68,7 +68,7 @@ def time_section(view: View) -> Markup:
             text=f"Processes ran for: {words}.",
         ),
     )
-    stages = [s.value for s in Stage if s.value in spent and s.value != "sentinel"]
+    stages = [s.value for s in Stage if s.value in spent and s.value != "drift"]
     key = svg.legend(
         ("line", "best", "best single run so far, not confirmed"),
         *(("bar", _STAGE_CLASS.get(stage, stage), _STAGES[stage]) for stage in stages),

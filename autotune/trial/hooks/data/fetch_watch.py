@@ -30,7 +30,7 @@ from autotune.trial.hooks.data.held_state import (
     SEQUENTIAL,
     VALUE,
     Piece,
-    Snapshot,
+    StateSnapshot,
     described,
 )
 from autotune.trial.hooks.data.loader_facts import is_settled
@@ -43,7 +43,7 @@ from autotune.trial.records.sample_digests import digest, seed_all
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.state import RuntimeState
     from autotune.trial.runtime.undo import Undo
 
 _FIRST: Final = 4
@@ -75,7 +75,7 @@ class FetchWatch:
         undo: Takes the hook back.
     """
 
-    def __init__(self, state: State, undo: Undo) -> None:
+    def __init__(self, state: RuntimeState, undo: Undo) -> None:
         self.state = state
         self._undo = undo
         self.is_on = False
@@ -356,7 +356,7 @@ class FetchWatch:
 
     # Samplers
 
-    def order_begins(self, sampler: Any, dataset: Any = None) -> Snapshot | None:
+    def order_begins(self, sampler: Any, dataset: Any = None) -> StateSnapshot | None:
         """State of a sampler that is about to be asked for an order; None where it is not watched.
 
         Args:
@@ -366,17 +366,17 @@ class FetchWatch:
         if not self._is_watching():
             return None
         try:
-            return Snapshot({"dataset": dataset, "sampler": sampler}, self.torch)
+            return StateSnapshot({"dataset": dataset, "sampler": sampler}, self.torch)
         except Exception as error:
             self.state.faults.note("fetch_watch", error)
             return None
 
     def order_made(
-        self, sampler: Any, before: Snapshot, dataset: Any = None, *, by: str = "sampler"
+        self, sampler: Any, before: StateSnapshot, dataset: Any = None, *, by: str = "sampler"
     ) -> FetchState | None:
         """What a sampler changed when it was asked for an order, or for indices, its generators aside."""
         try:
-            after = Snapshot({"dataset": dataset, "sampler": sampler}, self.torch)
+            after = StateSnapshot({"dataset": dataset, "sampler": sampler}, self.torch)
             moved = [p for p in after.moved_since(before) if p.kind != GENERATOR and p.node.root == "sampler"]
             if not moved:
                 return None
@@ -401,7 +401,7 @@ class _Watched:
         self._random: Any = None
         """In a worker: of the generators that it was seeded with, before a fetch."""
         self._first = self._snapshot()
-        self._next: Snapshot | None = self._first
+        self._next: StateSnapshot | None = self._first
         kinds = {path: piece.kind for path, piece in self._first.pieces.items()}
         self._at_first = watch.at_first.setdefault(id(dataset), kinds)
         self._opened = watch.opened.setdefault(id(dataset), frozenset(descriptors()))
@@ -417,8 +417,8 @@ class _Watched:
             if self._is_carried():
                 self._compare_passes(self._first)
 
-    def _snapshot(self) -> Snapshot:
-        return Snapshot(self._roots, self._watch.torch)
+    def _snapshot(self) -> StateSnapshot:
+        return StateSnapshot(self._roots, self._watch.torch)
 
     def attach(self, fetcher: Any) -> None:
         """Stand before the fetcher's own `fetch`."""
@@ -459,7 +459,7 @@ class _Watched:
             if piece.node.root == "dataset"
         )
 
-    def _compare_passes(self, seen: Snapshot, moved: Sequence[Piece] = ()) -> None:
+    def _compare_passes(self, seen: StateSnapshot, moved: Sequence[Piece] = ()) -> None:
         """Report a stream whose passes depend on those before them, or may do so.
 
         Args:
@@ -517,7 +517,7 @@ class _Watched:
         watch.spent_ns += time.perf_counter_ns() - begin_ns - (fetched_ns - fetch_ns)
         return data
 
-    def _before(self) -> tuple[Snapshot | None, dict[int, tuple[int, int]]]:
+    def _before(self) -> tuple[StateSnapshot | None, dict[int, tuple[int, int]]]:
         try:
             before, self._next = self._next or self._snapshot(), None
             self._random = None if self._watch.state.active else self._watch.random_state()
@@ -528,7 +528,7 @@ class _Watched:
             return None, {}
 
     def _judge(
-        self, before: Snapshot, positions: dict[int, tuple[int, int]], index: Any, took_s: float
+        self, before: StateSnapshot, positions: dict[int, tuple[int, int]], index: Any, took_s: float
     ) -> None:
         watch, dataset = self._watch, id(self._dataset)
         if self._random is not None and self._random != watch.random_state():
@@ -664,7 +664,7 @@ class _Watched:
         self._original(asked)
         return sample, bool(self._snapshot().moved_since(before))
 
-    def _prepared(self) -> Snapshot:
+    def _prepared(self) -> StateSnapshot:
         # As a worker does: the threads of the parent are not there.
         self._watch.torch.set_num_threads(1)
         return self._snapshot()
@@ -688,7 +688,7 @@ def _nothing() -> None:
     return
 
 
-def _is_made(piece: Piece, before: Snapshot) -> bool:
+def _is_made(piece: Piece, before: StateSnapshot) -> bool:
     """Something in the place of None, or one more attribute."""
     old = before.pieces[piece.node.path]
     return old.token == repr(None) or (piece.kind == OBJECT == old.kind and piece.token[0] == old.token[0])

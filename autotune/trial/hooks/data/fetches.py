@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from autotune.trial.hooks.data.loader_facts import collates_itself, ratio_of
 from autotune.trial.records.batch_structure import AttributeName, count, find_count, is_batch_of_one
-from autotune.trial.records.loader_stats import WHOLE, Part, Record
+from autotune.trial.records.loader_stats import WHOLE, BatchPart, LoaderStats
 from autotune.trial.runtime.state import EVALUATION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.state import RuntimeState
 
 _FORGET = 0.95
 _OUTWEIGH = 1.5
@@ -34,14 +34,14 @@ LOOKED_AT: Final = 64
 class Fetches:
     """Counts what loaders hand over, as the hooks of `Loader` see it, and tells which of them trains."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: RuntimeState) -> None:
         self._state = state
-        self.records: list[Record] = []
-        self._last: Record | None = None
-        self._fetched: list[Record] = []
+        self.records: list[LoaderStats] = []
+        self._last: LoaderStats | None = None
+        self._fetched: list[LoaderStats] = []
         """Those with batches that are not accounted for yet."""
         self._samples = 0
-        self.train: Record | None = None
+        self.train: LoaderStats | None = None
         self._passes = 0
         self.on_pinned: Callable[[Any], None] = _nothing
         """Told of every batch of a loader that pins, while gradients are on."""
@@ -91,7 +91,7 @@ class Fetches:
         taken, self._samples = self._samples, 0
         return taken if self.train is not None else None
 
-    def part(self) -> Part | None:
+    def part(self) -> BatchPart | None:
         """What the next backward pass is over, as far as the batch fetched last tells; None without one."""
         last = self._last
         kept = None if last is None else last.kept
@@ -101,7 +101,7 @@ class Fetches:
         if last.ahead != 1 or self._fetched != [last]:
             return None
         # Counted by the loader's own samples, of which a batch of the full size has `batch_size`.
-        return Part(
+        return BatchPart(
             samples=last.recent[-1], full=int(kept.batch_size), left=last.left, drop_last=kept.drop_last
         )
 
@@ -158,12 +158,12 @@ class Fetches:
         self._choose(last)
         self._take(fetched)
 
-    def _note_size(self, record: Record) -> None:
+    def _note_size(self, record: LoaderStats) -> None:
         size = record.own.get("batch_size")
         if type(size) is int:
             self._sizes.setdefault(record.chain, {})[size] = None
 
-    def _choose(self, last: Record) -> None:
+    def _choose(self, last: LoaderStats) -> None:
         """The training loader is the one with most samples, not the one that came last."""
         for record in self.records:
             record.weight *= _FORGET
@@ -176,7 +176,7 @@ class Fetches:
         if most.weight > _OUTWEIGH * train.weight:
             self.train = most
 
-    def _take(self, records: list[Record]) -> None:
+    def _take(self, records: list[LoaderStats]) -> None:
         """Add what was fetched for one pass: every wait, but the samples of one loader only."""
         used = [r for r in records if r.confirmed and r.batches]
         if used:
@@ -189,7 +189,7 @@ class Fetches:
             record.since = record.batches = record.wait_ns = 0
         self._fetched = [r for r in self._fetched if r.batches]
 
-    def _take_from(self, record: Record) -> None:
+    def _take_from(self, record: LoaderStats) -> None:
         """The same for one loader alone."""
         state = self._state
         self._samples += record.since
@@ -197,7 +197,7 @@ class Fetches:
         state.wait_ns += record.wait_ns
         record.since = record.batches = record.wait_ns = 0
 
-    def calm_record(self, samples: int) -> Record | None:
+    def calm_record(self, samples: int) -> LoaderStats | None:
         """Of the loader whose fetches may go unseen: all that it hands over is trained on, one batch a pass.
 
         Args:
@@ -217,7 +217,7 @@ class Fetches:
             return None
         return record
 
-    def _usual(self, record: Record) -> int | None:
+    def _usual(self, record: LoaderStats) -> int | None:
         """Samples of a whole batch of it, 0 for any number, where nothing else is to be found out at a fetch.
 
         None where there is.
@@ -238,7 +238,7 @@ class Fetches:
         record.place, record.dimension = how[1][0] if how[1] else WHOLE, how[2]
         return record.full
 
-    def _is_usual(self, record: Record, iterator: Any) -> bool:
+    def _is_usual(self, record: LoaderStats, iterator: Any) -> bool:
         """A fetch like most others; at the ends of epochs, and one of so many, they are looked at closely."""
         state, left = self._state, record.left
         return (
@@ -250,7 +250,7 @@ class Fetches:
             and self._grad_enabled()
         )
 
-    def _counted(self, record: Record, batch: Any) -> bool:
+    def _counted(self, record: LoaderStats, batch: Any) -> bool:
         """`_count` for a whole batch of a loader that trains; False, and nothing done, for any other."""
         samples = (batch if record.place is WHOLE else batch[record.place]).shape[record.dimension]
         state, last = self._state, self._last
@@ -263,7 +263,7 @@ class Fetches:
         self._add(record, samples)
         return True
 
-    def _add(self, record: Record, samples: int) -> None:
+    def _add(self, record: LoaderStats, samples: int) -> None:
         """A batch of so many samples waits for the backward pass over it."""
         record.recent.append(samples)
         record.since += samples
@@ -273,7 +273,7 @@ class Fetches:
         record.batches += 1
         self._last = record
 
-    def count_calm(self, record: Record, samples: int, waits_ns: Sequence[int]) -> None:
+    def count_steady(self, record: LoaderStats, samples: int, waits_ns: Sequence[int]) -> None:
         """Whole batches of the loader that trains, each with its pass: `_counted` and `backward_seen`.
 
         Args:
@@ -296,7 +296,7 @@ class Fetches:
         # The next one is looked at closely.
         record.usual = None
 
-    def fetched_calmly(self, record: Record, samples: int, wait_ns: int) -> None:
+    def fetched_calmly(self, record: LoaderStats, samples: int, wait_ns: int) -> None:
         """A batch like the others was handed over, and what follows is not known.
 
         Args:
@@ -314,7 +314,7 @@ class Fetches:
             record.left = self._left(record, iterator)
         record.ahead += 1
 
-    def _left(self, record: Record, iterator: Any) -> int | None:
+    def _left(self, record: LoaderStats, iterator: Any) -> int | None:
         """Batches that are left in this pass; None where that is not known."""
         kept = record.kept
         if kept is None or not kept.length or kept.kind != "map":
@@ -322,7 +322,7 @@ class Fetches:
         # Some keep one iterator for all their epochs, by a sampler that begins anew.
         return -iterator._num_yielded % kept.length
 
-    def _count(self, record: Record, batch: Any, trains: bool) -> None:
+    def _count(self, record: LoaderStats, batch: Any, trains: bool) -> None:
         how = record.how
         if how is None:
             loader = record.loader()
@@ -367,7 +367,7 @@ class Fetches:
             self._fetched.remove(last)
         state.called_to_evaluate = state.called_to_train = False
 
-    def _beside(self, record: Record) -> int:
+    def _beside(self, record: LoaderStats) -> int:
         """Other loaders that train now; what is built at one place, a loader for each fold, counts as one."""
         since = self._passes - _BESIDE_PASSES
         # Where the script has ended, its loaders have gone with it.
@@ -375,7 +375,7 @@ class Fetches:
         chains = {r.chain for r in self.records if r.confirmed and (r.alive or gone) and r.used_at > since}
         return len(chains - {record.chain})
 
-    def _site(self, record: Record) -> str:
+    def _site(self, record: LoaderStats) -> str:
         twins = [r for r in self.records if r.site == record.site and r.chain != record.chain]
         return record.chain if any(not r.confirmed for r in twins) else record.site
 
@@ -384,7 +384,7 @@ def _nothing(_batch: Any) -> None:
     return
 
 
-def _counted_again(record: Record, batch: Any, samples: int) -> int:
+def _counted_again(record: LoaderStats, batch: Any, samples: int) -> int:
     """Samples of a batch of another size than the loader's, which may have been counted in the wrong place.
 
     Where the first batch had as many boxes as images, one was taken for the other. No batch is larger than

@@ -16,7 +16,7 @@ from autotune.trial.records.batch_structure import keys_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.state import RuntimeState
     from autotune.trial.runtime.undo import Undo
 
 _RECENT = 16
@@ -28,15 +28,15 @@ _CHANGED = (
 )
 
 
-class Copies:
-    """Implements `CopiesSeam`.
+class H2dCopies:
+    """Implements `CopiesHook`.
 
     Nothing is replaced before a loader has yielded a pinned batch, and then only what is called on
     the tensors of such a batch differs: they are fresh, nobody else fills them again, and the pinned
     memory of one that is dropped is not used again before its copy has ended.
     """
 
-    def __init__(self, state: State, undo: Undo, torch: Any) -> None:
+    def __init__(self, state: RuntimeState, undo: Undo, torch: Any) -> None:
         self._state = state
         self._undo = undo
         self._torch = torch

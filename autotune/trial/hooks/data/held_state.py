@@ -63,7 +63,7 @@ class Piece(NamedTuple):
     node: Node
 
 
-class Snapshot:
+class StateSnapshot:
     """The state below some roots at one moment.
 
     Args:
@@ -81,7 +81,7 @@ class Snapshot:
             if found is not None:
                 self.pieces.setdefault(node.path, Piece(*found, node))
 
-    def moved_since(self, before: Snapshot) -> list[Piece]:
+    def moved_since(self, before: StateSnapshot) -> list[Piece]:
         """Pieces that are in both and differ, those of the most telling kind first."""
         moved = [
             piece

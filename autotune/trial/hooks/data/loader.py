@@ -1,4 +1,4 @@
-"""The DataLoader seam: overrides at construction, and the hooks by which waits and batches are seen."""
+"""The DataLoader hook: overrides at construction, and the hooks by which waits and batches are seen."""
 
 # What scripts hand over is of any type; narrowing it yields partly unknown types.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
@@ -22,7 +22,7 @@ from autotune.trial.hooks.data.fetches import LOOKED_AT, TIMED, TIMED_EACH, Fetc
 from autotune.trial.hooks.data.loader_facts import batch_size_of, described, settles_at_once, start_method
 from autotune.trial.hooks.data.loader_overrides import Overrides, hand_back
 from autotune.trial.hooks.data.pickle_check import Sent, try_sending
-from autotune.trial.records.loader_stats import BETWEEN, INSIDE, WHOLE, Record
+from autotune.trial.records.loader_stats import BETWEEN, INSIDE, WHOLE, LoaderStats
 from autotune.trial.records.steady_steps import CALL, FETCH, FETCHING, OFF
 from autotune.trial.runtime.state import LOADER, caller
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from autotune.model.config import Value
     from autotune.model.facts import FetchState, LoaderFacts
-    from autotune.trial.hooks.data.held_state import Snapshot
+    from autotune.trial.hooks.data.held_state import StateSnapshot
     from autotune.trial.hooks.model.model_inputs import Inputs
-    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.state import RuntimeState
     from autotune.trial.runtime.undo import Undo
 
 _PROBES = 3
@@ -41,9 +41,9 @@ _UNCHANGED = object()
 
 
 class Loader(Fetches):
-    """Implements `LoaderSeam`, and counts."""
+    """Implements `LoaderHook`, and counts."""
 
-    def __init__(self, state: State, undo: Undo) -> None:
+    def __init__(self, state: RuntimeState, undo: Undo) -> None:
         super().__init__(state)
         self._undo = undo
         self.overrides = Overrides(state)
@@ -182,7 +182,7 @@ class Loader(Fetches):
         told = self.inputs.observed()
         return self.input_batch if told is None and not self.inputs.expects else told
 
-    def _own_batch_size(self, record: Record) -> int | None:
+    def _own_batch_size(self, record: LoaderStats) -> int | None:
         loader = record.loader()
         if loader is not None or record.kept is None:
             return batch_size_of(loader, self._torch)
@@ -191,7 +191,7 @@ class Loader(Fetches):
     # Installation
 
     def install(self, torch: Any) -> None:
-        """Put the seam in."""
+        """Put the hook in."""
         self._torch = torch
         self.overrides.install(torch)
         self._grad_enabled = torch.is_grad_enabled
@@ -233,7 +233,7 @@ class Loader(Fetches):
             original(this, *args, **kwargs)
             try:
                 self.built_any = True
-                record = Record(this, sites)
+                record = LoaderStats(this, sites)
                 record.own, record.is_other = own, other
                 this.__dict__["_autotune_record"] = record
                 record.expected = record.chain in self._trained - self._evaluated
@@ -259,11 +259,11 @@ class Loader(Fetches):
         for name, ours in wrapped.items():
             self._backs.append(self._undo.replace(base, name, ours))
 
-    def _telling(self) -> Callable[[Record, int, bool], None]:
+    def _telling(self) -> Callable[[LoaderStats, int, bool], None]:
         """Tells by a fetch from a loader what goes on: training, or an evaluation."""
         state = self._state
 
-        def fetches(record: Record, now: int, trains: bool) -> None:
+        def fetches(record: LoaderStats, now: int, trains: bool) -> None:
             if not trains:
                 # An evaluation, by a model of its own perhaps; neither its time nor its samples train.
                 state.evaluates(now, by_loader=True)
@@ -282,14 +282,14 @@ class Loader(Fetches):
         return fetches
 
     def _starting(
-        self, base: Any, fetches: Callable[[Record, int, bool], None]
+        self, base: Any, fetches: Callable[[LoaderStats, int, bool], None]
     ) -> dict[str, Callable[..., None]]:
         """What iterators are made and made anew with, by its name."""
         state = self._state
         original_init, original_reset = base.__init__, base._reset
         clock = time.perf_counter_ns
 
-        def starts(record: Record | None) -> None:
+        def starts(record: LoaderStats | None) -> None:
             """A loader starts (again): what that costs belongs to what it is for."""
             if state.here():
                 state.calm.leave()
@@ -344,7 +344,7 @@ class Loader(Fetches):
         return {"__init__": init, "_reset": reset}
 
     def _advancing(
-        self, original_next: Callable[[Any], Any], fetches: Callable[[Record, int, bool], None]
+        self, original_next: Callable[[Any], Any], fetches: Callable[[LoaderStats, int, bool], None]
     ) -> Callable[[Any], Any]:
         """What a batch is fetched with; most of a run's are fetched by its first, short way."""
         state = self._state
@@ -380,7 +380,7 @@ class Loader(Fetches):
                 return batch
             if calm.stage != OFF and state.here():
                 calm.leave()
-            record: Record | None = getattr(this, "_autotune_record", None)
+            record: LoaderStats | None = getattr(this, "_autotune_record", None)
             if self._gone or record is None or not state.here() or "loader" in off:
                 self.in_thread = self.in_thread or (record is not None and state.active and not state.here())
                 return original_next(this)
@@ -464,7 +464,7 @@ class Loader(Fetches):
 
     def _fetched_unlike(self, iterator: Any, batch: Any, spent_ns: int) -> None:
         """A batch that is not like those before it, or in whose fetch something else has happened."""
-        record: Record = iterator._autotune_record
+        record: LoaderStats = iterator._autotune_record
         record.wait_ns += spent_ns
         if batch is None:
             return
@@ -486,7 +486,7 @@ class Loader(Fetches):
         while self._backs:
             self._backs.pop()()
 
-    def _before_a_pass(self, record: Record, loader: Any) -> tuple[Any, Snapshot] | None:
+    def _before_a_pass(self, record: LoaderStats, loader: Any) -> tuple[Any, StateSnapshot] | None:
         """Look for open files before the first fetch, and at the state of what gives the order.
 
         Returns:
@@ -504,7 +504,7 @@ class Loader(Fetches):
             self._state.faults.note("fetch_watch", error)
             return None
 
-    def _look_at_data(self, record: Record, iterator: Any, *, before: bool) -> None:
+    def _look_at_data(self, record: LoaderStats, iterator: Any, *, before: bool) -> None:
         """Whether what a fetch reads was changed since the last one: workers have a copy of it."""
         try:
             state = record.read_by_fetch(iterator)
@@ -522,7 +522,7 @@ class Loader(Fetches):
         except Exception as error:
             self._state.faults.note("loader_facts", error)
 
-    def _look_at_order(self, record: Record, iterator: Any) -> None:
+    def _look_at_order(self, record: LoaderStats, iterator: Any) -> None:
         """Whether the sampler's state moves with the indices of a batch: workers draw some ahead."""
         if not self.looks_closely or iterator._num_yielded > 2:
             return
@@ -534,7 +534,7 @@ class Loader(Fetches):
             record.order = None
             self._note_fetch_state(record, found)
 
-    def _note_fetch_state(self, record: Record, found: FetchState | None) -> None:
+    def _note_fetch_state(self, record: LoaderStats, found: FetchState | None) -> None:
         if found is not None:
             self._states[record.chain] = found
 
@@ -576,18 +576,18 @@ class Loader(Fetches):
             shares=record.shares,
         )
 
-    def _passed(self, record: Record, *, another: bool) -> None:
+    def _passed(self, record: LoaderStats, *, another: bool) -> None:
         """A pass begins, over another loader of its place perhaps."""
         loaders, passes = self._read_at.get(record.chain, (0, 0))
         self._read_at[record.chain] = (loaders + another, passes + 1)
 
-    def _keep(self, record: Record, loader: Any) -> None:
+    def _keep(self, record: LoaderStats, loader: Any) -> None:
         try:
             record.kept = described(loader, self._torch)
         except Exception as error:
             self._state.faults.note("loader_facts", error)
 
-    def _sent(self, record: Record) -> Sent:
+    def _sent(self, record: LoaderStats) -> Sent:
         found = self._sent_from.get(record.chain)
         if found is None and self.looks_closely:
             loader = record.loader()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from inspect import Signature
 
     from autotune.model.config import Value
-    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.state import RuntimeState
 
 _WORKER_ONLY = ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
 
@@ -22,7 +22,7 @@ _WORKER_ONLY = ("prefetch_factor", "persistent_workers", "multiprocessing_contex
 class Overrides:
     """What knobs want of the training loader, and which of the loaders that are built is meant."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: RuntimeState) -> None:
         self._state = state
         self._torch: Any = None
         self.sites: set[str] = set()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import CodeType
 
-    from autotune.trial.hooks.data.held_state import Snapshot
+    from autotune.trial.hooks.data.held_state import StateSnapshot
 
 _OPENING: Final = 16
 """Samples by which the beginnings of two passes are compared."""
@@ -41,7 +41,7 @@ class StreamState:
     """
 
     def __init__(
-        self, dataset: Any, snapshot: Callable[[], Snapshot], begin: Callable[[int], None], torch: Any
+        self, dataset: Any, snapshot: Callable[[], StateSnapshot], begin: Callable[[int], None], torch: Any
     ) -> None:
         self._dataset = dataset
         self._snapshot = snapshot

@@ -16,13 +16,13 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from autotune.trial.records.fetch_state import FetchState
+from autotune.trial.records.fetch_state import FetchReads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autotune.trial.records.fetch_state import Key
-    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.state import RuntimeState
     from autotune.trial.runtime.undo import Undo
 
 _EACH_NS: Final = 1_000_000_000
@@ -35,7 +35,7 @@ class _Watched:
     """One loader with workers."""
 
     def __init__(self, loader: Any) -> None:
-        self.state = FetchState(loader.dataset, loader.collate_fn, loader.worker_init_fn)
+        self.state = FetchReads(loader.dataset, loader.collate_fn, loader.worker_init_fn)
         self.started = self.state.snapshot()
         """What a fetch read when the workers were started."""
         self.due_ns = time.perf_counter_ns() + _EACH_NS
@@ -61,7 +61,7 @@ class WorkerWatch:
 
     def __init__(
         self,
-        state: State,
+        state: RuntimeState,
         withdraw: Callable[[str, str], None],
         has_own: Callable[[Any], bool],
         refused: Callable[[Any], str | None],

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autotune.model.config import Value
-    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.state import RuntimeState
     from autotune.trial.runtime.undo import Undo
 
 ARGUMENTS: Final = {
@@ -45,12 +45,12 @@ class DataParallel:
     """Arguments and communication hooks of `DistributedDataParallel`.
 
     Args:
-        state: Shared counters; `State.refusals` receives what could not be set.
+        state: Shared counters; `RuntimeState.refusals` receives what could not be set.
         undo: Restores the class.
         watches: Find out whether every parameter gets a gradient in every backward pass.
     """
 
-    def __init__(self, state: State, undo: Undo, *, watches: bool) -> None:
+    def __init__(self, state: RuntimeState, undo: Undo, *, watches: bool) -> None:
         self._state = state
         self._undo = undo
         self._watches = watches

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autotune.trial.hooks.distributed.data_parallel import DataParallel
-    from autotune.trial.hooks.step.accumulation import Accumulation
-    from autotune.trial.runtime.state import State
+    from autotune.trial.hooks.step.accumulation import MicroBatches
+    from autotune.trial.runtime.state import RuntimeState
     from autotune.trial.runtime.undo import Undo
 
 NO_SYNC: Final = "ddp_no_sync"
@@ -39,12 +39,12 @@ class DeferredExchange:
         parallel: The wrappers.
     """
 
-    def __init__(self, state: State, undo: Undo, parallel: DataParallel) -> None:
+    def __init__(self, state: RuntimeState, undo: Undo, parallel: DataParallel) -> None:
         self._state = state
         self._undo = undo
         self._parallel = parallel
         self._torch: Any = None
-        self.accumulation: Accumulation | None = None
+        self.accumulation: MicroBatches | None = None
         self.every = 1
         """Backward passes of a step, of which the last exchanges; 1 exchanges in each."""
         self._is_wrapped = False

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from autotune.model.config import Value
     from autotune.model.facts import ParallelFacts
     from autotune.trial.runtime.imports import AfterImport
-    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.state import RuntimeState
     from autotune.trial.runtime.undo import Undo
 
 
@@ -27,7 +27,7 @@ class Distributed:
         watches: Watch the unchanged script for what knobs need to know.
     """
 
-    def __init__(self, state: State, undo: Undo, hooks: AfterImport, *, watches: bool) -> None:
+    def __init__(self, state: RuntimeState, undo: Undo, hooks: AfterImport, *, watches: bool) -> None:
         self._state = state
         self.parallel = DataParallel(state, undo, watches=watches)
         self.exchange = DeferredExchange(state, undo, self.parallel)

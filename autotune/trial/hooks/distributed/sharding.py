@@ -17,7 +17,7 @@ from autotune.model.facts import ParallelFacts
 if TYPE_CHECKING:
     from autotune.model.config import Value
     from autotune.trial.runtime.imports import AfterImport
-    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.state import RuntimeState
     from autotune.trial.runtime.undo import Undo
 
 RESHARD: Final = "fsdp_reshard_after_forward"
@@ -35,7 +35,7 @@ class Sharding:
         hooks: Waits for the script's import of FSDP.
     """
 
-    def __init__(self, state: State, undo: Undo, hooks: AfterImport) -> None:
+    def __init__(self, state: RuntimeState, undo: Undo, hooks: AfterImport) -> None:
         self._state = state
         self._undo = undo
         self._hooks = hooks

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from autotune.model.change import Keyword
     from autotune.model.config import Value
     from autotune.trial.runtime.imports import AfterImport
-    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.state import RuntimeState
     from autotune.trial.runtime.undo import Undo
 
 OWNERS = {
@@ -41,7 +41,7 @@ _LIGHTNING = ("lightning.pytorch.", "pytorch_lightning.")
 class Frameworks:
     """Notes every framework that is constructed, and tells what with."""
 
-    def __init__(self, state: State, undo: Undo) -> None:
+    def __init__(self, state: RuntimeState, undo: Undo) -> None:
         self._state = state
         self._undo = undo
         self.owners: list[str] = []

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.trial.hooks.model.repeated_blocks import Blocks
-    from autotune.trial.runtime.state import State
+    from autotune.trial.hooks.model.repeated_blocks import RepeatedBlocks
+    from autotune.trial.runtime.state import RuntimeState
     from autotune.trial.runtime.undo import Undo
 
 
 class Regions:
-    """Implements `RegionSeam`."""
+    """Implements `RegionHook`."""
 
-    def __init__(self, state: State, undo: Undo, blocks: Blocks) -> None:
+    def __init__(self, state: RuntimeState, undo: Undo, blocks: RepeatedBlocks) -> None:
         self._state = state
         self._undo = undo
         self._blocks = blocks

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from autotune.knobs.compile.compile_mode import CUDA_GRAPHS
 from autotune.protocol.events import Compiling
 from autotune.trial.hooks.model.compile_regions import Regions
-from autotune.trial.hooks.model.cuda_graphs import Recordings
-from autotune.trial.hooks.model.dynamic_shapes import Shapes
+from autotune.trial.hooks.model.cuda_graphs import CudaGraphs
+from autotune.trial.hooks.model.dynamic_shapes import DynamicShapes
 from autotune.trial.hooks.model.dynamo_graphs import Graphs
-from autotune.trial.hooks.model.repeated_blocks import Blocks
+from autotune.trial.hooks.model.repeated_blocks import RepeatedBlocks
 from autotune.trial.runtime.state import COMPILE, caller, is_ours
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from autotune.trial.runtime.channel import Channel
     from autotune.trial.runtime.imports import AfterImport
-    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.state import RuntimeState
     from autotune.trial.runtime.undo import Undo
 
 
@@ -32,13 +32,13 @@ _NO_FALLBACK = ("fail_on_recompile_limit_hit", "fail_on_cache_limit_hit")
 
 
 class Compile:
-    """Implements `CompileSeam`."""
+    """Implements `CompileHook`."""
 
-    def __init__(self, state: State, undo: Undo, hooks: AfterImport, channel: Channel | None) -> None:
-        self.recordings = Recordings()
+    def __init__(self, state: RuntimeState, undo: Undo, hooks: AfterImport, channel: Channel | None) -> None:
+        self.recordings = CudaGraphs()
         self.graphs = Graphs(state, undo, hooks)
-        self.shapes = Shapes(state, self.graphs)
-        self.blocks = Blocks(state)
+        self.shapes = DynamicShapes(state, self.graphs)
+        self.blocks = RepeatedBlocks(state)
         self.regions = Regions(state, undo, self.blocks)
         self.regions.compiled = self._is_compiled
         self._state = state

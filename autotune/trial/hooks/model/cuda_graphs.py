@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _RECORDING = "CUDAGRAPH_RECORDING"
 
 
-class Recordings:
+class CudaGraphs:
     """Recorded CUDA graphs of this process."""
 
     def __init__(self) -> None:

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from autotune.trial.hooks.model.dynamo_graphs import Graphs
-    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.state import RuntimeState
 
 _DYNAMIC: Final[dict[str, bool | None]] = {"auto": None, "static": False, "dynamic": True}
 
 
-class Shapes:
-    """Implements `ShapesSeam`."""
+class DynamicShapes:
+    """Implements `ShapesHook`."""
 
-    def __init__(self, state: State, graphs: Graphs) -> None:
+    def __init__(self, state: RuntimeState, graphs: Graphs) -> None:
         self._state = state
         self._wanted = ""
         self._seen: set[str] = set()

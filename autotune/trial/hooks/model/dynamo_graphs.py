@@ -1,4 +1,4 @@
-"""Every graph that dynamo hands to a compiler: what stands in it, told to the seams that ask.
+"""Every graph that dynamo hands to a compiler: what stands in it, told to the hooks that ask.
 
 Code that is compiled runs without us; what it holds can only be read while it is compiled.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from autotune.trial.runtime.imports import AfterImport
-    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.state import RuntimeState
     from autotune.trial.runtime.undo import Undo
 
 
@@ -26,7 +26,7 @@ class Graphs:
     graphs (checkpointed parts) included.
     """
 
-    def __init__(self, state: State, undo: Undo, hooks: AfterImport) -> None:
+    def __init__(self, state: RuntimeState, undo: Undo, hooks: AfterImport) -> None:
         self._state = state
         self._undo = undo
         self._hooks = hooks

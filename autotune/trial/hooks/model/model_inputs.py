@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from autotune.model.change import Change
-    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.state import RuntimeState
 
 KNOB: Final = "batch_size"
 _MOST_TENSORS = 4
@@ -41,7 +41,7 @@ class Inputs:
         state: Takes the reason where a run at another size is not what was asked for.
     """
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: RuntimeState) -> None:
         self._state = state
         self.said = 0
         """What the script's own batch option says in this run; 0 without one."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from autotune.trial.runtime.imports import AfterImport
-    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.state import RuntimeState
     from autotune.trial.runtime.undo import Undo
 
 _WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
@@ -68,14 +68,14 @@ _ENVIRONMENTS: Final = {
 since they may be sent to another process as a whole, where nothing of ours can follow."""
 
 
-class Purposes:
+class PhaseClassifier:
     """Judges who asks a model without gradients.
 
     Args:
         state: Told that something is gathered.
     """
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: RuntimeState) -> None:
         """Nothing was asked yet."""
         self._state = state
         self._kinds: dict[str, str] = {}

@@ -12,16 +12,16 @@ from autotune.trial.runtime.state import caller
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.state import RuntimeState
 
 PLAIN: Final = "_autotune_plain"
 _MOST_HELD: Final = 64
 
 
-class Blocks:
+class RepeatedBlocks:
     """Finds repeated blocks, and watches them run in the calls of the root that are probed."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: RuntimeState) -> None:
         self._state = state
         self._torch: Any = None
         self._ran: set[int] = set()

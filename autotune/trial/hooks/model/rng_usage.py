@@ -24,7 +24,7 @@ Streams = tuple[Any, list[Any]]
 """Where the generators of the host stand, and those of torch."""
 
 
-class Draws:
+class RngUsage:
     """Of one trained module.
 
     Args:

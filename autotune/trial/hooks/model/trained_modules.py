@@ -33,8 +33,8 @@ from autotune.trial.hooks.model.number_formats import (
     main_format,
     of_output,
 )
-from autotune.trial.hooks.model.phase_classifier import Purposes
-from autotune.trial.hooks.model.rng_usage import Draws
+from autotune.trial.hooks.model.phase_classifier import PhaseClassifier
+from autotune.trial.hooks.model.rng_usage import RngUsage
 from autotune.trial.records.steady_steps import BACKWARD, CALL, CALLING, OFF
 from autotune.trial.runtime.state import NEW_SHAPE, caller
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
 
     from autotune.trial.hooks.model.compiling import Compile
-    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.state import RuntimeState
     from autotune.trial.runtime.undo import Undo
 
 _ident = threading.get_ident
@@ -68,13 +68,13 @@ class RootPart(Protocol):
         ...
 
 
-class Root:
+class TrainedModules:
     """Autocast, layout and compilation around the root, and what was seen of it.
 
-    Implements `PrecisionSeam` (`set`, `observed`); `layout` implements `LayoutSeam`.
+    Implements `PrecisionHook` (`set`, `observed`); `layout` implements `LayoutHook`.
     """
 
-    def __init__(self, state: State, undo: Undo, compiling: Compile) -> None:
+    def __init__(self, state: RuntimeState, undo: Undo, compiling: Compile) -> None:
         self._state = state
         self._undo = undo
         self._compile = compiling
@@ -84,7 +84,7 @@ class Root:
         self.layout = Layout(self)
         self.blocks = compiling.blocks
         self.inputs = Inputs(state)
-        self.purposes = Purposes(state)
+        self.purposes = PhaseClassifier(state)
         self.parts: list[RootPart] = [self.layout]
         self._turning: list[RootPart] = []
         self.casts_back = False
@@ -103,7 +103,7 @@ class Root:
         """Called where TorchScript is about to read a module, and knobs are in it."""
         self.on_dropped: list[Callable[[], None]] = []
         """Called once nothing of ours may stand in the way of calls any more."""
-        self._roots: list[weakref.ref[RootCall]] = []
+        self._roots: list[weakref.ref[ForwardWrapper]] = []
         self._facts: ModelFacts | None = None
         self.shapes: set[tuple[Any, ...]] = set()
         self.in_ours = False
@@ -121,16 +121,16 @@ class Root:
         """Trained modules are the script's own for a while."""
 
     @property
-    def calls(self) -> list[RootCall]:
+    def calls(self) -> list[ForwardWrapper]:
         """The roots that are alive; held by their modules alone, so that we keep no model alive."""
         return [call for call in (reference() for reference in self._roots) if call is not None]
 
-    def only(self) -> RootCall | None:
+    def only(self) -> ForwardWrapper | None:
         """The one root that is alive; None where there are more, or none."""
         calls = self.calls
         return calls[0] if len(calls) == 1 else None
 
-    def is_first(self, call: RootCall) -> bool:
+    def is_first(self, call: ForwardWrapper) -> bool:
         """Whether this is the first of the roots that are alive."""
         first = self._roots[0]() if self._roots else None
         return first is call if first is not None else self.calls[:1] == [call]
@@ -353,7 +353,7 @@ class Root:
     def _is_new_root(self, module: Any) -> bool:
         if not self._torch.is_grad_enabled() or len(self.calls) >= _MAX_ROOTS:
             return False
-        if isinstance(module.__dict__.get("_compiled_call_impl"), RootCall):
+        if isinstance(module.__dict__.get("_compiled_call_impl"), ForwardWrapper):
             return False
         return any(p.requires_grad for p in module.parameters())
 
@@ -365,7 +365,7 @@ class Root:
             part.convert(module)
         self._compile.arm()
         inner = self._compile.inner_of(module) or module.__dict__.get("_compiled_call_impl")
-        call = RootCall(self, self._state, module, inner)
+        call = ForwardWrapper(self, self._state, module, inner)
         module.__dict__["_compiled_call_impl"] = call
         self._roots.append(weakref.ref(call))
 
@@ -491,10 +491,10 @@ class Root:
         return len({tuple(s[1:] for s in key) for key in self.shapes}) > 1
 
 
-class RootCall:
+class ForwardWrapper:
     """Stands in the root's ``_compiled_call_impl``: every call of the root passes here."""
 
-    def __init__(self, root: Root, state: State, module: Any, inner: Any) -> None:
+    def __init__(self, root: TrainedModules, state: RuntimeState, module: Any, inner: Any) -> None:
         self._root = root
         self._state = state
         self.module: weakref.ref[Any] = weakref.ref(module)
@@ -517,7 +517,7 @@ class RootCall:
         """A training call was looked into."""
         self.mkldnn = False
         """A layer was seen to multiply in MKL-DNN's own layout."""
-        self.draws = Draws(root._torch)
+        self.draws = RngUsage(root._torch)
         self.moves, self.carried = Moves(root._torch), Carried(root._torch)
         self._calm = state.calm
         self._grad_enabled = root._torch.is_grad_enabled
@@ -867,9 +867,9 @@ class RootCall:
 
 
 class Layout:
-    """Implements `LayoutSeam`."""
+    """Implements `LayoutHook`."""
 
-    def __init__(self, root: Root) -> None:
+    def __init__(self, root: TrainedModules) -> None:
         self._root = root
         self.wanted = False
         self._input_ok: bool | None = None
@@ -923,9 +923,9 @@ def _compiled_by_script(module: Any) -> bool:
     """``torch.compile(module)``, or a module whose ``compile`` was called; not one that is ours by now."""
     held = module.__dict__
     if "_orig_mod" in held.get("_modules", ()):
-        return not isinstance(held.get("_compiled_call_impl"), RootCall)
+        return not isinstance(held.get("_compiled_call_impl"), ForwardWrapper)
     inner = held.get("_compiled_call_impl")
-    return inner is not None and not isinstance(inner, RootCall)
+    return inner is not None and not isinstance(inner, ForwardWrapper)
 
 
 def _dtype_of(out: Any) -> str | None:

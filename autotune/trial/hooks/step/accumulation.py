@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.trial.records.loader_stats import Part
-    from autotune.trial.runtime.state import State
+    from autotune.trial.records.loader_stats import BatchPart
+    from autotune.trial.runtime.state import RuntimeState
 
 RECENT_STEPS = 8
 
 
-class Accumulation:
-    """Implements `AccumulationSeam`: the optimizer step takes effect every `factor` micro-batches."""
+class MicroBatches:
+    """Implements `AccumulationHook`: the optimizer step takes effect every `factor` micro-batches."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: RuntimeState) -> None:
         self._state = state
         self.factor = 1
         self.pending = 0
@@ -50,7 +50,7 @@ class Accumulation:
         self._state.losses.clear()
         self.begin()
 
-    def weigh(self, part: Part | None) -> tuple[float, float]:
+    def weigh(self, part: BatchPart | None) -> tuple[float, float]:
         """How much the gradients of this part, and those there already, count in a mean over the step.
 
         A step ends with the pass over the loader, as that of the full batch does, and a rest of

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from autotune.trial.hooks.data.loader import Loader
-    from autotune.trial.hooks.model.trained_modules import Root, RootCall
+    from autotune.trial.hooks.model.trained_modules import ForwardWrapper, TrainedModules
     from autotune.trial.hooks.step.losses import Losses
-    from autotune.trial.hooks.step.stepping import Boundary
-    from autotune.trial.records.loader_stats import Part
-    from autotune.trial.runtime.state import State
+    from autotune.trial.hooks.step.stepping import StepListener
+    from autotune.trial.records.loader_stats import BatchPart
+    from autotune.trial.runtime.state import RuntimeState
     from autotune.trial.runtime.undo import Undo
 
 _NO_OPTIMIZER_BACKWARDS = 3
@@ -42,7 +42,13 @@ class Backward(Stepping):
     """What is known of backward passes beside that of steps, and the hooks in `backward`."""
 
     def __init__(
-        self, state: State, undo: Undo, boundary: Boundary, loader: Loader, root: Root, losses: Losses
+        self,
+        state: RuntimeState,
+        undo: Undo,
+        boundary: StepListener,
+        loader: Loader,
+        root: TrainedModules,
+        losses: Losses,
     ) -> None:
         super().__init__(state, undo, boundary, loader)
         self._root = root
@@ -182,7 +188,7 @@ class Backward(Stepping):
             self._state.faults.note("backward", error)
         self.backwards_seen += 1
 
-    def calm_call(self, optimizer: Any, inputs: int) -> RootCall | None:
+    def calm_call(self, optimizer: Any, inputs: int) -> ForwardWrapper | None:
         """The model whose calls, and passes over their losses, may go unseen in steps like the last one.
 
         Args:
@@ -198,7 +204,7 @@ class Backward(Stepping):
             return None
         return call
 
-    def count_calm(self, count: int) -> None:
+    def count_steady(self, count: int) -> None:
         """So many steps of one pass each were taken like the last one."""
         for _ in range(min(count, RECENT_STEPS)):
             self.accumulation.note(1)
@@ -302,7 +308,7 @@ class Backward(Stepping):
             self._reweigh(others)
         return weight
 
-    def _part(self) -> Part | str | None:
+    def _part(self) -> BatchPart | str | None:
         """What the pass is over: a batch of a loader, or one that the script makes in a pass of its own."""
         if self._loader.feeds:
             return self._loader.part()

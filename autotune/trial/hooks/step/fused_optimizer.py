@@ -10,17 +10,17 @@ from autotune.trial.hooks.step.param_groups import weights_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autotune.trial.hooks.step.stepping import Boundary
-    from autotune.trial.runtime.state import State
+    from autotune.trial.hooks.step.stepping import StepListener
+    from autotune.trial.runtime.state import RuntimeState
     from autotune.trial.runtime.undo import Undo
 
 _FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 
 
-class Kernel:
-    """Implements `OptimizerSeam`."""
+class OptimizerKernel:
+    """Implements `OptimizerHook`."""
 
-    def __init__(self, state: State, undo: Undo, boundary: Boundary) -> None:
+    def __init__(self, state: RuntimeState, undo: Undo, boundary: StepListener) -> None:
         self._state = state
         self._undo = undo
         self._boundary = boundary
@@ -31,7 +31,7 @@ class Kernel:
         """The script says which it wants."""
 
     def install(self, torch: Any) -> None:
-        """Put the seam in."""
+        """Put the hook in."""
         self._torch = torch
         for name in _FUSED:
             cls = getattr(torch.optim, name, None)

@@ -7,16 +7,18 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autotune.trial.hooks.model.trained_modules import Root
-    from autotune.trial.hooks.step.accumulation import Accumulation
-    from autotune.trial.runtime.state import State
+    from autotune.trial.hooks.model.trained_modules import TrainedModules
+    from autotune.trial.hooks.step.accumulation import MicroBatches
+    from autotune.trial.runtime.state import RuntimeState
     from autotune.trial.runtime.undo import Undo
 
 
 class Gradients:
-    """Implements `GradientsSeam`."""
+    """Implements `GradientsHook`."""
 
-    def __init__(self, state: State, undo: Undo, root: Root, accumulation: Accumulation) -> None:
+    def __init__(
+        self, state: RuntimeState, undo: Undo, root: TrainedModules, accumulation: MicroBatches
+    ) -> None:
         self._state = state
         self._undo = undo
         self._root = root

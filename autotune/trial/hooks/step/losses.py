@@ -19,8 +19,8 @@ from autotune.trial.runtime.sdk_reports import Later
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from autotune.trial.hooks.model.trained_modules import Root
-    from autotune.trial.runtime.state import State
+    from autotune.trial.hooks.model.trained_modules import TrainedModules
+    from autotune.trial.runtime.state import RuntimeState
 
 _NAMES = (
     "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div",
@@ -73,7 +73,7 @@ _MOST_OUTPUTS = 16
 class Losses:
     """Watches the functional losses; `reduction` is ``mean``, ``sum`` or ``unknown``."""
 
-    def __init__(self, state: State, root: Root) -> None:
+    def __init__(self, state: RuntimeState, root: TrainedModules) -> None:
         self._state = state
         self._root = root
         self._calls: list[tuple[Any, str, float, int]] = []

@@ -1,4 +1,4 @@
-"""The optimizer seam: what has to keep quiet while a step is deferred, and what the script scales itself."""
+"""The optimizer hook: what has to keep quiet while a step is deferred, and what the script scales itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.model.facts import OptimizerFacts
 from autotune.trial.hooks.step.backward import Backward
-from autotune.trial.hooks.step.fused_optimizer import Kernel
+from autotune.trial.hooks.step.fused_optimizer import OptimizerKernel
 from autotune.trial.hooks.step.param_groups import share_weights
 from autotune.trial.hooks.step.stepping import StepMarker
 from autotune.trial.records.steady_steps import OFF
@@ -18,21 +18,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autotune.trial.hooks.data.loader import Loader
-    from autotune.trial.hooks.model.trained_modules import Root
+    from autotune.trial.hooks.model.trained_modules import TrainedModules
     from autotune.trial.hooks.step.losses import Losses
-    from autotune.trial.hooks.step.stepping import Boundary
-    from autotune.trial.runtime.state import State
+    from autotune.trial.hooks.step.stepping import StepListener
+    from autotune.trial.runtime.state import RuntimeState
     from autotune.trial.runtime.undo import Undo
 
 
 class Optimizer(Backward):
-    """Has what implements `OptimizerSeam` as `kernel` and `AccumulationSeam` as `accumulation`."""
+    """Has what implements `OptimizerHook` as `kernel` and `AccumulationHook` as `accumulation`."""
 
     def __init__(
-        self, state: State, undo: Undo, boundary: Boundary, loader: Loader, root: Root, losses: Losses
+        self,
+        state: RuntimeState,
+        undo: Undo,
+        boundary: StepListener,
+        loader: Loader,
+        root: TrainedModules,
+        losses: Losses,
     ) -> None:
         super().__init__(state, undo, boundary, loader, root, losses)
-        self.kernel = Kernel(state, undo, boundary)
+        self.kernel = OptimizerKernel(state, undo, boundary)
         self._facts: OptimizerFacts | None = None
         self.zero_grad_seen = False
         self.zeroes_first = False
@@ -49,7 +55,7 @@ class Optimizer(Backward):
     # Installation
 
     def install(self, torch: Any) -> None:
-        """Put the seams in."""
+        """Put the hooks in."""
         self._torch = torch
         self._wrap_step(torch.optim.Optimizer)
         self._wrap_backward(torch)

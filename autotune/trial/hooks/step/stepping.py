@@ -9,7 +9,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
 from autotune.trial.hooks.libraries.frameworks import runs_once
-from autotune.trial.hooks.step.accumulation import Accumulation
+from autotune.trial.hooks.step.accumulation import MicroBatches
 from autotune.trial.hooks.step.param_groups import gradient_hooks, is_users_hook, plain_numbers, rate_of
 from autotune.trial.records.steady_steps import OFF, STEP, STEPPING
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autotune.trial.hooks.data.loader import Loader
-    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.state import RuntimeState
     from autotune.trial.runtime.undo import Undo
 
 _TELLS_OF_THREADS = 16
@@ -26,7 +26,7 @@ _RATE_MOVES = 3
 _RATE_STEPS = 256
 
 
-class Boundary(Protocol):
+class StepListener(Protocol):
     """What is told of every step that took effect; `steps.Boundary` is the one there is."""
 
     def passed(self, optimizer: Any) -> None:
@@ -42,7 +42,7 @@ class Boundary(Protocol):
 class Stepping:
     """What is known of the optimizers that step, and the hook in their `step`."""
 
-    def __init__(self, state: State, undo: Undo, boundary: Boundary, loader: Loader) -> None:
+    def __init__(self, state: RuntimeState, undo: Undo, boundary: StepListener, loader: Loader) -> None:
         self._state = state
         self._undo = undo
         self._boundary = boundary
@@ -54,7 +54,7 @@ class Stepping:
         self._backs: list[Callable[[], None]] = []
         self._step_back: Callable[[], None] | None = None
         """Take back what stands in the way of every step, and of `step` itself."""
-        self.accumulation = Accumulation(state)
+        self.accumulation = MicroBatches(state)
         self.constructed = 0
         self.stepped: dict[int, weakref.ref[Any]] = {}
         self._last: weakref.ref[Any] | None = None

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from autotune.trial.hooks.data.h2d_copies import Copies
+from autotune.trial.hooks.data.h2d_copies import H2dCopies
 from autotune.trial.runtime.faults import Faults
-from autotune.trial.runtime.state import State
+from autotune.trial.runtime.state import RuntimeState
 from autotune.trial.runtime.undo import Undo
 
 
@@ -51,12 +51,12 @@ OWN = {name: vars(Tensor)[name] for name in ("to", "cuda")}
 
 class World:
     def __init__(self) -> None:
-        self.state = State(Faults(None), "/somewhere/train.py")
+        self.state = RuntimeState(Faults(None), "/somewhere/train.py")
         self.undo = Undo()
         self.lost: list[str] = []
         self.state.lost = lambda knob, _reason: self.lost.append(knob)
         torch = SimpleNamespace(Tensor=Tensor, device=Device, dtype=Dtype)
-        self.copies = Copies(self.state, self.undo, torch)
+        self.copies = H2dCopies(self.state, self.undo, torch)
 
     def batch(self, *tensors: Tensor) -> None:
         self.copies.fetched({"x": tensors[0], "rest": [(t,) for t in tensors[1:]]})

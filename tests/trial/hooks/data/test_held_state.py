@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.trial.hooks.data.held_state import Snapshot, described
+from autotune.trial.hooks.data.held_state import StateSnapshot, described
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,9 +34,9 @@ class Data:
 
 
 def moved(data: Any, change: Callable[[Any], Any]) -> list[tuple[str, str]]:
-    before = Snapshot({"dataset": data}, torch)
+    before = StateSnapshot({"dataset": data}, torch)
     change(data)
-    after = Snapshot({"dataset": data}, torch)
+    after = StateSnapshot({"dataset": data}, torch)
     return [(piece.kind, piece.node.path) for piece in after.moved_since(before)]
 
 
@@ -88,9 +88,9 @@ def test_the_generators_that_a_loader_seeds_in_each_worker_are_left_out() -> Non
 
 def test_a_generator_is_named_before_a_counter_and_with_its_place() -> None:
     data = Data(count=0, rng=np.random.default_rng(0))
-    before = Snapshot({"dataset": data}, torch)
+    before = StateSnapshot({"dataset": data}, torch)
     data[3]
-    after = Snapshot({"dataset": data}, torch)
+    after = StateSnapshot({"dataset": data}, torch)
     first, second = after.moved_since(before)
 
     def place(file: str, line: int) -> str:

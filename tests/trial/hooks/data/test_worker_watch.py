@@ -56,7 +56,7 @@ class Watch:
         self.withdrawn: list[str] = []
         self.faults: list[str] = []
         monkeypatch.setattr(worker_watch, "time", SimpleNamespace(perf_counter_ns=self.read))
-        faults = SimpleNamespace(note=lambda seam, error: self.faults.append(seam))
+        faults = SimpleNamespace(note=lambda hook, error: self.faults.append(hook))
         state: Any = SimpleNamespace(here=lambda: True, faults=faults)
         watch = WorkerWatch(state, lambda knob, why: self.withdrawn.append(knob), has_own)
         self.undo = Undo()

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from autotune.trial.hooks.model.cuda_graphs import Recordings
+from autotune.trial.hooks.model.cuda_graphs import CudaGraphs
 from autotune.trial.hooks.model.model_outputs import to_float32, unshared
 
 
-def recordings(*, cuda: bool = True) -> Recordings:
-    found = Recordings()
+def recordings(*, cuda: bool = True) -> CudaGraphs:
+    found = CudaGraphs()
     found.install(SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: cuda)))
     return found
 
@@ -58,7 +58,7 @@ def test_a_compile_that_says_it_records_counts(monkeypatch: pytest.MonkeyPatch) 
 
 def test_on_the_cpu_there_are_none_to_miss() -> None:
     assert recordings(cuda=False).missing() is None
-    assert Recordings().missing() is None
+    assert CudaGraphs().missing() is None
 
 
 @pytest.mark.torch

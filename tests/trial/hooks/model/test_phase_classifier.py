@@ -15,13 +15,13 @@ from autotune.model.facts import RunFacts
 from autotune.model.trial import Fidelity, Segment
 from autotune.protocol.events import Closed
 from autotune.protocol.lines import Reader
-from autotune.trial.hooks.model.phase_classifier import Purposes, kind_of_name
+from autotune.trial.hooks.model.phase_classifier import PhaseClassifier, kind_of_name
 from autotune.trial.measure.recorder import Recorder
 from autotune.trial.runtime.channel import Channel
 from autotune.trial.runtime.faults import Faults
 from autotune.trial.runtime.imports import AfterImport
-from autotune.trial.runtime.memory import Memory
-from autotune.trial.runtime.state import EVALUATION, ROLLOUT, State, caller
+from autotune.trial.runtime.memory import DeviceMemory
+from autotune.trial.runtime.state import EVALUATION, ROLLOUT, RuntimeState, caller
 from autotune.trial.runtime.undo import Undo
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ MS = 1_000_000
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> State:
-    return State(Faults(tmp_path / "faults.log"), str(tmp_path / "train.py"))
+def state(tmp_path: Path) -> RuntimeState:
+    return RuntimeState(Faults(tmp_path / "faults.log"), str(tmp_path / "train.py"))
 
 
 @pytest.mark.parametrize(
@@ -63,8 +63,8 @@ def test_a_function_says_by_its_name_what_it_asks_for(name: str, kind: str) -> N
     assert kind_of_name(name) == kind
 
 
-def test_an_evaluation_inside_of_a_rollout_is_one_and_what_follows_it_is_none(state: State) -> None:
-    purposes = Purposes(state)
+def test_an_evaluation_inside_of_a_rollout_is_one_and_what_follows_it_is_none(state: RuntimeState) -> None:
+    purposes = PhaseClassifier(state)
     purposes.trained(caller(0))
     heard: list[bool] = []
 
@@ -87,9 +87,9 @@ def test_an_evaluation_inside_of_a_rollout_is_one_and_what_follows_it_is_none(st
     assert purposes.gathers
 
 
-def test_what_is_around_the_training_as_well_says_nothing(state: State) -> None:
+def test_what_is_around_the_training_as_well_says_nothing(state: RuntimeState) -> None:
     """Some libraries' examples are functions called ``test_ppo`` from beginning to end."""
-    purposes = Purposes(state)
+    purposes = PhaseClassifier(state)
 
     def collect() -> bool:
         return purposes.gathering(caller(0))
@@ -123,12 +123,12 @@ class Outer(Inner):
 
 
 @pytest.fixture
-def environments(state: State, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def environments(state: RuntimeState, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Two classes of a library that was imported before, watched; and how often something was gathered."""
     made = {"OrderEnforcing": type("OrderEnforcing", (Inner,), {"step": Inner.step})}
     made["PassiveEnvChecker"] = type("PassiveEnvChecker", (Outer,), {"step": Outer.step})
     monkeypatch.setitem(sys.modules, "gymnasium.wrappers.common", SimpleNamespace(**made))
-    purposes, hooks, undo = Purposes(state), AfterImport(), Undo()
+    purposes, hooks, undo = PhaseClassifier(state), AfterImport(), Undo()
     collected: list[int] = []
     monkeypatch.setattr(state, "collects", collected.append)
     purposes.watch(hooks, undo)
@@ -174,7 +174,7 @@ def test_classes_of_libraries_are_as_they_were_afterwards(environments: Any) -> 
     assert environments.collected == []
 
 
-def test_gathering_ends_an_evaluation_and_is_none(state: State) -> None:
+def test_gathering_ends_an_evaluation_and_is_none(state: RuntimeState) -> None:
     state.evaluates(100, by_loader=True)
     assert state.asked_loader
     state.collects(250)
@@ -197,7 +197,7 @@ def nothing(*_: object) -> None:
 
 
 def windowed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: State, *, steps: int, max_s: float
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: RuntimeState, *, steps: int, max_s: float
 ) -> Closed:
     """What a process measures whose rounds are a rollout of 300 ms and so many steps of 20 ms."""
     now = SimpleNamespace(ns=1000 * MS)
@@ -214,7 +214,7 @@ def windowed(
         state,
         Channel(tmp_path / "events.jsonl", "n"),
         Segment(trial=0, config=Config(), fidelity=fidelity),
-        Memory(),
+        DeviceMemory(),
         readings=tuple,
         facts=RunFacts,
         settled=nothing,
@@ -237,7 +237,7 @@ def windowed(
 
 
 def test_a_window_holds_whole_rounds_of_a_rollout_and_steps_on_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: State
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: RuntimeState
 ) -> None:
     closed = windowed(tmp_path, monkeypatch, state, steps=30, max_s=4.2)
     assert closed.ended == "limit"
@@ -246,7 +246,7 @@ def test_a_window_holds_whole_rounds_of_a_rollout_and_steps_on_it(
 
 
 def test_rounds_that_last_far_longer_than_a_window_are_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: State
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: RuntimeState
 ) -> None:
     closed = windowed(tmp_path, monkeypatch, state, steps=5000, max_s=4.0)
     assert closed.ended == "limit"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from autotune.trial.hooks.model.rng_usage import ON_DEVICE, ON_HOST, Draws, LoopDraws
+from autotune.trial.hooks.model.rng_usage import ON_DEVICE, ON_HOST, LoopDraws, RngUsage
 
 
 class Torch:
@@ -44,7 +44,7 @@ def module(
     return SimpleNamespace(training=training, parameters=lambda: iter([parameter]))
 
 
-def called(draws: Draws, model: Any, torch: Torch, *drawn: int | None) -> bool:
+def called(draws: RngUsage, model: Any, torch: Torch, *drawn: int | None) -> bool:
     draws.begins(model)
     for device in drawn:
         torch.at[device] += 1
@@ -54,7 +54,7 @@ def called(draws: Draws, model: Any, torch: Torch, *drawn: int | None) -> bool:
 
 def test_a_generator_that_moved_inside_a_call_is_seen_and_one_that_moved_outside_is_not() -> None:
     torch = Torch()
-    draws = Draws(torch)
+    draws = RngUsage(torch)
     assert not called(draws, module(), torch)
     torch.at[None] += 1
     assert not draws.seen
@@ -63,15 +63,15 @@ def test_a_generator_that_moved_inside_a_call_is_seen_and_one_that_moved_outside
 
 def test_the_generator_of_the_models_own_device_counts() -> None:
     torch = Torch()
-    assert called(Draws(torch), module("cuda", 1), torch, 1)
-    assert not called(Draws(torch), module("cuda", 1), torch, 0)
+    assert called(RngUsage(torch), module("cuda", 1), torch, 1)
+    assert not called(RngUsage(torch), module("cuda", 1), torch, 0)
     assert set(torch.asked) == {None, 1}
-    assert called(Draws(torch), module("cuda"), torch, 0)
+    assert called(RngUsage(torch), module("cuda"), torch, 0)
 
 
 def test_the_streams_of_python_count() -> None:
     torch = Torch()
-    draws = Draws(torch)
+    draws = RngUsage(torch)
     draws.begins(module())
     random.random()
     draws.ended()
@@ -80,7 +80,7 @@ def test_the_streams_of_python_count() -> None:
 
 def test_only_the_first_calls_are_looked_at_and_calls_in_evaluation_mode_use_none_up() -> None:
     torch = Torch()
-    draws = Draws(torch)
+    draws = RngUsage(torch)
     for _ in range(5):
         assert not called(draws, module(training=False), torch)
     for _ in range(2):
@@ -92,7 +92,7 @@ def test_only_the_first_calls_are_looked_at_and_calls_in_evaluation_mode_use_non
 
 def test_what_is_seen_stays_and_nothing_more_is_asked() -> None:
     torch = Torch()
-    draws = Draws(torch)
+    draws = RngUsage(torch)
     assert called(draws, module(), torch, None)
     asked = len(torch.asked)
     assert called(draws, module(), torch)
@@ -101,7 +101,7 @@ def test_what_is_seen_stays_and_nothing_more_is_asked() -> None:
 
 def test_weights_that_are_made_in_the_first_call_are_no_noise() -> None:
     torch = Torch()
-    draws = Draws(torch)
+    draws = RngUsage(torch)
     assert not called(draws, module(lazy=True), torch, None)
     assert not called(draws, module(), torch)
 
@@ -109,7 +109,7 @@ def test_weights_that_are_made_in_the_first_call_are_no_noise() -> None:
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_generators_that_do_not_tell_count_as_moved(when: str) -> None:
     torch = Torch()
-    draws = Draws(torch)
+    draws = RngUsage(torch)
     torch.capturing = when == "before"
     draws.begins(module("cuda", 0))
     torch.capturing = True

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from autotune.trial.hooks.model.trained_modules import RootCall
+from autotune.trial.hooks.model.trained_modules import ForwardWrapper
 from autotune.trial.hooks.step.losses import Losses
 from autotune.trial.runtime.undo import Undo
 
@@ -175,8 +175,8 @@ def test_what_was_judged_before_detection_settled_stays(losses: Any) -> None:
 def called(losses: Any, module: Any, out: Any) -> None:
     """A root in this mode was called with gradients on, and returned this."""
     call: Any = SimpleNamespace(_root=losses.root, module=lambda: module)
-    RootCall._lets_go(call)
-    RootCall._tell(call, out, 8)
+    ForwardWrapper._lets_go(call)
+    ForwardWrapper._tell(call, out, 8)
 
 
 def test_the_graphs_of_an_evaluation_with_gradients_are_let_go(losses: Any) -> None:

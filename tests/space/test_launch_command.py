@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from autotune.model.change import Change, Env, Flag, Keyword
 from autotune.model.distributed_launch import FREE_PORT, launch_words, ranks_of, several
-from autotune.space.command import build_launch, with_flags
-from autotune.space.environment import user_environment
+from autotune.space.launch_command import build_launch, with_flags
+from autotune.space.training_environment import user_environment
 
 BATCH = Change(knob="batch_size", value=64, spelling=Flag(("--batch-size", "-b")), delivered="64")
 AMP = Change(knob="amp", value=True, spelling=Flag(("--amp",)))

@@ -14,7 +14,7 @@ import pytest
 from autotune.model.change import Change, Constant
 from autotune.model.wire import dumps
 from autotune.protocol.plan import PLAN_VARIABLE, Plan
-from autotune.trial.loop.constants import Constants
+from autotune.trial.loop.replaced_constants import Constants
 from autotune.trial.runtime.undo import Undo
 
 ROOT = Path(__file__).parents[3]

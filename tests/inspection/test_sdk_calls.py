@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autotune.inspection.advice import advise
-from autotune.inspection.told import asked_values
+from autotune.inspection.sdk_calls import asked_values
+from autotune.inspection.source_advice import advise
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autotune.inspection.told import Asked
+    from autotune.inspection.sdk_calls import SdkValue
 
 
-def asked(folder: Path, text: str) -> tuple[Asked, ...]:
+def asked(folder: Path, text: str) -> tuple[SdkValue, ...]:
     script = folder / "train.py"
     script.write_text(dedent(text))
     return asked_values(str(script))

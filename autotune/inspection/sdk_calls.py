@@ -20,7 +20,7 @@ _SDK: Final = "autotune.sdk"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class SdkValue:
     """A value that the script takes by `autotune.value`.
 
     Args:
@@ -39,20 +39,20 @@ class Asked:
         return f"{self.file}:{self.line}"
 
 
-def asked_values(path: str) -> tuple[Asked, ...]:
+def asked_values(path: str) -> tuple[SdkValue, ...]:
     """Every name that the script and its own modules ask for, where it does so first.
 
     Args:
         path: Of the script. One that cannot be read, or is no Python, asks for nothing.
     """
-    script, found = Path(path), dict[str, Asked]()
+    script, found = Path(path), dict[str, SdkValue]()
     for file, tree in sources(script):
         for call in told_calls(tree, "value"):
             name, default = _argument(call, 0, "name"), _argument(call, 1, "default")
             if isinstance(name, ast.Constant) and isinstance(name.value, str):
                 plain = default.value if isinstance(default, ast.Constant) else None
                 plain = None if is_secret_name(name.value) else plain
-                asked = Asked(
+                asked = SdkValue(
                     name=name.value,
                     file=shown(file, script.parent),
                     line=call.lineno,

@@ -11,7 +11,7 @@ import pytest
 from environments import environment, pretend_torch, program
 
 from autotune.errors import BackendError, UsageError
-from autotune.inspection.command import read_command, verify
+from autotune.inspection.command_line import read_command, verify
 from autotune.inspection.interpreter import interpreter
 from autotune.model.distributed_launch import launch_variables, launch_words, rank_words, ranks_of, with_ranks
 

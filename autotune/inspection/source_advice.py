@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from autotune.inspection.sdk_calls import constant_samples, told_calls
 from autotune.inspection.sources import shown, sources
-from autotune.inspection.told import constant_samples, told_calls
 from autotune.model.facts import Advice
 
 if TYPE_CHECKING:

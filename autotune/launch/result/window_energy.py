@@ -6,7 +6,7 @@ import bisect
 import math
 from typing import TYPE_CHECKING
 
-from autotune.devices.energy import spent_j
+from autotune.devices.energy_counters import spent_j
 from autotune.launch.result.window import LOST_BLOCKS_FRAC
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import study_fakes
 
 from autotune.answer.advice import advice_of, advice_text, weighed
 from autotune.answer.bottleneck import Evidence, judge
-from autotune.inspection.advice import advise
+from autotune.inspection.source_advice import advise
 from autotune.model.facts import Advice, DeviceFacts, Facts, HostFacts, RunFacts, ScriptFacts
 from autotune.model.study import Study
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from autotune.inspection.constants import named_by_user, script_constants
+from autotune.inspection.module_constants import named_by_user, script_constants
 
 
 @pytest.fixture

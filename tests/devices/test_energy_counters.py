@@ -8,7 +8,7 @@ import pytest
 from fake_nvml import FakeNvml
 
 from autotune.devices.common import Device, DeviceSample
-from autotune.devices.energy import Meter, Rapl, spent_j
+from autotune.devices.energy_counters import Meter, Rapl, spent_j
 from autotune.devices.none import NoDevice
 from autotune.devices.nvidia import NvidiaDevice
 from autotune.model.facts import DeviceFacts
@@ -80,7 +80,7 @@ def test_counters_of_root_alone_are_none_and_say_so(tmp_path: Path, monkeypatch)
     def denied(_path):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("autotune.devices.energy._number", denied)
+    monkeypatch.setattr("autotune.devices.energy_counters._number", denied)
     rapl = Rapl(tmp_path)
     assert not rapl.exists
     assert rapl.joules() is None

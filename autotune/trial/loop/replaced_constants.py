@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from types import CodeType
 
     from autotune.model.change import Change
-    from autotune.trial.runtime.state import State
+    from autotune.trial.runtime.state import RuntimeState
     from autotune.trial.runtime.undo import Undo
 
 
@@ -32,7 +32,7 @@ class Constants:
         state: Takes the reason where a file does not give a name the value that it had.
     """
 
-    def __init__(self, changes: Sequence[Change], source: str, state: State) -> None:
+    def __init__(self, changes: Sequence[Change], source: str, state: RuntimeState) -> None:
         self._state = state
         self._wanted: dict[str, list[Change]] = {}
         folder = os.path.dirname(os.path.abspath(source))
