@@ -1,5 +1,5 @@
-"""One trial process, from outside: started, guarded, measured and ended.
+"""Launch of one trial process: start, guard, measurement and end.
 
 Entry point: `runner`, implemented by `process`. Each trial runs in a `workspace` under a `guard`, on
-`devices` that it holds alone; `result` turns what it reports into a measurement or a failure.
+`devices` that it holds alone. `result` turns its reports into a measurement or a failure.
 """

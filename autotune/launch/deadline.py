@@ -1,4 +1,4 @@
-"""How long a trial may take in all, and what is left of it once it has waited for its devices."""
+"""Deadlines of trials, less the time spent waiting for devices."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ if TYPE_CHECKING:
     from autotune.model.trial import Assignment, Segment
 
 LOCK_SHARE = 0.5
-"""Of a trial's time: so much may pass until its devices are free. With less left it would fail for that."""
+"""Largest share of a trial's time spent waiting for devices. With less left, the trial would time out."""
 
 AGAIN_SHARE = 0.9
-"""The same until it is run again in another mode of isolation, which is better tried late than not."""
+"""The same before a second run in another isolation mode, which is better late than never."""
 
 
 def whole_deadline_s(assignment: Assignment) -> float:
-    """What its segments may take together."""
+    """Return the time allowed for all segments together."""
     return sum(segment.fidelity.deadline_s for segment in assignment.segments)
 
 
 def shortened(assignment: Assignment, waited_s: float, most: float = LOCK_SHARE) -> Assignment:
-    """The assignment without the time that has passed, as until its devices were free: the budget goes on.
+    """Return the assignment with its time reduced by the waiting time, so that the budget holds.
 
     Args:
-        assignment: Not begun, or to be run again.
-        waited_s: That time.
-        most: Largest share of its time that is taken away.
+        assignment: Not started, or about to run again.
+        waited_s: Waiting time, as for devices.
+        most: Largest share of the assignment's time that is taken off.
     """
     if waited_s < 1.0:
         return assignment

@@ -1,4 +1,4 @@
-"""Runs the user's script for real: no guard, no measurement, nothing kept off its files."""
+"""Run of the user's script with a config applied: no guard, no measurement, no redirected files."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal
 def run_plain(
     launch: Launch, plan_dir: Path, *, own: Mapping[str, Value] | None = None, strict: bool = False
 ) -> int:
-    """Run the user's script with a config for real: unguarded, unmeasured, as the user would.
+    """Run the user's script with a config, unguarded and unmeasured; return its exit code.
 
     Standard streams are inherited and signals are passed on.
 
     Args:
         launch: With ``measure=False``.
-        plan_dir: An existing or new folder of ours for the plan.
-        own: The script's own values of knobs, as the search has seen them.
-        strict: End the training where it contradicts the search, in place of a warning.
+        plan_dir: Folder for the plan; created if missing.
+        own: The script's own values of knobs, from the search.
+        strict: End the training instead of a warning if it contradicts the search.
 
     Returns:
         The script's exit code; 128 + n where signal n ended it.
@@ -63,7 +63,8 @@ def run_plain(
     write_private(plan_path, wire.dumps(plan))
     folder = runtime_library.make(plan_dir / "lib")
     if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
-        # As some parents leave it: the kernel then forgets how a child ended, and a failure would pass for 0.
+        # Some parents ignore SIGCHLD; the kernel then drops the child's exit code, and a failure would read
+        # 0.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     process = subprocess.Popen(
         [*runtime_library.trial_command(launch.python, folder, launch.options)],
@@ -76,7 +77,7 @@ def run_plain(
     )
 
     def forward(number: int, _frame: object) -> None:
-        # A terminal has already told the whole foreground group about Ctrl-C.
+        # The terminal has already sent Ctrl-C to the whole foreground group.
         if number != signal.SIGINT or not sys.stdin or not sys.stdin.isatty():
             process.send_signal(number)
 

@@ -1,6 +1,6 @@
-"""A runner without processes: a public cost model of training, for tests, benchmarks and replay.
+"""Runner without processes: a public cost model of training, for tests, benchmarks and replay.
 
-The truth is known (`World.step_s`, `World.memory_bytes`), so what a search says can be checked. Time
+The truth is known (`World.step_s`, `World.memory_bytes`), so the result of a search can be checked. Time
 passes on a `SimulatedClock`; the same seed gives the same outcomes.
 """
 
@@ -34,25 +34,25 @@ _WARMUP_STEPS = 5
 class World:
     """A script on a machine, as formulas.
 
-    A step takes ``accumulation * (overhead_s + batch * compute_s * factors)`` of computing, and
-    loading takes ``samples * load_s / workers`` beside it (before it, without workers).
+    A step takes ``accumulation * (overhead_s + batch * compute_s * factors)`` of computing, and loading takes
+    ``samples * load_s / workers`` beside it (before it, without workers).
 
     Args:
-        batch, workers, precision: The script's own values.
+        batch, workers, precision: Values in the unchanged script.
         load_s: CPU seconds to load one sample.
         cpus: Workers beyond these do not help.
         gains: Knob -> value -> factor on the computing per sample; below 1 is faster.
-        memory: The same on the memory per sample.
-        limit_bytes: More is an out-of-memory.
+        memory: The same for the memory per sample.
+        limit_bytes: Larger needs end as out-of-memory.
         compile_s: Compile mode -> seconds, cold.
         process_noise: Relative standard deviation between processes.
         step_noise: The same between steps.
         crashes, hangs, diverges, rejects: (knob, value) pairs that end that way.
-        broken: The script fails as it is.
+        broken: The script fails unchanged.
         loss_first, loss_floor, loss_scale: Loss falls from first to floor, by 1/e per so many samples.
         loss_noise: Standard deviation of a step's loss; the same for the same seed and step.
-        noise_scale: Batches well below it lose nothing in progress per sample.
-        seed: Of all noise.
+        noise_scale: Batches well below it lose no progress per sample.
+        seed: Seed of all noise.
     """
 
     name: str
@@ -84,11 +84,11 @@ class World:
     seed: int = 0
 
     def samples(self, config: Config) -> int:
-        """Samples per optimizer step."""
+        """Return the samples per optimizer step."""
         return self._int(config, "batch_size", self.batch) * self._int(config, "accumulation", 1)
 
     def step_s(self, config: Config) -> float:
-        """True seconds per optimizer step."""
+        """Return the true seconds per optimizer step."""
         batch = self._int(config, "batch_size", self.batch)
         compute = self._int(config, "accumulation", 1) * (
             self.overhead_s + batch * self.compute_s * _product(self.gains, config)
@@ -98,7 +98,7 @@ class World:
         return compute + load if workers == 0 else max(compute, load / min(workers, self.cpus))
 
     def wait_s(self, config: Config) -> float:
-        """True seconds of a step spent waiting for data."""
+        """Return the true seconds of a step spent waiting for data."""
         load = self.samples(config) * self.load_s
         workers = self._int(config, "num_workers", self.workers)
         if workers == 0:
@@ -107,26 +107,26 @@ class World:
         return max(0.0, load / min(workers, self.cpus) - compute)
 
     def throughput(self, config: Config) -> float:
-        """True samples per second."""
+        """Return the true samples per second."""
         return self.samples(config) / self.step_s(config)
 
     def memory_bytes(self, config: Config) -> int:
-        """True peak memory."""
+        """Return the true peak memory."""
         batch = self._int(config, "batch_size", self.batch)
         return int(self.base_bytes + batch * self.sample_bytes * _product(self.memory, config))
 
     def compiles_s(self, config: Config) -> float:
-        """True seconds of a cold compile."""
+        """Return the true seconds of a cold compile."""
         return self.compile_s.get(str(config.get("compile_mode", "off")), 0.0)
 
     def loss(self, config: Config, samples: int) -> float:
-        """True loss after so many samples; larger steps make less of each sample."""
+        """Return the true loss after a number of samples; larger steps gain less per sample."""
         mine, own = self.samples(config), self.batch
         useful = samples * (self.noise_scale + own) / (self.noise_scale + mine)
         return self.loss_floor + (self.loss_first - self.loss_floor) * math.exp(-useful / self.loss_scale)
 
     def facts(self) -> RunFacts:
-        """What the baseline's process would have reported."""
+        """Return the facts that the baseline's process would report."""
         return RunFacts(
             loader=LoaderFacts(
                 site="train.py:12",
@@ -214,8 +214,8 @@ class FakeRunner(Runner):
     """Runs assignments in a `World`.
 
     Args:
-        world: What happens.
-        clock: Moved on by the time that each trial takes; a new `SimulatedClock` where None.
+        world: The simulated script and machine.
+        clock: Advanced by the duration of each trial; None: a new `SimulatedClock`.
     """
 
     def __init__(self, world: World, clock: Clock | None = None) -> None:
@@ -226,12 +226,12 @@ class FakeRunner(Runner):
         self._stopped = False
 
     def run(self, assignment: Assignment) -> Iterator[TrialResult]:
-        """Run it; one end per segment, up to and including the first that fails."""
+        """Run an assignment; yield one result per segment, up to the first failure."""
         self._running, self._stopped = True, False
         begun_s = self.clock.now_s()
         try:
             for segment in assignment.segments:
-                # Not the uid, which is drawn anew in every search.
+                # The uid would not do: it differs between searches.
                 key = (self.world.seed, assignment.launch.seed, segment.trial, assignment.attempt)
                 noise = random.Random(repr(key))
                 outcome = self._outcome(segment.config, segment.fidelity, assignment, noise)
@@ -249,7 +249,7 @@ class FakeRunner(Runner):
             self._running = False
 
     def stop(self) -> None:
-        """End the running trial, if there is one, as ``killed_user``."""
+        """End the running trial, if any, as ``killed_user``."""
         self._stopped = self._running
 
     def _outcome(
@@ -342,7 +342,7 @@ class FakeRunner(Runner):
         return None
 
     def _window_steps(self, config: Config, fidelity: Fidelity, step_s: float) -> tuple[int, str]:
-        """As many steps as settle the matter, within what the fidelity allows; and why they are enough."""
+        """Return the number of steps that the stop rule needs, and the reason to stop."""
         noise, samples = self.world.step_noise, self.world.samples(config)
         tight = (2 * 1.96 * noise / fidelity.target_width) ** 2
         least = max(fidelity.min_steps, fidelity.min_window_s / step_s, 2)

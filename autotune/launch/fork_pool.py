@@ -1,9 +1,8 @@
-"""Fork servers: trials that start from a process with their libraries loaded, in a fraction of a second.
+"""Fork servers: trials that start in a fraction of a second from a process with their libraries loaded.
 
-A server (`autotune.trial.entry.fork_server`) belongs to one runner and lasts as long as its end of the
-connection is
-held and the thread that started it lives. It forks a keeper and guard like those that are started anew, with
-the same orders, pipes and locks; what they own, and how they end it, is no different.
+A server (`autotune.trial.entry.fork_server`) belongs to one runner. It lives while the runner's end of the
+connection is open and the thread that started it lives. It forks a keeper and a guard with the same orders,
+pipes, locks and cleanup as a cold start.
 """
 
 from __future__ import annotations
@@ -33,48 +32,48 @@ if TYPE_CHECKING:
 _K = TypeVar("_K")
 
 LOADED = ("torch", "torch._dynamo")
-"""PyTorch, and what it imports itself as soon as an optimizer is made (torch 2.13, `torch._compile`)."""
+"""PyTorch and its imports when the first optimizer is created (torch 2.13, `torch._compile`)."""
 
 LOADED_TO_COMPILE = (*LOADED, "torch._inductor.compile_fx")
 """The same for a trial that compiles."""
 
 FORKS = "forks"
-"""Folder of a study: where its servers write, while there are any."""
+"""Folder of a study for the output of its running servers."""
 
 LOAD_S = 120.0
-"""A server that has not loaded its libraries by then ends itself."""
+"""A server ends itself if its libraries are not loaded within this time."""
 
 MOST_SERVERS = 4
-"""Of one runner. Variables that libraries read when they are loaded need a server each."""
+"""Largest number per runner. Trials that differ in variables read at import need separate servers."""
 
 MEMORY_SHARE = 0.1
-"""Of the memory that trials have: servers beside the one in use may hold so much of it."""
+"""Largest share of the trials' memory for idle servers."""
 
 ANSWER_S = 10.0
 LEAVING_S = 2.0
 MOST_DEATHS = 2
 MOST_REFUSALS = 2
-"""In so many environments a server may refuse to serve before no other one is asked."""
+"""After refusals in this many environments no further server is tried."""
 
 _POLL_MS = 100
 _SAID_BYTES = 4096
-_SAID_CHARS = 200
+_OUTPUT_CHARS = 200
 
 
 class ForkFailed(OSError):
-    """The server did not answer: it may have forked or not, and was ended with all that is below it."""
+    """The server did not answer. It was ended with all its children, as a trial may have been forked."""
 
 
 class Forked:
-    """The keeper of a forked trial, with as much of `subprocess.Popen` as its owner needs.
+    """The keeper of a forked trial, with the part of `subprocess.Popen` that the launcher uses.
 
     Args:
-        server: That has forked it and alone may ask how it ended.
-        pid: Of the keeper.
-        stdin: The guard reads its orders from the other end.
+        server: Parent of the keeper; the only process that can read its exit code.
+        pid: Pid of the keeper.
+        stdin: Write end of the pipe for the guard's orders.
 
     Raises:
-        OSError: The kernel lends no handle on it.
+        OSError: The kernel grants no pidfd.
     """
 
     def __init__(self, server: ForkServer, pid: int, stdin: BinaryIO) -> None:
@@ -82,18 +81,18 @@ class Forked:
         self.stdin = stdin
         self.returncode: int | None = None
         self._server = server
-        # Nobody else collects it before we ask for that, so that the number is still its own.
+        # The server reaps it only on request, so the pid cannot have been reused.
         self._fd = os.pidfd_open(pid)
 
     def poll(self) -> int | None:
-        """Its exit code, negative for a signal; None while it runs."""
+        """Return the exit code, negative for a signal; None while the process runs."""
         return self._look(0)
 
     def wait(self, timeout: float) -> int:
-        """The same once it has ended.
+        """Wait for the end and return the exit code.
 
         Raises:
-            subprocess.TimeoutExpired: It has not.
+            subprocess.TimeoutExpired: The process is still running.
         """
         code = self._look(max(0, round(timeout * 1000)))
         if code is None:
@@ -112,7 +111,7 @@ class Forked:
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """What a forked trial has from its server: another one of any of these needs another server."""
+    """Properties that a trial inherits from its server; a server is needed for each combination."""
 
     command: tuple[str, ...]
     cwd: str
@@ -123,24 +122,24 @@ class _Key:
 
 
 class ForkServer:
-    """One server; started by this.
+    """One server, started on construction.
 
     Args:
-        key: What it is a server of.
-        scratch: A folder of ours for what an import writes; made, and removed with the server.
+        key: Properties that its trials inherit.
+        scratch: Folder for files written by imports; created here, removed with the server.
 
     Raises:
-        OSError: It cannot be started.
+        OSError: The server cannot be started.
     """
 
     def __init__(self, key: _Key, scratch: Path) -> None:
         self.key = key
         self.lent_bytes = 0
         self.broken = ""
-        """Why nothing more is asked of it; empty while it works."""
+        """Reason why the server is not used any more; empty while it works."""
         self._scratch = scratch
-        self._said = b""
-        self._channel, theirs = forking.channel()
+        self._output = b""
+        self._channel, server_end = forking.channel()
         self._channel.settimeout(ANSWER_S)
         self._out, out = os.pipe()
         os.set_blocking(self._out, False)
@@ -151,16 +150,16 @@ class ForkServer:
             self._process = subprocess.Popen(
                 [*key.command],
                 stdin=subprocess.DEVNULL,
-                # Pipes, as a trial has them: Python looks at their kind when it starts.
+                # Pipes, as for a cold start: Python inspects their type at start-up.
                 stdout=out,
                 stderr=out,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[server_end.fileno()],
                 start_new_session=True,
                 cwd=key.cwd,
                 env={
                     **dict(key.env),
                     **own,
-                    FORKS_VARIABLE: str(theirs.fileno()),
+                    FORKS_VARIABLE: str(server_end.fileno()),
                     TRIAL_VARIABLE: forking.BLANK,
                     process_tree.GUARD_VARIABLE: forking.BLANK,
                 },
@@ -169,7 +168,7 @@ class ForkServer:
             self._let_go()
             raise
         finally:
-            theirs.close()
+            server_end.close()
             os.close(out)
         with contextlib.suppress(OSError):
             forking.send(
@@ -187,11 +186,11 @@ class ForkServer:
 
     @property
     def pid(self) -> int:
-        """Of the server."""
+        """Pid of the server."""
         return self._process.pid
 
     def await_ready(self, within_s: float, stopped: Callable[[], bool]) -> str:
-        """Wait until it has loaded its libraries; why it will not serve, empty where it does."""
+        """Wait until the libraries are loaded; return why the server is not usable, or an empty string."""
         until_s = time.monotonic() + within_s
         poll = select.poll()
         poll.register(self._channel.fileno(), select.POLLIN)
@@ -215,32 +214,32 @@ class ForkServer:
         if answer is None:
             while self._listen():
                 pass
-            said = self._said.decode(errors="replace").strip().splitlines()
-            last = f": {said[-1][:_SAID_CHARS]}" if said else ""
+            lines = self._output.decode(errors="replace").strip().splitlines()
+            last = f": {lines[-1][:_OUTPUT_CHARS]}" if lines else ""
             return f"the fork server ended while it loaded{last}"
         self.lent_bytes = int(answer.get("lent_bytes", 0))
         return str(answer.get("refused", ""))
 
     def _listen(self) -> bool:
-        """Take what it has printed; False where there is nothing (more)."""
+        """Receive available output; return False if there is none."""
         try:
             data = os.read(self._out, 1 << 16)
         except OSError:
             return False
-        self._said = (self._said + data)[-_SAID_BYTES:]
+        self._output = (self._output + data)[-_SAID_BYTES:]
         return bool(data)
 
     def fork(self, uid: str, life_fd: int, log_fd: int, locks: Sequence[int]) -> Forked | str:
-        """Start a keeper and guard; in place of them the reason why it refused.
+        """Start a keeper and a guard, or return the reason for the refusal.
 
         Args:
-            uid: Of the attempt.
+            uid: Uid of the attempt.
             life_fd: Read end of the life pipe.
-            log_fd: Where the guard says what is wrong with it.
-            locks: Held by the guard for as long as it runs.
+            log_fd: Error log of the guard.
+            locks: File descriptors of locks, held by the guard while it runs.
 
         Raises:
-            ForkFailed: It did not answer.
+            ForkFailed: The server did not answer.
         """
         orders_read, orders_write = os.pipe()
         stdin = os.fdopen(orders_write, "wb")
@@ -261,7 +260,7 @@ class ForkServer:
             os.close(orders_read)
 
     def reap(self, pid: int) -> int:
-        """The exit code of a keeper that has ended; as if it was killed where nobody knows any more."""
+        """Return the exit code of a keeper that has ended; that of SIGKILL if it is unknown."""
         status: object = None
         with contextlib.suppress(OSError):
             status = self._ask({"reap": pid}).get("status")
@@ -280,17 +279,17 @@ class ForkServer:
         return answer
 
     def is_alive(self) -> bool:
-        """It has not ended, and nothing has gone wrong with it."""
+        """Whether the server runs and has reported no error."""
         if self._process.poll() is not None:
             self.broken = self.broken or "the fork server has died"
         return not self.broken
 
     def kill(self) -> None:
-        """End it and everything below it, now."""
+        """Kill the server and its descendants."""
         process_tree.send([*reversed(process_tree.descendants(self.pid)), self.pid], signal.SIGKILL)
 
     def close(self) -> None:
-        """Let it go; it ends by itself, and is ended where it does not."""
+        """Request the end of the server, and kill it if it does not end in time."""
         self._channel.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(LEAVING_S)
@@ -308,18 +307,18 @@ class ForkServer:
 
 
 class Forks:
-    """The fork servers of one runner, made when they are first needed.
+    """The fork servers of one runner, started on demand.
 
-    A trial whose environment, command or folder is another one has another server, started in that
-    environment. A few are kept, those that were used last: a first trial of an environment takes about as
-    long as one that is started anew, as it waits for its server, and every later one is forked at once.
+    A server is started per environment, command and folder. The most recently used ones are retained. The
+    first trial of an environment waits for its server and so takes about as long as a cold start; each later
+    one is forked at once.
 
     Args:
-        folder: Of the study.
-        loaded: What a server imports.
-        loaded_to_compile: The same for trials that compile, where that can be.
-        free_memory: Bytes that trials may take; servers that are only kept take little of it. None for no
-            other bound than their number.
+        folder: Folder of the study.
+        loaded: Modules that a server imports.
+        loaded_to_compile: The same for trials that compile, if supported.
+        free_memory: Bytes available to trials; idle servers may use `MEMORY_SHARE` of it. None: only their
+            number is bounded.
     """
 
     def __init__(
@@ -335,7 +334,7 @@ class Forks:
         self._free_memory = free_memory
         self._servers: dict[_Key, ForkServer] = {}
         self._refused: dict[_Key, str] = {}
-        self._asked: set[_Key] = set()
+        self._requested: set[_Key] = set()
         self._served: set[tuple[str, ...]] = set()
         self._given_up = ""
         self._deaths = 0
@@ -343,29 +342,29 @@ class Forks:
 
     @property
     def loads(self) -> bool:
-        """Servers import something before they fork."""
+        """Whether servers import any module before they fork."""
         return bool(self._loaded or self._loaded_to_compile)
 
     def server(
         self, launch: Launch, our_part: str, *, within_s: float, stopped: Callable[[], bool]
     ) -> ForkServer | str:
-        """A server that this launch may be forked from; in place of it the reason why there is none.
+        """Return a server for this launch, or the reason why there is none.
 
         Args:
-            launch: What is to be started.
+            launch: Launch of the trial.
             our_part: From `runtime_library.make`.
-            within_s: How long a new one may take to load its libraries.
-            stopped: Asked meanwhile: nobody wants it any more.
+            within_s: Time for a new server to load its libraries.
+            stopped: Returns True once the trial has been cancelled.
         """
         if reason := _unsupported() or self._given_up:
             return reason
         found: ForkServer | str = ""
-        wanted = [_key(launch, our_part, self._loaded)]
+        candidates = [_key(launch, our_part, self._loaded)]
         if compiles(launch) and self._loaded_to_compile != self._loaded:
-            wanted = in_order(
-                self._servers, self._asked, wanted[0], _key(launch, our_part, self._loaded_to_compile)
+            candidates = in_order(
+                self._servers, self._requested, candidates[0], _key(launch, our_part, self._loaded_to_compile)
             )
-        for key in wanted:
+        for key in candidates:
             found = self._why_not(key) or self._at_hand(key, within_s, stopped)
             if isinstance(found, ForkServer):
                 return found
@@ -400,13 +399,13 @@ class Forks:
         return server
 
     def _why_not(self, key: _Key) -> str:
-        """Why no server of this kind is tried any more; empty where one is."""
+        """Return why no server with this key is tried; empty if one can be."""
         refused = [reason for other, reason in self._refused.items() if other.preload == key.preload]
         hopeless = len(refused) >= MOST_REFUSALS and key.preload not in self._served
         return self._refused.get(key, refused[-1] if hopeless else "")
 
     def _make_room(self) -> None:
-        """End those that were not used for longest, until another one may come."""
+        """End the least recently used servers until there is room for another one."""
         while len(self._servers) >= MOST_SERVERS or (self._servers and self._hold_too_much()):
             self._servers.pop(next(iter(self._servers))).close()
 
@@ -416,26 +415,26 @@ class Forks:
         return sum(s.lent_bytes for s in self._servers.values()) > MEMORY_SHARE * self._free_memory()
 
     def close(self) -> None:
-        """End all of them."""
+        """End all servers."""
         for server in self._servers.values():
             server.close()
         self._servers.clear()
 
 
-def in_order(at_hand: Collection[_K], asked: set[_K], plain: _K, with_compiler: _K) -> list[_K]:
-    """Whom a trial that compiles is forked from, the better first.
+def in_order(available: Collection[_K], requested: set[_K], plain: _K, with_compiler: _K) -> list[_K]:
+    """Return the servers that can fork a trial that compiles, preferred one first.
 
-    The first in an environment takes the server that is there and imports the compiler itself, which a server
-    of its own would do no sooner; one that is not the only one is worth such a server.
+    The first such trial of an environment uses an available plain server and imports the compiler itself,
+    which a new server would not do sooner. Further trials get a server with the compiler loaded.
     """
-    if with_compiler in at_hand or plain not in at_hand or with_compiler in asked:
+    if with_compiler in available or plain not in available or with_compiler in requested:
         return [with_compiler, plain]
-    asked.add(with_compiler)
+    requested.add(with_compiler)
     return [plain, with_compiler]
 
 
 def compiles(launch: Launch) -> bool:
-    """It wants a server that has loaded the compiler."""
+    """Whether the launch compiles, so that a server with the compiler loaded is useful."""
     return any(change.knob == "compile_mode" for change in launch.changes)
 
 
@@ -452,7 +451,7 @@ def _key(launch: Launch, our_part: str, preload: tuple[str, ...]) -> _Key:
 
 
 def _inherited() -> tuple[object, ...]:
-    """What a new process has from the one that starts it, and a forked one from the server's start."""
+    """Return what a process inherits from its parent, and a forked trial from the server's start."""
     found: list[object] = [sorted(os.sched_getaffinity(0)), os.getpriority(os.PRIO_PROCESS, 0)]
     for name in ("/proc/self/cgroup", "/proc/self/status"):
         with contextlib.suppress(OSError), open(name, encoding="utf-8", errors="replace") as file:
@@ -464,7 +463,7 @@ def _inherited() -> tuple[object, ...]:
 
 
 def _unsupported() -> str:
-    """Why this machine cannot fork trials at all; empty where it can."""
+    """Return why this machine cannot fork trials; empty if it can."""
     if sys.platform != "linux":
         return "only Linux gives enough information on processes"
     try:

@@ -1,4 +1,4 @@
-"""A trial under Nsight Systems: its command, the time that its report takes, and what it is worth without."""
+"""Trials under Nsight Systems: their command, the time for the report, and the outcome without one."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from autotune.model.trial import Launch, Outcome
 
 NSYS_LINGER_S = 60.0
-"""Nsight Systems writes its report once what it watches has ended."""
+"""Time for Nsight Systems to write its report after the script has ended."""
 
-_SAID_CHARS = 200
+_OUTPUT_CHARS = 200
 
 
 def under_nsys(command: Sequence[str], prepared: Workspace) -> Sequence[str]:
-    """The command, run by Nsight Systems where that is what the trial is for.
+    """Return the command, wrapped in Nsight Systems if the trial is a profile.
 
     Raises:
-        FileNotFoundError: It is not installed here.
+        FileNotFoundError: Nsight Systems is not installed.
     """
     fidelity = prepared.assignment.segments[0].fidelity
     if not fidelity.under_nsys:
@@ -40,14 +40,14 @@ def under_nsys(command: Sequence[str], prepared: Workspace) -> Sequence[str]:
 
 
 def linger_s(prepared: Workspace) -> float:
-    """So long a process may go on once its script has ended."""
+    """Return how long a process may run after its script has ended, in seconds."""
     return NSYS_LINGER_S if prepared.assignment.segments[0].fidelity.under_nsys else LINGER_S
 
 
 def reported(
     outcomes: dict[int, Outcome], result: dict[str, Any] | None, prepared: Workspace
 ) -> dict[int, Outcome]:
-    """What a trial is worth that ran for a report: without a whole one nothing, whatever was measured."""
+    """Return the outcomes of a profiled trial: failures if the report is missing or incomplete."""
     number, fidelity = prepared.assignment.trial, prepared.assignment.segments[0].fidelity
     if not fidelity.under_nsys:
         return outcomes
@@ -60,15 +60,15 @@ def reported(
     report.unlink(missing_ok=True)
     if isinstance(outcomes[number], Failure):
         return outcomes
-    said = log_tail(prepared.folder, 1)
+    output = log_tail(prepared.folder, 1)
     message = "nsys left no report" if ended else f"nsys was not done {NSYS_LINGER_S:.0f} s after the script"
-    message += f": {said.strip()[:_SAID_CHARS]}" if said.strip() else ""
+    message += f": {output.strip()[:_OUTPUT_CHARS]}" if output.strip() else ""
     evidence: dict[str, str | int | float] = {"dir": str(prepared.folder)}
     return {number: Failure(kind=FailureKind.NO_METRIC, message=message, evidence=evidence)}
 
 
 def _has_secrets(launch: Launch) -> bool:
-    """What it was started with must not be handed on: `nsys` keeps environment and command line."""
+    """Whether the launch holds secrets; `nsys` stores environment and command line in its report."""
     words = (*launch.env.values(), *launch.command, *launch.argv)
     known = secret_values([*launch.command, *launch.argv])
     return bool(known) or any(redact(word, launch.env, free=True) != word for word in words)

@@ -1,4 +1,4 @@
-"""What became of a trial once its process has ended: of its segments, as seen from outside."""
+"""Outcomes of a trial's segments after its process has ended."""
 
 from __future__ import annotations
 
@@ -22,19 +22,25 @@ if TYPE_CHECKING:
     from autotune.model.trial import Launch, Outcome
 
 LESS_MEMORY_SHARE = 0.75
-"""Of what was planned for a trial: where less than that is free when it begins, others have come."""
+"""Share of the planned memory. With less free at the start, other processes have taken some."""
 
 _STACKS_BYTES = 8 * 1024
 
 
 def outside_of(running: Running, result: dict[str, Any] | None, wrote: Sequence[str]) -> HostSamples:
-    """What was seen of a process from outside; `wrote` are files of the user's that changed meanwhile."""
+    """Return the samples taken outside of a process.
+
+    Args:
+        running: The trial.
+        result: Verdict of the guard.
+        wrote: The user's files that changed meanwhile.
+    """
     return HostSamples(
         start_ns=running.start_ns,
         samples=read_samples(result["samples"] if result else ()),
         devices=tuple(running.devices),
         peak_bytes=int(result["peak_bytes"]) if result else 0,
-        # What it had then less than that was somebody else's for a while, and bounds no other trial.
+        # A smaller limit was due to other processes at that moment, and does not bound other trials.
         limit_bytes=running.prepared.assignment.memory_limit_bytes or running.memory_limit_bytes,
         cold=running.prepared.caches.cold,
         quota=(result or {}).get("cpu_quota"),
@@ -47,7 +53,7 @@ def outside_of(running: Running, result: dict[str, Any] | None, wrote: Sequence[
 def outcomes_of(
     running: Running, result: dict[str, Any] | None, outside: HostSamples, wrote: Sequence[str]
 ) -> dict[int, Outcome]:
-    """Closed segments keep what they measured; the one that was open is charged with the ending."""
+    """Return the outcome per segment. Closed ones keep their measurement; the open one gets the failure."""
     told, assignment = running.told, running.prepared.assignment
     fold_ranks(told, running.prepared.folder, assignment.launch.ranks)
     outcomes: dict[int, Outcome] = {}
@@ -79,7 +85,7 @@ def outcomes_of(
                 readings=failure.readings,
             )
             break
-        # What the process does to memory and device afterwards is none of the segment's.
+        # Memory and device use after the segment's end does not belong to it.
         goes_on = segment.fidelity.probe == CEILINGS
         seen = outside.until(closed.sent_ns or closed.end_ns) if goes_on else outside
         unread = None if closed.short else _unread(assignment.launch, told)
@@ -102,7 +108,7 @@ def _unread(launch: Launch, told: ProcessReports) -> Failure | None:
 
 
 def _others_memory(failure: Failure, running: Running, result: dict[str, Any] | None) -> Failure:
-    """Not charged to a config where others had taken much of the memory that the search counted on."""
+    """Return the failure, not charged to the config if other processes took much of the planned memory."""
     allowed, had = running.prepared.assignment.memory_limit_bytes, running.memory_limit_bytes
     if not result or result["why"] != "memory_limit" or not 0 < had < LESS_MEMORY_SHARE * allowed:
         return failure
@@ -114,7 +120,7 @@ def _others_memory(failure: Failure, running: Running, result: dict[str, Any] | 
 
 
 def _stopped(failure: Failure, outside: HostSamples) -> Failure:
-    """Not charged to a config where a stop took the time in which the process would have measured."""
+    """Return the failure, not charged to the config if the script was stopped in the measuring time."""
     seconds = outside.stopped_s(outside.start_ns, time.perf_counter_ns())
     if seconds < AWAY_S or failure.kind not in (FailureKind.WARMUP_SHORT, FailureKind.NO_METRIC):
         return failure

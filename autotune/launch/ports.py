@@ -1,4 +1,4 @@
-"""A port for a process that is told by its environment where to meet others."""
+"""Ports for processes that read their rendezvous address from the environment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PORT: Final = "MASTER_PORT"
 
 
 def with_port(env: Mapping[str, str]) -> dict[str, str]:
-    """The environment with a port that is free on this machine now, where any free one is asked for."""
+    """Return the environment with a port that is free now, if it requests any free port."""
     if env.get(_PORT) != FREE_PORT:
         return dict(env)
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as found:

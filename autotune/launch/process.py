@@ -1,4 +1,4 @@
-"""Runs a trial in a guarded process of its own and says how it ended."""
+"""Runner that executes each trial in a guarded process on this machine."""
 
 from __future__ import annotations
 
@@ -45,27 +45,26 @@ SHOWN_FILES = 3
 class LocalRunner(Runner):
     """Runs assignments on this machine, one at a time.
 
-    Each runs under a guard (`autotune.launch.guard.guard`) that outlives neither the trial nor this
-    process, in a directory of its own below the study's, with its writes kept off the user's files.
+    Each trial runs under a guard (`autotune.launch.guard.guard`) that ends with the trial or with this
+    process. It has a directory of its own below the study's, and its writes do not reach the user's files.
 
     Args:
         study_dir: Trials live in ``trials/<uid>`` below it, published compile caches in ``cache``.
         isolation: ``overlay``, ``redirect``, or ``auto`` for the best that the machine allows.
-        clock: Durations come from it; the machine's where None.
-        progress_floor_s: No limit on the time between two steps is shorter.
-        sample_devices: Looks at the accelerators once; called a few times a second while a trial
-            runs. None for one of our own where the machine has accelerators.
-        command: From the interpreter to the command to run instead of ours; for tests.
-        space_floor_bytes: Less free disk space than this refuses a trial; None for `SpaceFloor`'s own.
-        grace_s: From the request to end to the kill.
-        witness: Shown everything that was heard and seen of a process once it has ended; for recorders
-            that keep more than its outcome.
-        device_care: Looks after the accelerators; None for one of our own.
-        loaded: What a fork server imports before it forks trials that may be forked.
-        free_memory: Bytes that a trial may take on this machine as it is now: what an assignment allows is
-            cut to that when it begins. None where that is left to whoever made the assignment.
-        disturbs: Whether the search itself uses the machine at the moment, as while it starts. Steps of such
-            a time are set aside.
+        clock: Source of durations; None: the machine's clock.
+        progress_floor_s: Lower bound of the limit on the time between two steps.
+        sample_devices: Samples the accelerators; called a few times a second during a trial. None: a default
+            sampler if there are accelerators.
+        command: From the interpreter to the command to run in place of the trial runtime; for tests.
+        space_floor_bytes: Free disk space below which a trial is refused; None: the default of `SpaceFloor`.
+        grace_s: Time from the request to end to the kill.
+        witness: Receives the reports and samples of each process after its end, for recorders.
+        device_care: Locks and checks the accelerators; None: the default.
+        loaded: Modules that a fork server imports before it forks trials.
+        free_memory: Bytes available to a trial now. The memory limit of an assignment is reduced to it at the
+            start. None: no such reduction.
+        disturbs: Whether the search itself loads the machine now, as during its start. Steps in that time are
+            set aside.
     """
 
     def __init__(
@@ -105,7 +104,7 @@ class LocalRunner(Runner):
         to_compile = LOADED_TO_COMPILE if tuple(loaded) == LOADED else loaded
         self._forks = Forks(self._study_dir, loaded, to_compile, free_memory)
         self._blamed: set[str] = set()
-        """Errors that an overlay may cause and that the script has shown without it."""
+        """Errors that an overlay may cause and that the script also raised without one."""
 
     @property
     def isolation(self) -> str:
@@ -115,7 +114,7 @@ class LocalRunner(Runner):
         return self._isolation
 
     def _isolation_of(self, launch: Launch) -> str:
-        """The same for one launch: what its folders do not allow is not tried in the trial."""
+        """Return the isolation mode for one launch, given what the file system of its folders allows."""
         if not launch.protect or self.isolation != "overlay":
             return self.isolation
         if isolation_failures.is_noted(self._study_dir):
@@ -124,7 +123,7 @@ class LocalRunner(Runner):
         return found.mode
 
     def run(self, assignment: Assignment) -> Iterator[TrialResult]:
-        """Run it; see `Runner.run`. Segments are told once the process has ended."""
+        """Run an assignment; see `Runner.run`. Segments are yielded after the process has ended."""
         self._begun_s = self._clock.now_s()
         self._notes, self._start = (), StartMode.COLD
         try:
@@ -132,7 +131,7 @@ class LocalRunner(Runner):
         except (OSError, MemoryError, RuntimeError) as error:
             outcomes, told = {assignment.trial: _not_set_up(error, self._study_dir)}, ProcessReports()
         finally:
-            # Not at the beginning: a signal may come right before it, and must not be forgotten.
+            # Reset at the end, not at the start: a signal may arrive right before the start.
             self._stop_wanted = False
         seconds = self._clock.now_s() - self._begun_s
         for number, outcome in outcomes.items():
@@ -153,7 +152,7 @@ class LocalRunner(Runner):
             running.order("killed_user")
 
     def close(self) -> None:
-        """End the fork servers, where there are any."""
+        """End the fork servers, if any."""
         self._forks.close()
 
     def _run(self, assignment: Assignment) -> tuple[dict[int, Outcome], ProcessReports]:
@@ -183,7 +182,7 @@ class LocalRunner(Runner):
                 cut = shortened(assignment, time.monotonic() - begun_s, AGAIN_SHARE)
                 outcomes, told = self._run_redirected(cut, held, outcomes)
             self._notes += held.notes
-            # Still ours: what is found out now would else be found out of somebody else's trial.
+            # Collected while the locks are held: later, another trial may have changed the state.
             self._device_care.release(
                 held,
                 launch,
@@ -199,12 +198,13 @@ class LocalRunner(Runner):
     def _run_redirected(
         self, assignment: Assignment, held: Held, failed: dict[int, Outcome]
     ) -> tuple[dict[int, Outcome], ProcessReports]:
-        """Run it again without the overlay that may be why it failed.
+        """Run a trial again without the overlay that may have caused its failure.
 
-        If it works, all further trials of the study do without. If it fails, the script is at fault.
+        If it succeeds, all further trials of the study run in redirect mode. If it fails, the script is at
+        fault.
         """
         enclosure.remove(self._study_dir / "trials" / assignment.uid)
-        # What a further run takes is learnt from this one.
+        # The time of a third run is estimated from this one.
         self._begun_s = self._clock.now_s()
         self._notes = ()
         outcomes, told = self._run_held(assignment, held, None, "redirect")
@@ -219,14 +219,14 @@ class LocalRunner(Runner):
         return outcomes, told
 
     def _server(self, assignment: Assignment) -> ForkServer | None:
-        """What this trial is forked from; None where it is started anew."""
+        """Return the fork server for this trial; None for a cold start."""
         launch, fidelity = assignment.launch, assignment.segments[0].fidelity
         if assignment.start is not StartMode.FORK or self._command is not None or fidelity.under_nsys:
             return None
         if launch.ranks > 1:
             return None
         if self._forks.loads and launch.protect and self._isolation_of(launch) != "overlay":
-            # What is imported before writes are redirected may have kept the functions as they were.
+            # Modules imported before the redirect may hold references to the original functions.
             self._notes = (cold_start_note("no overlay can be mounted here, which a fork needs"),)
             return None
         found = self._forks.server(
@@ -257,7 +257,7 @@ class LocalRunner(Runner):
         passing = (launch.env.get("TMPDIR", ""), study, str(prepared.temporary))
         far = enclosure.kept_off_elsewhere(prepared.folder, prepared.places, passing)
         far = [writable(path) for path in far]
-        self._notes += _said_of_writes(wrote, kept, far, launch.cwd)
+        self._notes += _write_notes(wrote, kept, far, launch.cwd)
         outside = outside_of(running, result, wrote)
         if self._witness is not None:
             self._witness(assignment, running.told, outside)
@@ -272,7 +272,7 @@ class LocalRunner(Runner):
     def _started(
         self, assignment: Assignment, held: Held, server: ForkServer | None, isolation: str
     ) -> tuple[Running, enclosure.Manifest]:
-        """Its process under a guard; and the user's files as they were before, where that is looked at."""
+        """Return the started process with its guard, and the manifest of the user's files if one is made."""
         launch = assignment.launch
         folder = ""
         if self._command is None:
@@ -297,16 +297,16 @@ class LocalRunner(Runner):
             )
         except BaseException:
             if server is not None:
-                # Nobody knows how far it came, and it counts as forked.
+                # It is unknown how far the fork got; it counts as forked.
                 self._start = StartMode.FORK
                 end_strays(self._study_dir / "trials" / assignment.uid)
-            # Without a guard nobody else removes what lies outside the study.
+            # Without a guard, only this process can remove objects outside of the study.
             enclosure.remove(temporary_folder(assignment.uid))
             raise
         return running, before
 
     def _followed(self, running: Running, held: Held) -> dict[str, Any] | None:
-        """Watch it to its end; the guard's verdict, None where it left none."""
+        """Follow a trial to its end; return the guard's verdict, or None if there is none."""
         self._start = running.start
         if running.refused:
             self._notes = (cold_start_note(running.refused),)
@@ -328,14 +328,14 @@ class LocalRunner(Runner):
         )
 
     def _memory_limit(self, assignment: Assignment) -> int:
-        """What its process tree may take; 0 for no limit. Others may have come since the search began."""
+        """Return the memory limit of the process tree, 0 for none, given what is free now."""
         allowed = assignment.memory_limit_bytes
         free = 0 if self._free_memory is None else max(1, self._free_memory())
         return min(allowed or free, free or allowed)
 
 
 def _not_set_up(error: Exception, study_dir: Path) -> Failure:
-    """The Failure of a trial for which this machine lacks something; raises what is an error of ours."""
+    """Return the Failure of a trial for which this machine lacks something; raise other errors."""
     lacks = shortage(error, places=(study_dir,))
     if lacks is None and not isinstance(error, OSError):
         raise error
@@ -347,14 +347,12 @@ def _not_set_up(error: Exception, study_dir: Path) -> Failure:
 
 
 def _uuids(told: ProcessReports) -> tuple[str, ...]:
-    """The devices that the process itself says it uses."""
+    """Return the UUIDs of the devices that the process has reported."""
     return () if told.facts is None else tuple(d.uuid for d in told.facts.devices)
 
 
-def _said_of_writes(
-    wrote: Sequence[str], kept: Sequence[str], far: Sequence[str], cwd: str
-) -> tuple[str, ...]:
-    """What a person should know of the files that a trial has written in the project, and elsewhere."""
+def _write_notes(wrote: Sequence[str], kept: Sequence[str], far: Sequence[str], cwd: str) -> tuple[str, ...]:
+    """Return notes for the user on files that a trial has written in the project and elsewhere."""
     notes: list[str] = []
     if wrote:
         notes.append(f"while a trial ran, by it or by others, files of yours changed: {_listed(wrote, cwd)}")

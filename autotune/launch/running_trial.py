@@ -1,4 +1,4 @@
-"""A started guard and what is heard of its trial: watched to its end, and ended where it breaks a limit."""
+"""A started guard and the reports of its trial, followed to the end; limits are enforced here."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ LINGER_S = 5.0
 STEP_FACTOR = 10.0
 FIRST_STEPS = 3
 SHARING = ("CUDA_MPS_PIPE_DIRECTORY",)
-"""Variables of what shares memory with servers outside of a trial."""
+"""Variables of a trial that shares memory with servers outside it."""
 
 
 @dataclass
 class Running:
-    """A started guard and what is heard of its trial."""
+    """A started guard and the reports of its trial."""
 
     prepared: Workspace
     command: Sequence[str]
@@ -63,12 +63,12 @@ class Running:
     server: ForkServer | None = None
     start: StartMode = StartMode.COLD
     refused: str = ""
-    """Why the server did not fork this one."""
+    """Reason why the server did not fork this trial."""
     memory_limit_bytes: int = 0
     disturbs: Callable[[], bool] = bool
-    """Whether the search itself uses the machine at the moment, as while it starts."""
+    """Whether the search itself loads the machine now, as during its start."""
     disturbed: list[Span] = field(default_factory=list[Span])
-    """When it did."""
+    """Times at which the search loaded the machine."""
 
     def __post_init__(self) -> None:
         folder = self.prepared.folder
@@ -97,7 +97,7 @@ class Running:
                     },
                 )
         except BaseException:
-            # A guard that was forked all the same learns from it that it has no launcher.
+            # If a guard was forked nevertheless, this end of file ends it.
             os.close(self._life_fd)
             raise
         finally:
@@ -107,7 +107,7 @@ class Running:
             stdin.write(json.dumps(orders).encode())
 
     def _orders(self) -> dict[str, Any]:
-        """What the guard is told to run, and within which limits."""
+        """Return the guard's orders: command and limits."""
         launch, folder = self.prepared.assignment.launch, self.prepared.folder
         orders: dict[str, Any] = {
             "uid": self.prepared.assignment.uid,
@@ -122,7 +122,7 @@ class Running:
             "reap_s": REAP_S,
             "memory_limit_bytes": self.memory_limit_bytes,
             "scratch": [str(self.prepared.temporary)],
-            # Nobody reads them any more where the launcher has died, and who does what it does is not known.
+            # If the launcher has died nobody reads the output, and the state of the guard is unknown.
             "secrets": plain_secrets(launch.command, launch.env),
             "left_alone": [str(self.prepared.plan_path), *(str(folder / name) for name in SCRATCH)],
             "locks": list(self.locks),
@@ -141,7 +141,7 @@ class Running:
         return orders
 
     def _forked(self, life_fd: int, log_fd: int, orders: dict[str, Any]) -> Forked | None:
-        """The keeper, forked; None where there is no server or it refuses. Orders are made to fit."""
+        """Return the forked keeper; None without a server or on refusal. Adapts the orders."""
         if self.server is None:
             return None
         found = self.server.fork(self.prepared.assignment.uid, life_fd, log_fd, self.locks)
@@ -149,13 +149,13 @@ class Running:
             self.refused = found
             return None
         self.start = StartMode.FORK
-        # It has the locks under other numbers, and hands none of them on.
+        # The forked guard has the locks under other descriptors, and closes them in its children.
         orders.update(locks=[], lent_bytes=self.server.lent_bytes)
         return found
 
     @property
     def pid(self) -> int:
-        """The guard's pid."""
+        """Pid of the guard."""
         return self._guard.pid
 
     @property
@@ -168,16 +168,16 @@ class Running:
 
     @property
     def fidelity(self) -> Fidelity:
-        """Of the segment that is open."""
+        """Fidelity of the open segment."""
         return next((s for s in self.segments if s.trial not in self.told.closed), self.segments[-1]).fidelity
 
     def order(self, why: str) -> None:
-        """Have the guard end the trial for this reason; the first reason counts."""
+        """Have the guard end the trial for this reason; only the first reason counts."""
         with contextlib.suppress(OSError):
             os.write(self._life_fd, why.encode() + b"\n")
 
     def close(self) -> None:
-        """Let go of the guard; it ends its trial by itself if it has not yet."""
+        """Close the pipes to the guard, which then ends its trial if it still runs."""
         with contextlib.suppress(OSError):
             os.close(self._life_fd)
         if self._guard.poll() is None:
@@ -189,13 +189,13 @@ class Running:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._guard.wait(REAP_S)
         if self._guard.poll() is None:
-            # It waits inside the kernel, which nothing ends from outside; the search goes on without it.
+            # A process that waits inside the kernel cannot be killed; the search continues.
             log.warning("the guard of %s (pid %d) cannot be ended", self.prepared.folder.name, self.pid)
 
     def follow(
         self, progress_floor_s: float, sample_devices: Callable[[], DeviceReading | None] | None
     ) -> dict[str, Any] | None:
-        """Watch until the guard has ended; its verdict, None where it left none."""
+        """Follow the trial until the guard has ended; return its verdict, or None if there is none."""
         with contextlib.closing(_EndOf(self._guard)) as ends:
             self._watch(ends, progress_floor_s, sample_devices)
         self._look(None)
@@ -225,7 +225,7 @@ class Running:
                 moved_s, begun_s, last_s = moved_s + away_s, begun_s + away_s, last_s + away_s
                 finished_s += away_s if finished_s else 0.0
             elif self._is_stopped:
-                # No hang: it cannot move. The guard, which may lengthen its deadline, decides how long.
+                # A stopped process is no hang. The guard may extend its deadline, so it decides.
                 given_s = min(away_s, patience_s)
                 patience_s -= given_s
                 moved_s, begun_s, last_s = moved_s + given_s, begun_s + given_s, last_s + given_s
@@ -252,13 +252,13 @@ class Running:
                 self.progress_limit_s = limit_s
                 self.order("timeout_progress")
             if now > last_s:
-                # Stuck: the guard below its keeper, and what it could not end.
+                # The guard is stuck, as a child of the keeper, and so are processes that it could not kill.
                 process_tree.send([*reversed(process_tree.descendants(self.pid)), self.pid], signal.SIGKILL)
             if now > last_s + REAP_S:
                 break
 
     def _look(self, sample_devices: Callable[[], DeviceReading | None] | None) -> None:
-        """Accelerators and energy counters as they are now, where there are any."""
+        """Sample accelerators and energy counters, if there are any."""
         sample = sample_devices() if sample_devices is not None else None
         if sample is not None:
             self.devices.append(sample)
@@ -270,10 +270,11 @@ class Running:
             self.energies.append(self.meter.sample())
 
     def _note_own_disturbance(self) -> None:
-        """Add the time since the last look where the search used the machine in it, or stood still itself."""
+        """Record the time since the last sample if the search loaded the machine, or was itself stopped."""
         began_ns, self._looked_ns = self._looked_ns, time.perf_counter_ns()
         if self._looked_ns - began_ns > guard.GAP_S * 1e9:
-            # Stopped, perhaps with the trial; if so the samples of the guard set the time aside as well.
+            # This process was stopped, perhaps with the trial; then the guard's samples mark that time as
+            # well.
             self._teller.tell(began_ns, self._looked_ns)
         before, self._is_disturbed = self._is_disturbed, self.disturbs()
         if before or self._is_disturbed:
@@ -281,14 +282,14 @@ class Running:
             self._teller.tell(began_ns, self._looked_ns)
 
     def _script(self) -> int:
-        """Pid of the script: the guard is the keeper's only child, and starts the script as its first."""
+        """Return the pid of the script: first child of the guard, which is the keeper's only child."""
         if not self._script_pid:
             for guard_pid in process_tree.descendants(self.pid)[:1]:
                 self._script_pid = next(iter(process_tree.descendants(guard_pid)), 0)
         return self._script_pid
 
     def _fills_a_disk(self) -> bool:
-        """Nearly nothing is left where it writes, which others need as well, and the journal."""
+        """Whether a disk of the trial, shared with others and with the journal, is nearly full."""
         for place, least_bytes in self.disks.items():
             with contextlib.suppress(OSError):
                 if shutil.disk_usage(place).free < least_bytes:
@@ -296,7 +297,7 @@ class Running:
         return False
 
     def _await_guard(self) -> None:
-        """Its keeper was killed; it ends the trial all the same, and its verdict is worth waiting for."""
+        """Wait for the verdict of a guard whose keeper was killed; it still ends its trial."""
         until_s = time.monotonic() + guard.ALONE_GRACE_S + REAP_S
         while process_tree.marked(self.prepared.assignment.uid, process_tree.GUARD_VARIABLE):
             if time.monotonic() > until_s:
@@ -305,12 +306,12 @@ class Running:
 
     def _limit_s(self, floor_s: float) -> float:
         starting = len(self.told.rows) < FIRST_STEPS or self.told.compiling or self.told.beating
-        # Evaluating and writing checkpoints take what they take, as starting does.
+        # Evaluation and checkpoint writing have no progress limit, and neither has the start.
         setup_s = self.fidelity.setup_s if starting else 0.0
         return max(floor_s, STEP_FACTOR * self.told.median_step_s(), setup_s)
 
     def _read(self) -> bool:
-        """Take what the trial has told meanwhile; whether it moved on."""
+        """Read new events of the trial; return True on progress."""
         moved = False
         for event in self._reader.read():
             self.told.take(event)
@@ -319,7 +320,7 @@ class Running:
 
 
 class _EndOf:
-    """Waits for a process to end, woken by its end where the kernel can do so."""
+    """Waits for the end of a process, through a pidfd where available."""
 
     def __init__(self, process: subprocess.Popen[bytes] | Forked) -> None:
         self._process = process
@@ -330,7 +331,7 @@ class _EndOf:
 
     def wait(self, seconds: float) -> bool:
         if self._fd >= 0:
-            # Not by `select`, which takes no descriptor from 1024 on: a program may have that many open.
+            # `select` takes no descriptor above 1023, and the program may have more open files.
             poll = select.poll()
             poll.register(self._fd, select.POLLIN)
             poll.poll(seconds * 1000)
@@ -339,7 +340,7 @@ class _EndOf:
         return self._process.poll() is not None
 
     def close(self) -> None:
-        """Let go of it; nothing is waited for."""
+        """Close the pidfd without waiting."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "autotune-claim-"
 MOST_BYTES: Final = 1 << 16
-"""Of a claim that is read: one of 4096 CPUs takes 24 KiB."""
+"""Largest claim that is read; one of 4096 CPUs takes 24 KiB."""
 
 LABEL_CHARACTERS: Final = 64
 ACCELERATORS, CPUS = "accelerators", "CPUs"
 
 _NAME: Final = re.compile(re.escape(PREFIX) + r"(\d{1,12})")
 _TRIES: Final = 100
-"""Attempts to get a number; each failed one means that another search has just got it."""
+"""Attempts to get a number. Each failure means that another search has just got it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """What a search measures on.
+    """CPUs and accelerators that a search measures on.
 
     Args:
         cpus: Numbers of the CPUs that its processes may use (affinity, cpuset).
@@ -59,9 +59,9 @@ class Resources:
         return cls(cpus=frozenset(usable_cpus()), devices=frozenset(f.uuid for f in facts if f.uuid))
 
     def shared_with(self, other: Resources) -> str:
-        """Return what two searches would both measure on: ``accelerators``, ``CPUs`` or an empty string.
+        """Return the kind of resource that two searches share: ``accelerators``, ``CPUs`` or an empty string.
 
-        Searches that each have accelerators of their own may share CPUs, as servers with several are used.
+        Searches with separate accelerators may share CPUs, as is usual on servers with several of them.
         """
         if self.devices & other.devices:
             return ACCELERATORS
@@ -72,11 +72,11 @@ class Resources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRequest:
-    """For whom resources are claimed.
+    """Owner and options of a claim.
 
     Args:
         study_id: Claims of one study do not exclude each other.
-        label: Shown to searches that wait.
+        label: Name shown to waiting searches.
         wait_s: Longest wait for claims that come first.
         share: Measure beside another search after that wait.
     """
@@ -97,13 +97,13 @@ class Claim:
     """A live claim of another search.
 
     Args:
-        study_id: Of its study.
-        label: Of its study.
-        pid: Of its driver, as the driver has written it.
+        study_id: Id of its study.
+        label: Label of its study.
+        pid: Pid of its driver, as written in the claim.
         user: Owner of the file.
-        since: Local time at which it began to measure, or to wait.
-        measures: False while it waits itself.
-        shared: What our search needs as well, as of `Resources.shared_with`.
+        since: Local time at which it began to measure or to wait.
+        measures: False while it waits.
+        shared: Resources that the own search needs as well, from `Resources.shared_with`.
     """
 
     study_id: str
@@ -116,18 +116,18 @@ class Claim:
 
     @property
     def study(self) -> str:
-        """The study and its owner."""
+        """The study's label and owner."""
         return f"study {self.label} of {self.user}"
 
     @property
     def text(self) -> str:
-        """A clause that names the search and what it does."""
+        """Clause that names the search and its use of the machine."""
         does = "has used" if self.measures else "has waited for"
         return f"{self.study} (pid {self.pid}) {does} the same {self.shared} since {self.since}"
 
     @property
     def key(self) -> tuple[str, int]:
-        """Equal for the same holder."""
+        """Key that is equal for claims of the same holder."""
         return self.study_id, self.pid
 
 
@@ -137,7 +137,7 @@ def claim_path(folder: Path, number: int) -> Path:
 
 
 def claim_bytes(request: ClaimRequest, resources: Resources, *, measures: bool) -> bytes:
-    """Return the text of a claim. It has one length, so that a reader sees an old text or a new one."""
+    """Return the text of a claim. Its length is fixed, so that a reader gets the old or the new text."""
     data = {
         "study_id": request.study_id,
         "label": request.label,
@@ -160,10 +160,10 @@ def numbers(folder: Path) -> list[int]:
 
 
 def published(folder: Path, temporary: Path) -> int:
-    """Give a locked file the number behind all claims, and return it.
+    """Give a locked file the number after all claims, and return the number.
 
     Raises:
-        OSError: The folder takes no link, or no number is free.
+        OSError: The folder does not support links, or no number is free.
     """
     for _ in range(_TRIES):
         number = max(numbers(folder), default=0) + 1
@@ -180,7 +180,7 @@ def published(folder: Path, temporary: Path) -> int:
 
 
 def read_claim(path: Path, ours: Resources) -> Claim | None:
-    """Return a claim and what it shares with ours; None if it is dead, or no claim."""
+    """Return a claim and the resources it shares; None if it is dead or malformed."""
     with _opened(path) as fd:
         if fd < 0 or _taken(fd, fcntl.LOCK_SH):
             return None
@@ -190,7 +190,7 @@ def read_claim(path: Path, ours: Resources) -> Claim | None:
             theirs = Resources(cpus=cpus, devices=frozenset(map(str, data["devices"])))
             return Claim(
                 study_id=str(data["study_id"]),
-                label=_shown(str(data["label"])),
+                label=_sanitized(str(data["label"])),
                 pid=int(data["pid"]),
                 user=_user(os.fstat(fd).st_uid),
                 since=time.strftime("%Y-%m-%d %H:%M", time.localtime(int(data["since_s"]))),
@@ -207,16 +207,16 @@ def remove_dead(folder: Path) -> None:
         path = claim_path(folder, number)
         with _opened(path) as fd, contextlib.suppress(OSError):
             is_dead = fd >= 0 and os.fstat(fd).st_uid == os.geteuid() and _taken(fd, fcntl.LOCK_EX)
-            # Under its lock no other process removes this file, so the name still means it.
+            # While the lock is held no other process removes this file, so the name is still valid.
             if is_dead and os.path.samestat(os.lstat(path), os.fstat(fd)):
                 path.unlink()
 
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Generator[int, None, None]:
-    """A descriptor for reading; -1 if the file cannot be opened, or is no regular file."""
+    """Open a file for reading; yield -1 if it cannot be opened or is not a regular file."""
     try:
-        # A link leads elsewhere, and opening a pipe would wait.
+        # A link may lead elsewhere, and opening a pipe would block.
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         yield -1
@@ -227,10 +227,10 @@ def _opened(path: Path) -> Generator[int, None, None]:
         os.close(fd)
 
 
-def _taken(fd: int, how: int) -> bool:
-    """Take a lock; False if another process holds it."""
+def _taken(fd: int, operation: int) -> bool:
+    """Take a lock; return False if another process holds it."""
     try:
-        fcntl.flock(fd, how | fcntl.LOCK_NB)
+        fcntl.flock(fd, operation | fcntl.LOCK_NB)
     except OSError:
         return False
     return True
@@ -238,11 +238,11 @@ def _taken(fd: int, how: int) -> bool:
 
 def _user(uid: int) -> str:
     try:
-        return _shown(pwd.getpwuid(uid).pw_name)
+        return _sanitized(pwd.getpwuid(uid).pw_name)
     except KeyError:
         return f"uid {uid}"
 
 
-def _shown(text: str) -> str:
-    """The text without characters that act on a terminal."""
+def _sanitized(text: str) -> str:
+    """Return the text without terminal control characters."""
     return re.sub(r"[^\w.@$-]", "?", text, flags=re.ASCII)[:LABEL_CHARACTERS]

@@ -1,8 +1,8 @@
-"""A trial's accelerators: nobody else's while it runs, free again after it, and known to compute.
+"""Accelerators of a trial: locked for it, checked after a failure, and free again after its end.
 
-The lock of a device is a file named after its UUID, the same for every search on this machine, and the
-kernel drops it with the last process that holds it: the trial's guard. On a node of a cluster a trial claims
-the CPUs of the node as well (`autotune.launch.devices.machine_lock`), which on one machine the search does.
+The lock of a device is a file named after its UUID, the same for all searches on this machine. The kernel
+releases it with the last process that holds it: the trial's guard. On a cluster node a trial also claims the
+node's CPUs (`autotune.launch.devices.machine_lock`); on one machine the search does.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ log = logging.getLogger(__name__)
 
 CANARY = Path(__file__).resolve().parents[2] / "trial" / "entry" / "device_canary.py"
 LOCK_S = 300.0
-"""Longer than another search's trial usually takes."""
+"""Longer than a trial of another search usually takes."""
 FREE_S = 10.0
 COOL_S = 30.0
-"""Heat that one trial left is not the next one's; longer than this it is the machine's."""
+"""Longest wait for a device to cool after the previous trial; longer heat is due to the machine."""
 SLACK_BYTES = 64 * 1024**2
 RETRY_S = 30.0
-"""A device that does not compute is tried again so often while a trial waits for it."""
+"""Interval between checks of a device that does not compute, while a trial waits for it."""
 
 CANARY_S = 60.0
 CANARIES = 2
 _POLL_S = 0.1
 _KILL_S = 5.0
 _BROKEN: set[str] = set()
-"""UUIDs of devices that did not compute any more when a trial of this process had ended."""
+"""UUIDs of devices that no longer computed after a trial of this process."""
 _SUSPECT = (
     FailureKind.CUDA_FATAL,
     FailureKind.CRASH_SIGNAL,
@@ -62,32 +62,32 @@ _SUSPECT = (
     FailureKind.TIMEOUT_TOTAL,
 )
 _HELD: weakref.WeakSet[Held] = weakref.WeakSet()
-"""Of this process."""
+"""Holders of locks in this process."""
 
 
 @dataclass(eq=False)
 class Held:
-    """Devices that are locked for one trial."""
+    """Devices locked for one trial."""
 
     devices: Sequence[Device]
     locks: list[int] = field(default_factory=list[int])
     used_bytes: Mapping[str, int] = field(default_factory=dict[str, int])
     """UUID -> memory in use before the trial."""
     claim: MachineLock | None = None
-    """Of the node's CPUs and devices."""
+    """Claim on the node's CPUs and devices."""
     notes: tuple[str, ...] = ()
-    """For people."""
+    """Messages for the user."""
 
     def __post_init__(self) -> None:
         _HELD.add(self)
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """Of all locks; what inherits them holds the devices as well."""
+        """Descriptors of all locks; a process that inherits them also holds the devices."""
         return (*self.locks, *(() if self.claim is None else self.claim.descriptors))
 
     def hand_over(self) -> None:
-        """Ours go; where a guard lives that has them as well, the devices stay its trial's."""
+        """Close the locks in this process; a living guard that inherited them still holds the devices."""
         while self.locks:
             os.close(self.locks.pop())
         if self.claim is not None:
@@ -95,7 +95,7 @@ class Held:
 
 
 def _let_go_of_all() -> None:
-    """In a fork of the program that a search is a part of: it would hold the devices as long as it lives."""
+    """Close the locks in a fork of the host program, which would hold the devices while it lives."""
     for held in list(_HELD):
         held.hand_over()
 
@@ -104,16 +104,17 @@ os.register_at_fork(after_in_child=_let_go_of_all)
 
 
 class DeviceCare:
-    """Looks after the devices of one runner's trials; does nothing where there are none.
+    """Locks and checks the devices of one runner's trials; does nothing without devices.
 
     Args:
-        find: From the trial's environment to the devices it will see.
-        folder: Where lock files lie; None for the machine's own place.
-        lock_s: At most so long it is waited for another search's trial to end.
-        free_s: At most so long it is waited for memory to come back after a trial.
-        cool_s: At most so long it is waited for a device whose clocks are held down by heat.
-        probe: Whether the devices of a launch compute, else why not, as a line of text; None: `run_canary`.
-        request: For whom each trial claims this machine; None where the search has claimed it.
+        find: Returns the visible devices for a trial's environment.
+        folder: Folder of lock files; None: the machine's default.
+        lock_s: Longest wait for another search's trial to end.
+        free_s: Longest wait for memory to be released after a trial.
+        cool_s: Longest wait for a device with thermally reduced clocks.
+        probe: Returns an empty string if the devices of a launch compute, else the reason as a line of text;
+            None: `run_canary`.
+        request: Claim that each trial makes on this machine; None if the search has claimed it.
     """
 
     def __init__(
@@ -137,7 +138,7 @@ class DeviceCare:
         self._found: dict[str | None, Sequence[Device]] = {}
 
     def devices(self, environ: Mapping[str, str]) -> Sequence[Device]:
-        """What a process with this environment will see; none of them holds up who asks it."""
+        """Return the devices visible in this environment; slow devices do not block the caller."""
         visible = environ.get("CUDA_VISIBLE_DEVICES")
         if visible not in self._found:
             self._found[visible] = [Bounded(device) for device in self._find(environ)]
@@ -146,21 +147,21 @@ class DeviceCare:
     def hold(
         self, launch: Launch, *, stopped: Callable[[], bool], within_s: float = math.inf, uid: str = ""
     ) -> Held | Failure:
-        """Lock the devices of a trial that is about to start, or say why it cannot.
+        """Lock the devices of a trial before its start; return a Failure if it cannot start.
 
         Args:
-            launch: Of the trial.
-            stopped: Asked whether it is still wanted.
-            within_s: At most so long, where that is less than what is waited for a device otherwise: the
-                trial's own time goes by.
-            uid: Of the attempt; what is run for it is marked with that.
+            launch: Launch of the trial.
+            stopped: Returns True once the trial has been cancelled.
+            within_s: Longest wait, if shorter than the usual wait for a device; it is part of the trial's
+                time.
+            uid: Uid of the attempt; marks the processes started for it.
         """
         devices = self.devices(launch.env)
         uuids = sorted({d.facts.uuid for d in devices if d.facts.uuid})
         if any(d.is_silent for d in devices):
             return Failure(
                 kind=FailureKind.CONTENDED,
-                message="a device did not report its identity in time, so it could not be locked",
+                message="a device did not report its identity in time, so it was not locked",
             )
         if _BROKEN & set(uuids):
             why = self._until_it_computes(launch, stopped, min(self._lock_s, within_s), uid)
@@ -198,14 +199,14 @@ class DeviceCare:
         stopped: Callable[[], bool] = lambda: False,
         uid: str = "",
     ) -> None:
-        """After a trial: wait until its memory is back, and look whether what it broke still computes.
+        """Wait until a trial's memory is released, and check whether a device that failed computes again.
 
         Args:
-            held: From `hold`; the locks stay as they are.
-            launch: Of the trial.
-            told: What its process told.
-            outcomes: How it ended.
-            stopped: Asked whether anybody still wants to know.
+            held: From `hold`; the locks are not changed.
+            launch: Launch of the trial.
+            told: Reports of its process.
+            outcomes: Outcome per segment.
+            stopped: Returns True once the result is not needed any more.
             uid: As for `hold`.
         """
         if not held.devices:
@@ -231,10 +232,10 @@ class DeviceCare:
     def _until_it_computes(
         self, launch: Launch, stopped: Callable[[], bool], within_s: float, uid: str
     ) -> str:
-        """Why it still does not, or empty.
+        """Wait until the device computes; return why it does not, or an empty string.
 
-        Not told at once: where several trials run at the same time the broken device is the one that is
-        always free, and would take every trial away from those that work.
+        The failure is not returned at once. If trials run in parallel, a broken device is always free and
+        would attract all of them.
         """
         until = time.monotonic() + within_s
         while why := self._why_broken(launch, stopped, uid):
@@ -248,7 +249,7 @@ class DeviceCare:
     def _claim(
         self, held: Held, uuids: Sequence[str], stopped: Callable[[], bool], within_s: float
     ) -> Failure | None:
-        """Claim this machine for the trial; why it cannot begin, or None."""
+        """Claim this machine for the trial; return why it cannot start, or None."""
         if self._request is None:
             return None
         resources = Resources(cpus=frozenset(usable_cpus()), devices=frozenset(uuids))
@@ -259,7 +260,7 @@ class DeviceCare:
             time.sleep(_POLL_S)
         if ahead is not None and not self._request.share:
             held.hand_over()
-            message = f"{ahead.text}; it was waited for {wait_s:.0f} s"
+            message = f"{ahead.text}; waited {wait_s:.0f} s"
             return Failure(kind=FailureKind.CONTENDED, message=message)
         if ahead is not None:
             held.notes = (f"measured beside another search: {ahead.study} (pid {ahead.pid})",)
@@ -274,7 +275,7 @@ class DeviceCare:
             time.sleep(_POLL_S)
 
     def _wait_until_free(self, held: Held, stopped: Callable[[], bool]) -> int:
-        """Bytes above what was used before, once they are back or nothing more can be waited for."""
+        """Wait for the release of memory; return the bytes in use above the previous use."""
         until = time.monotonic() + self._free_s
         while True:
             excess = {
@@ -289,7 +290,7 @@ class DeviceCare:
             time.sleep(_POLL_S)
 
     def _lock(self, uuid: str, until: float, stopped: Callable[[], bool]) -> int | None:
-        """A descriptor that holds the lock, None where another has it, -1 where there can be none."""
+        """Return a descriptor that holds the lock, None if it is taken, -1 if locking is not possible."""
         try:
             lock = opened(self._folder or lock_folder(), f"autotune-{uuid}.lock")
         except OSError as error:
@@ -312,14 +313,14 @@ class DeviceCare:
 
 
 def run_canary(launch: Launch, stopped: Callable[[], bool] = lambda: False, uid: str = "") -> str:
-    """Let the script's own interpreter compute on the devices it would see; why it failed, or empty.
+    """Compute on the visible devices with the script's interpreter; return the error, or an empty string.
 
-    It ends with us, and is found by the mark of its trial where it does not.
+    The process ends with this one. If it does not, it can be found by the mark of its trial.
 
     Args:
-        launch: Of the trial.
-        stopped: Asked whether the answer is still wanted; it is not waited for then.
-        uid: Of the attempt.
+        launch: Launch of the trial.
+        stopped: Returns True once the result is not needed any more; the wait then ends.
+        uid: Uid of the attempt.
     """
     source = CANARY.read_text(encoding="utf-8")
     process = subprocess.Popen(
@@ -340,7 +341,7 @@ def run_canary(launch: Launch, stopped: Callable[[], bool] = lambda: False, uid:
             if time.monotonic() < until and not stopped():
                 continue
             _kill(process)
-            return "it was not waited for" if stopped() else f"no answer within {CANARY_S:.0f} s"
+            return "the check was cancelled" if stopped() else f"no answer within {CANARY_S:.0f} s"
         break
     if process.returncode == 0:
         return ""
@@ -351,7 +352,7 @@ def run_canary(launch: Launch, stopped: Callable[[], bool] = lambda: False, uid:
 def _kill(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    # One that waits inside the driver for ever cannot be reaped, and must not hold us up.
+    # A process that waits inside the driver cannot be reaped, and must not block the search.
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.communicate(timeout=_KILL_S)
 

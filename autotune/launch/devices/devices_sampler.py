@@ -1,4 +1,4 @@
-"""Looks at the accelerators while a trial runs: its memory, others' processes, clocks held down."""
+"""Samples of the accelerators during a trial: its memory, other processes, reduced clocks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNKNOWN = common.DeviceSample()
 DISPLAYS = frozenset(
     {"Xorg", "Xwayland", "gnome-shell", "kwin_x11", "kwin_wayland", "mutter", "weston", "sway", "plasmashell"}
 )
-"""Programs that draw the screen: always there, and no load worth the name."""
+"""Display servers: always present, with negligible load."""
 
 
 def device_sampler(
@@ -27,22 +27,22 @@ def device_sampler(
     devices: Sequence[common.Device],
     told_uuids: Callable[[], Collection[str]] = tuple,
 ) -> Callable[[], DeviceReading | None] | None:
-    """What looks at the trial's accelerators once.
+    """Return a function that samples the trial's accelerators.
 
-    A device is the trial's once a process of the trial was seen on it, or once the trial has named it;
-    the only device there is, is the trial's anyhow. Where the driver names processes by the pids of
-    another namespace (containers), no process of the trial is found, and none is called foreign.
+    A device is the trial's once one of its processes was seen on it, or once the trial has reported it. A
+    single device is always the trial's. If the driver lists pids of another namespace (containers), no
+    process of the trial is found, and none counts as foreign.
 
-    A process that only holds memory takes nothing from a trial: a neighbour is foreign while the driver says
-    that it computes. Where the driver does not say, it is told of as resident and blamed for nothing.
+    A process that only holds memory does not slow a trial. A neighbour is foreign while the driver reports
+    that it computes. Without such reports it is recorded as resident only.
 
     Args:
-        tree_pids: Pids of the trial's processes now.
-        devices: As `autotune.devices.find.find_devices` gives them.
-        told_uuids: UUIDs of the devices that the trial itself says it uses.
+        tree_pids: Returns the pids of the trial's processes.
+        devices: From `autotune.devices.find.find_devices`.
+        told_uuids: Returns the UUIDs of the devices that the trial has reported.
 
     Returns:
-        None where there is no device; what gives None where nothing is known of those that are the trial's.
+        None without devices. The function returns None if nothing is known about the trial's devices.
     """
     if not devices:
         return None
@@ -52,14 +52,14 @@ def device_sampler(
         t_ns = time.perf_counter_ns()
         tree = set(tree_pids())
         seen = [device.sample() for device in devices]
-        # Who began or ended meanwhile is no stranger.
+        # A process that started or ended between the readings is not foreign.
         tree.update(tree_pids())
         at_home = {n for n, s in enumerate(seen) if tree & set(s.pids)}
         others = {n: {p for p in seen[n].pids if p not in tree and not draws(p)} for n in at_home}
         told = set(told_uuids())
         used.update(at_home, (n for n, d in enumerate(devices) if told and d.facts.uuid in told))
         if all(seen[n] == _UNKNOWN for n in used):
-            # Not even that nobody else computes there.
+            # Without a reading, other processes cannot be excluded.
             return None
         fullest = max(used, key=lambda n: seen[n].used_bytes or 0)
         return DeviceReading(
@@ -96,7 +96,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def draws(pid: int) -> bool:
-    """Whether a process is one that draws the screen."""
+    """Whether a process is a display server."""
     try:
         return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip() in DISPLAYS
     except OSError:

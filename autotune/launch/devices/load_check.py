@@ -1,7 +1,7 @@
-"""Checks from the driver which other processes use the machine, between the runs of a search.
+"""Load of other processes on the machine, sampled by the driver between the runs of a search.
 
-One check reads ``/proc/<pid>/stat`` of every process once (about 15 us each) and compares it with the
-reading before. Arguments of processes are never read: they may hold secrets of other people.
+One check reads ``/proc/<pid>/stat`` of each process once (about 15 us each) and compares it with the reading
+before. Arguments of processes are never read: they may hold secrets of other users.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from autotune.devices.common import Device
 
 SAMPLE_S: Final = 0.5
-"""Between the two readings of a check by itself: fifty ticks of the kernel's clock for a busy process."""
+"""Time between the two readings of a single check: 50 clock ticks for a busy process."""
 
 LEAST_S: Final = 0.2
-"""Readings that are closer together say nothing: twenty ticks."""
+"""Shortest useful time between readings: 20 clock ticks."""
 
 NAME_CHARACTERS: Final = 32
 _KERNEL_THREAD: Final = 0x00200000
 """Bit ``PF_KTHREAD`` of a process's flags."""
 
 _FIRST_NAMESPACE: Final = "pid:[4026531836]"
-"""The namespace of the machine itself (``PROC_PID_INIT_INO``), in which NVML names processes."""
+"""Initial PID namespace of the machine (``PROC_PID_INIT_INO``), which NVML uses for pids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,10 @@ class OtherProcess:
     """One process in a reading.
 
     Args:
-        parent: Its pid.
-        name: Of the executable, up to 15 characters, as the kernel keeps it.
-        cpu_s: CPU seconds of it and of the children that it has waited for.
-        cpu: That it ran on last.
+        parent: Pid of its parent.
+        name: Name of the executable in the kernel, up to 15 characters.
+        cpu_s: CPU seconds, including reaped children.
+        cpu: CPU that it ran on last.
     """
 
     parent: int
@@ -61,9 +61,9 @@ class LoadSnapshot:
 
     Args:
         t_s: Monotonic seconds.
-        processes: By pid; threads of the kernel are left out.
-        busy_s: CPU seconds spent by everybody on the CPUs that this process may use; None where unreadable.
-        pressure_us: Microseconds for which some task had waited for a CPU; None where unreadable.
+        processes: By pid; kernel threads are left out.
+        busy_s: CPU seconds of all processes on the CPUs that this process may use; None if unreadable.
+        pressure_us: Microseconds for which some task waited for a CPU; None if unreadable.
         quota_s: CPU seconds of all processes under the quota; None without one.
     """
 
@@ -75,7 +75,7 @@ class LoadSnapshot:
 
 
 def read_snapshot(limit: cpu_quota.Quota | None = None) -> LoadSnapshot:
-    """The machine as of now; processes that cannot be read are left out."""
+    """Return a reading of the machine; unreadable processes are left out."""
     processes = {pid: found for pid in process_tree.all_pids() if (found := _process(pid)) is not None}
     return LoadSnapshot(
         t_s=time.monotonic(),
@@ -102,7 +102,7 @@ def _process(pid: int) -> OtherProcess | None:
 
 
 def family(processes: Mapping[int, OtherProcess], root: int) -> set[int]:
-    """A process and all below it."""
+    """Return the pids of a process and its descendants."""
     children: dict[int, list[int]] = {}
     for pid, process in processes.items():
         children.setdefault(process.parent, []).append(pid)
@@ -115,10 +115,9 @@ def family(processes: Mapping[int, OtherProcess], root: int) -> set[int]:
 
 
 def cores_used(before: LoadSnapshot, after: LoadSnapshot) -> dict[int, float]:
-    """CPUs' worth of time by process; what began or ended in between counts for its parent, if at all.
+    """Return the mean number of CPUs used per process; processes that start or end count for their parent.
 
-    A parent inherits the time of a child that has ended. What the child had used before the first reading
-    is taken off again.
+    A parent inherits the CPU time of an ended child. The child's time before the first reading is subtracted.
     """
     seconds = after.t_s - before.t_s
     inherited: dict[int, float] = {}
@@ -131,7 +130,7 @@ def cores_used(before: LoadSnapshot, after: LoadSnapshot) -> dict[int, float]:
     used: dict[int, float] = {}
     for pid, process in after.processes.items():
         known = before.processes.get(pid)
-        # A process that is new has spent all its time since; one that took over a pid counts as new.
+        # A new process has used all of its time since; a reused pid counts as new.
         spent = process.cpu_s - (known.cpu_s if known is not None and known.cpu_s <= process.cpu_s else 0.0)
         used[pid] = max(0.0, spent - inherited.get(pid, 0.0)) / seconds
     return used
@@ -148,18 +147,18 @@ def load_between(
     counts_unseen: bool = False,
     all_cpus: int = 0,
 ) -> MachineLoad:
-    """What processes outside the search used between two readings.
+    """Return the CPU use of processes outside the search between two readings.
 
     Args:
         before: The first reading.
-        after: The second, later by `LEAST_S` at least.
-        root: Pid of the driver; all below it is the search's own.
+        after: The second reading, at least `LEAST_S` later.
+        root: Pid of the driver; its descendants belong to the search.
         cpus: Numbers of the CPUs that the search may use.
-        limit: CPUs' worth of a quota around the search; None without one.
-        shares: Pids under that quota, which alone count then; None where unknown or without a quota.
-        counts_unseen: Count time that no visible process accounts for as well. Only right while no trial
-            of the search ends: its time would be missing from the search's own.
-        all_cpus: Of the machine; 0: `cpus` are all there are.
+        limit: CPUs of a quota around the search; None without one.
+        shares: Pids under that quota, which alone count then; None if unknown or without a quota.
+        counts_unseen: Also count time of no visible process. Valid only while no trial of the search ends,
+            since its time would be missing from the search's own.
+        all_cpus: CPUs of the machine; 0: the same as `cpus`.
     """
     used = cores_used(before, after)
     own = family(after.processes, root) | family(before.processes, root)
@@ -199,7 +198,7 @@ class LoadCheck:
     Args:
         devices: Accelerators that trials will use.
         read: Takes a reading.
-        sleep: Waits between two of them.
+        sleep: Waits between two readings.
     """
 
     def __init__(
@@ -218,17 +217,17 @@ class LoadCheck:
 
     @classmethod
     def of_machine(cls, environ: Mapping[str, str]) -> LoadCheck:
-        """For a search on this machine whose trials run in that environment."""
+        """Return the check for a search on this machine whose trials have this environment."""
         return cls([Bounded(device) for device in find_devices(environ)])
 
     def now(self) -> MachineLoad:
-        """The load at this moment, from two readings `SAMPLE_S` apart; no trial may be running."""
+        """Return the load now, from two readings `SAMPLE_S` apart; no trial may be running."""
         before = self._read(self._quota)
         self._sleep(SAMPLE_S)
         return self._found(before, counts_unseen=True)
 
     def since_last(self) -> MachineLoad | None:
-        """The load since the check before, without any wait; None where that is too short ago."""
+        """Return the load since the previous check, without waiting; None if it was too recent."""
         before = self._before
         if before is None or time.monotonic() - before.t_s < LEAST_S:
             return None
@@ -247,11 +246,11 @@ class LoadCheck:
             all_cpus=os.cpu_count() or 0,
         )
         culprits = tuple(map(_with_executable, load.culprits)) if load.is_busy_on_cpus else ()
-        on_devices, slowdowns = self._look_at_devices(family(after.processes, os.getpid()))
+        on_devices, slowdowns = self._sample_devices(family(after.processes, os.getpid()))
         return replace(load, culprits=(*culprits, *on_devices), slowdowns=slowdowns)
 
-    def _look_at_devices(self, own: Collection[int]) -> tuple[list[Culprit], tuple[str, ...]]:
-        """Foreign processes that compute on the accelerators, and clocks that are held down."""
+    def _sample_devices(self, own: Collection[int]) -> tuple[list[Culprit], tuple[str, ...]]:
+        """Return foreign processes that compute on the accelerators, and reduced clocks."""
         culprits: list[Culprit] = []
         slowdowns: list[str] = []
         for device in self._devices:
@@ -270,7 +269,7 @@ def usable_cpus() -> set[int]:
 
 
 def _shares(limit: cpu_quota.Quota | None) -> set[int] | None:
-    """Pids of the processes under a quota; None without one, or where they cannot be read."""
+    """Return the pids of the processes under a quota; None without one, or if unreadable."""
     if limit is None:
         return None
     found: set[int] = set()
@@ -283,7 +282,7 @@ def _shares(limit: cpu_quota.Quota | None) -> set[int] | None:
 
 
 def _with_executable(culprit: Culprit) -> Culprit:
-    """The same under the name of its file, where that may be read; else as the kernel names it."""
+    """Return the culprit with the name of its executable file if readable, else the kernel's name."""
     name = culprit.name
     with contextlib.suppress(OSError):
         name = os.path.basename(os.readlink(f"/proc/{culprit.pid}/exe")).removesuffix(" (deleted)")
@@ -291,7 +290,7 @@ def _with_executable(culprit: Culprit) -> Culprit:
 
 
 def _on_device(pid: int, device: str) -> Culprit:
-    """A process that NVML has named, by the pids of the machine itself."""
+    """Return the culprit for a pid that NVML has reported in the machine's PID namespace."""
     try:
         here = os.readlink("/proc/self/ns/pid") == _FIRST_NAMESPACE
         name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip() if here else ""

@@ -1,4 +1,4 @@
-"""One folder for the locks of this machine: every account adds files, and removes only its own."""
+"""Common folder for the locks of this machine: every account adds files and removes only its own."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Final
 
 VARIABLE: Final = "AUTOTUNE_LOCKS"
-"""Environment variable that names another folder: containers on one machine can mount the same one."""
+"""Environment variable with another folder, which containers on one machine can share."""
 
 SYSTEM_FOLDER: Final = "/run/lock"
 OWN_FOLDER: Final = "/tmp/autotune-locks"  # noqa: S108 (checked before use; $TMPDIR differs between accounts)
 
 _FOR_ALL: Final = 0o1777
-"""Every account may add files, and the sticky bit lets it remove only its own."""
+"""Mode of the folder: all accounts may add files, and the sticky bit restricts removal to the owner."""
 
 
 def lock_folder() -> Path:
@@ -41,7 +41,7 @@ def lock_folder() -> Path:
 
 
 def is_for_all(path: str) -> bool:
-    """Whether this is a folder, and no link, that every account may use and none can spoil for others."""
+    """Whether this is a folder, not a link, that all accounts may use and none can damage for others."""
     try:
         mode = os.lstat(path).st_mode
     except OSError:
@@ -50,13 +50,13 @@ def is_for_all(path: str) -> bool:
 
 
 def opened(folder: Path, name: str) -> int:
-    """Open a lock file for reading, which is all a lock needs: the file may be another account's.
+    """Open a lock file for reading, which suffices for a lock; its owner may be another account.
 
     Raises:
         OSError: It cannot be opened, or is a link.
     """
     path = folder / name
-    # In a folder that everybody writes to there may be a link, or a pipe at which opening would wait.
+    # In a world-writable folder there may be a link, or a pipe that blocks on opening.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         return os.open(path, flags)

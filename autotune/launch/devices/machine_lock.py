@@ -1,4 +1,4 @@
-"""One search at a time on the same CPUs or accelerators of a machine, whichever account runs it.
+"""Lock that admits one search at a time to the same CPUs or accelerators, across accounts.
 
 A search publishes a claim and waits for live claims with a lower number on the same resources. The kernel
 withdraws a claim with the process that holds it. Claims are advisory: another account can make a search wait
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _OPEN: weakref.WeakSet[MachineLock] = weakref.WeakSet()
-"""Of this process."""
+"""Locks of this process."""
 
 
 class MachineLock:
     """The claim of one search.
 
     Args:
-        request: For whom.
-        resources: What is measured on.
-        folder: Where claims lie; None for the machine's own place.
+        request: Owner and options of the claim.
+        resources: Resources to measure on.
+        folder: Folder of the claims; None: the machine's default.
     """
 
     def __init__(self, request: ClaimRequest, resources: Resources, *, folder: Path | None = None) -> None:
@@ -59,14 +59,14 @@ class MachineLock:
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """What keeps the claim alive, also in a process that inherits it; empty without a claim."""
+        """Descriptors that keep the claim alive, also in a child; empty without a claim."""
         return (self._fd,) if self._fd >= 0 else ()
 
     def ahead(self) -> Claim | None:
-        """Publish the claim if that is not done yet, and return the first one before it.
+        """Publish the claim if necessary, and return the first claim before it.
 
         Returns:
-            None if it is our turn. Where nothing can be locked it always is, and a warning is logged.
+            None if the search may start. If locking is not possible, always None, and a warning is logged.
         """
         if not self._is_published:
             self._is_published = True
@@ -74,7 +74,7 @@ class MachineLock:
         return next((claim for number, claim in self._others() if number < self._number), None)
 
     def begin(self) -> None:
-        """Mark the claim as that of a search that measures."""
+        """Mark the claim as measuring."""
         if self._fd >= 0:
             self._write(measures=True)
 
@@ -92,7 +92,7 @@ class MachineLock:
         )
 
     def release(self) -> None:
-        """Withdraw the claim; a repeat does nothing. In a fork of the holder it stays the parent's."""
+        """Withdraw the claim; a second call does nothing. In a fork of the holder the parent keeps it."""
         fd, self._fd = self._fd, -1
         if fd < 0:
             return
@@ -108,7 +108,7 @@ class MachineLock:
             temporary = folder / f".{claims.PREFIX}{secrets.token_hex(8)}"
             self._fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
             try:
-                # Other accounts read it whatever our umask is, and never without its lock.
+                # Readable for other accounts whatever the umask, and locked before it is visible.
                 os.fchmod(self._fd, 0o644)
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._write(measures=False)
@@ -125,7 +125,7 @@ class MachineLock:
         os.pwrite(self._fd, claims.claim_bytes(self.request, self._resources, measures=measures), 0)
 
     def _others(self) -> list[tuple[int, Claim]]:
-        """Live claims of other studies on the same resources, by number."""
+        """Return live claims of other studies on the same resources, by number."""
         if self._fd < 0 or self._folder is None:
             return []
         found: list[tuple[int, Claim]] = []
@@ -139,7 +139,7 @@ class MachineLock:
 
 
 def _let_go_of_all() -> None:
-    """In a fork of the program that a search is a part of: it would keep the claim as long as it lives."""
+    """Close the claims in a fork of the host program, which would keep them while it lives."""
     for lock in list(_OPEN):
         lock.release()
 

@@ -1,1 +1,1 @@
-"""From the reports of a trial process and samples taken outside of it to one measurement or failure."""
+"""Measurement or failure of a trial, from the reports of its process and the samples of its host."""

@@ -1,4 +1,4 @@
-"""Names the ending of a process that yielded no measurement: one kind, one line, the evidence."""
+"""Failure of a process without a measurement: its kind, one line of text, and the evidence."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 TAIL_LINES = 20
 STEPS_NEEDED = 3
-"""Optimizer steps from which on a run says how exact it is: the first one is dropped, two are compared."""
+"""Fewest optimizer steps for a rate: the first one is dropped, and an interval needs two."""
 _LINE_LENGTH = 300
 
 _OOM_HOST = re.compile(
@@ -27,7 +27,7 @@ _OOM_HOST = re.compile(
     r"|DataLoader worker \(pid\(?s?\)? [^)]*\) (?:is )?killed by signal: Killed"
 )
 _PORT = re.compile(r"failed to listen on any local network address.*EADDRINUSE")
-"""Of torch's store: between the look for a free port and its use another program took it."""
+"""From torch's store: another program took the port between its choice and its use."""
 _DISK = re.compile(r"No space left on device|Disk quota exceeded|errno 28|Errno 28|Errno 122")
 _PARSER = re.compile(
     r"[Ee]rror: (?P<what>.*(?:unrecognized arguments?|invalid choice|[Nn]o such option"
@@ -53,14 +53,14 @@ def classify(
     *,
     progress_limit_s: float = 0.0,
 ) -> Failure:
-    """The Failure of a process whose segment was not closed.
+    """Return the Failure of a process whose segment was not closed.
 
     Args:
-        result: The guard's verdict; None where the guard left none.
-        told: What the process itself said.
-        log_tail: The end of its output.
-        fidelity: What it was allowed.
-        progress_limit_s: The limit that was exceeded, where the launcher ended a hang.
+        result: Verdict of the guard; None if there is none.
+        told: Reports of the process.
+        log_tail: End of its output.
+        fidelity: Limits of the run.
+        progress_limit_s: Time limit between steps that was exceeded, if the launcher ended a hang.
     """
     tail = "\n".join(log_tail.splitlines()[-TAIL_LINES:])
     evidence: _Evidence = {"steps": told.steps}
@@ -104,7 +104,7 @@ def _ending(
         return _broke(told.broke, tail, evidence)
     if why == "memory_limit":
         return FailureKind.OOM_HOST, (
-            f"used {_gib(result['peak_bytes'])} of memory, allowed were {_gib(result['memory_limit_bytes'])}"
+            f"used {_gib(result['peak_bytes'])} of memory; the limit is {_gib(result['memory_limit_bytes'])}"
         )
     if why == "timeout_total":
         return FailureKind.TIMEOUT_TOTAL, f"not done after {result['script_s']:.0f} s ({_progress(told)})"
@@ -140,7 +140,7 @@ def _broke(broke: Broke, tail: str, evidence: _Evidence) -> tuple[FailureKind, s
         if broke.error == "SystemExit" and (found := _PARSER.search(tail)):
             return FailureKind.CONFIG_REJECTED, f"the script refused its arguments: {found['what']}"
         if broke.error == "SystemExit" and broke.rank:
-            # It has told how it ended and not why; that is read as with one process.
+            # Its report has no error; the end is classified as for one process.
             found_kind = next(((k, p) for k, p in _PATTERNS if p.search(tail)), None)
             if found_kind is not None:
                 return found_kind[0], _matching_line(tail, found_kind[1])
@@ -177,7 +177,7 @@ def _exited(code: int, tail: str, evidence: _Evidence) -> tuple[FailureKind, str
     evidence.setdefault("code", code)
     return (
         FailureKind.CRASH_EXIT,
-        f"exit code {code}: {last}" if last else f"exit code {code}, without a word",
+        f"exit code {code}: {last}" if last else f"exit code {code} without output",
     )
 
 
@@ -185,7 +185,7 @@ def _silent(told: ProcessReports, fidelity: Fidelity, evidence: _Evidence) -> tu
     if told.done is None:
         return (
             FailureKind.NO_METRIC,
-            "exit code 0 without an end message: the script ended Python without its exit handlers",
+            "exit code 0 without a final report: the script left Python without running its exit handlers",
         )
     if told.steps == 0:
         return (
@@ -195,7 +195,7 @@ def _silent(told: ProcessReports, fidelity: Fidelity, evidence: _Evidence) -> tu
     if told.done.why == "deadline":
         evidence["deadline_s"] = fidelity.deadline_s
         return FailureKind.WARMUP_SHORT, (
-            f"its time of {fidelity.deadline_s:.0f} s was over before enough steps could be timed"
+            f"its {fidelity.deadline_s:.0f} s were over before enough steps could be timed"
             f" ({_progress(told)})"
         )
     evidence["steps_needed"] = STEPS_NEEDED

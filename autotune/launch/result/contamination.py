@@ -1,4 +1,4 @@
-"""What disturbed a window: others on the machine and its devices, heat, limits, the run itself."""
+"""Disturbances of a window: other processes, heat, limits, and the search itself."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ CONTENDED_FOREIGN_FRAC = 0.10
 CONTENDED_QUEUE_FRAC = 0.05
 CONTENDED_PRESSURE_FRAC = 0.10
 CONTENDED_STILL_FRAC = 0.05
-"""CPUs that stood still, as a share of a quota."""
+"""Mean number of throttled CPUs, as a share of the quota."""
 BUSY_FRAC = 0.85
 
 
 def contamination_of(window: Window) -> Contamination:
-    """What was seen of others in the time of the window, and the flags for people."""
+    """Return the disturbances during the window, with their flags."""
     begin, end = window.closed.begin_ns, window.closed.end_ns
-    # The search starts once, so what follows is undisturbed by it.
+    # The search starts only once, so a later measurement is not disturbed by it.
     begin = max([begin, *(last for _, last in window.outside.disturbed if last < end)])
     inside = [s for s in window.outside.samples if begin <= s.t_ns <= end]
     queue_frac = sum(r.queue_ns for r in window.rows) / 1e9 / window.seconds
-    seen, flags = _Rates.of(inside), list(window.outside.flags)
-    flags += ["cpu_contended"] if _cpu_contended(window, queue_frac, seen) else []
-    flags += ["cpu_throttled"] if _is_stopped(window, seen) else []
+    rates, flags = _Rates.of(inside), list(window.outside.flags)
+    flags += ["cpu_contended"] if _cpu_contended(window, queue_frac, rates) else []
+    flags += ["cpu_throttled"] if _is_stopped(window, rates) else []
     devices = [d for d in window.outside.devices if begin <= d.t_ns <= end]
     flags += ["foreign_gpu"] if any(d.foreign for d in devices) else []
     flags += ["gpu_shared"] if any(d.resident for d in devices) else []
@@ -60,42 +60,40 @@ def contamination_of(window: Window) -> Contamination:
     flags += ["unsettled"] if window.closed.unsettled else []
     return Contamination(
         run_queue_frac=queue_frac,
-        pressure_frac=seen.pressure,
-        # What others do on CPUs that a quota leaves idle for the trial is none of its business.
-        foreign_cpu_frac=seen.foreign if window.outside.quota is None else seen.quota_foreign,
+        pressure_frac=rates.pressure,
+        # Load on CPUs outside of the trial's quota does not slow it.
+        foreign_cpu_frac=rates.foreign if window.outside.quota is None else rates.quota_foreign,
         flags=tuple(dict.fromkeys(flags)),
     )
 
 
-def _cpu_contended(window: Window, queue_frac: float, seen: _Rates) -> bool:
-    """Others took CPU that the trial would have used.
+def _cpu_contended(window: Window, queue_frac: float, rates: _Rates) -> bool:
+    """Return whether other processes took CPU time that the trial needed.
 
-    A trial with more threads than cores waits for itself; so delay alone does not count, only
-    delay together with a busy machine and CPU time spent outside the trial. Where the trial has a quota,
-    those under the same quota may use it up as well.
+    A trial with more threads than cores waits for itself. So delay counts only together with a busy machine
+    and CPU time used outside the trial. Under a quota, processes that share it may also use it up.
     """
-    delayed = queue_frac > CONTENDED_QUEUE_FRAC or (seen.pressure or 0.0) > CONTENDED_PRESSURE_FRAC
-    if delayed and _is_full(seen.foreign, seen.busy, window.outside.cpus):
+    delayed = queue_frac > CONTENDED_QUEUE_FRAC or (rates.pressure or 0.0) > CONTENDED_PRESSURE_FRAC
+    if delayed and _is_full(rates.foreign, rates.busy, window.outside.cpus):
         return True
-    stopped = queue_frac > CONTENDED_QUEUE_FRAC or _is_stopped(window, seen)
+    stopped = queue_frac > CONTENDED_QUEUE_FRAC or _is_stopped(window, rates)
     quota = window.outside.quota
-    return quota is not None and stopped and _is_full(seen.quota_foreign, seen.quota_busy, quota)
+    return quota is not None and stopped and _is_full(rates.quota_foreign, rates.quota_busy, quota)
 
 
-def _is_stopped(window: Window, seen: _Rates) -> bool:
-    """The quota was used up, by whomever, and what it was meant for stood still."""
+def _is_stopped(window: Window, rates: _Rates) -> bool:
+    """Return whether the quota was used up, by any process, and its processes were throttled."""
     quota = window.outside.quota
-    return quota is not None and (seen.still or 0.0) > CONTENDED_STILL_FRAC * quota
+    return quota is not None and (rates.still or 0.0) > CONTENDED_STILL_FRAC * quota
 
 
 def lost_to_others(window: Window) -> Failure | None:
-    """A Failure where others held the accelerator, or heat its clocks, for most of the window.
+    """Return a Failure if most of the window was disturbed by device use, heat or a stopped script.
 
-    The search itself counts as another process while it starts beside its first trial, and so does whatever
-    stopped the script.
+    While the search starts beside its first trial, it counts as another process.
     """
-    stopped, kept = sum(window.stopped), len(window.stopped) - sum(window.stopped)
-    if stopped and (kept < FEWEST_STEPS or stopped > LOST_BLOCKS_FRAC * len(window.stopped)):
+    stopped, clean = sum(window.stopped), len(window.stopped) - sum(window.stopped)
+    if stopped and (clean < FEWEST_STEPS or stopped > LOST_BLOCKS_FRAC * len(window.stopped)):
         return Failure(
             kind=FailureKind.CONTENDED,
             message=f"the script was stopped during {stopped} of {len(window.stopped)} measured steps",
@@ -130,13 +128,13 @@ def lost_to_others(window: Window) -> Failure | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rates:
-    """What was used between the first and the last sample, in cores; None where nobody could look.
+    """CPU use between the first and the last sample, in cores; None if unreadable.
 
     Args:
-        pressure: On CPUs, 0..1.
-        busy, foreign: Of all CPUs that may be used: by everybody, and by others than the trial.
+        pressure: CPU pressure, 0..1.
+        busy, foreign: Use of all permitted CPUs: by all processes, and by those outside the trial.
         quota_busy, quota_foreign: The same under the trial's quota.
-        still: CPUs that stood still, on average, because the quota was used up.
+        still: Mean number of CPUs throttled by the quota.
     """
 
     pressure: float | None = None
@@ -170,7 +168,7 @@ class _Rates:
 
 
 def _is_full(foreign: float | None, busy: float | None, cpus: float) -> bool:
-    """Nearly all of them were busy, and with others' work too."""
+    """Return whether nearly all CPUs were busy, partly with foreign work."""
     if foreign is None or busy is None:
         return False
     return foreign >= CONTENDED_FOREIGN_FRAC * cpus and busy > BUSY_FRAC * cpus

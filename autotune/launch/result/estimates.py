@@ -1,4 +1,4 @@
-"""The throughput of a window and the time of its steps, with the intervals that hold for them."""
+"""Throughput and step time of a window, with intervals."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from autotune.model.measurement import Estimate
 
 _BLOCKS = 8
-"""A window shorter than so many usual blocks has shorter ones."""
+"""Fewest blocks of the usual size; a shorter window has smaller ones."""
 _FEWEST_BLOCKS = 3
-"""Where there are fewer, each a whole round of the loader's workers, every step is a block."""
+"""With fewer blocks, each one round of the loader's workers, each step is a block."""
 _WIDEN: Mapping[str, float] = {"steady": 1.0, "drifting": 1.5, "no_steady_state": 2.0}
 
 
 def estimates_of(window: Window) -> tuple[Estimate, Estimate]:
-    """Throughput, and seconds per step, as ratios of sums over the window's blocks."""
+    """Return throughput and seconds per step, as ratios of sums over the window's blocks."""
     loader = window.told.facts.loader if window.told.facts else None
     least_s = min(MIN_BLOCK_S, math.fsum(s for _, s in window.clean_rows()) / _BLOCKS)
     blocks = _blocks(window, least_s, max(1, loader.num_workers if loader else 1))
@@ -39,19 +39,19 @@ def estimates_of(window: Window) -> tuple[Estimate, Estimate]:
     throughput, step_time = _adjusted(rate, produced, wide), _adjusted(each, 1.0 / produced, wide)
     throughput, step_time = _doubted(throughput, step_time, window.closed.counters)
     if window.is_from_queue():
-        # How fast the loader is by itself, this window cannot tell.
+        # The window cannot show the loader's own rate.
         return replace(throughput, low=0.0), replace(step_time, high=math.inf)
     return throughput, step_time
 
 
 def _blocks(window: Window, min_block_s: float, min_steps: int) -> tuple[Block, ...]:
-    kept = window.clean_rows()
-    ends = list(itertools.accumulate(period for _, period in kept))
+    rows = window.clean_rows()
+    ends = list(itertools.accumulate(period for _, period in rows))
     return form_blocks(
         [0.0, *ends[:-1]],
         ends,
-        [r.samples if window.counts_samples else 1 for r, _ in kept],
-        [r.wait_ns / 1e9 for r, _ in kept],
+        [r.samples if window.counts_samples else 1 for r, _ in rows],
+        [r.wait_ns / 1e9 for r, _ in rows],
         [d for d, s in zip(window.dirty, window.trained_s, strict=True) if s is not None],
         min_block_s=min_block_s,
         min_steps=min_steps,
@@ -69,7 +69,7 @@ def _adjusted(estimate: Estimate, factor: float, widen: float) -> Estimate:
 
 
 def _doubted(rate: Estimate, step: Estimate, counters: Mapping[str, float]) -> tuple[Estimate, Estimate]:
-    """Intervals that hold as well where what was cut off the window was no start of its own."""
+    """Return intervals that also hold if the steps cut off at the start were no start-up effect."""
     low, high = counters.get("doubt_low", 1.0), counters.get("doubt_high", 1.0)
     slowest = step.value / low if low > 0.0 else math.inf
     return (

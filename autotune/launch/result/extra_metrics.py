@@ -1,4 +1,4 @@
-"""What a window tells beside its throughput, for people and reports: a measurement's ``extra``."""
+"""Further figures of a window, for reports: the ``extra`` of a measurement."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 
 
 def extra_of(window: Window, rate: float) -> dict[str, float]:
-    """Figures by name; `rate` is the window's throughput."""
+    """Return figures by name.
+
+    Args:
+        window: The measured steps.
+        rate: Throughput of the window.
+    """
     closed = window.closed
     counts = closed.evaluation_counts
     stopped_s = window.outside.stopped_s(window.outside.start_ns, closed.end_ns)
@@ -44,38 +49,38 @@ def extra_of(window: Window, rate: float) -> dict[str, float]:
 
 
 def _undelayed(window: Window, rate: float) -> dict[str, float]:
-    """The throughput without the time that the training thread waited for a core; on a CPU that tells it.
+    """Return the throughput without the training thread's wait for a core, on CPU.
 
-    For people who compare runs of a full machine. No claim rests on it: that the other threads waited as
-    well, and this one for them, does not show.
+    For comparing runs on a loaded machine. No claim rests on it, as it ignores that other threads also
+    waited.
     """
     if window.closed.allocator_peak_bytes is not None or not any(r.queue_ns for r in window.told.rows):
         return {}
-    kept = window.clean_rows()
-    wall_s, delay_s = sum(seconds for _, seconds in kept), sum(row.queue_ns for row, _ in kept) / 1e9
+    clean = window.clean_rows()
+    wall_s, delay_s = sum(seconds for _, seconds in clean), sum(row.queue_ns for row, _ in clean) / 1e9
     return {"undelayed_throughput": rate * wall_s / (wall_s - delay_s)} if delay_s < wall_s else {}
 
 
 def _rate(window: Window) -> dict[str, float]:
-    """The learning rate that the run began with, where it was seen."""
+    """Return the initial learning rate, if it was observed."""
     optimizer = window.told.facts.optimizer if window.told.facts is not None else None
     return {RATE: max(optimizer.rates)} if optimizer is not None and optimizer.rates else {}
 
 
 def _device_state(window: Window) -> dict[str, float]:
-    """Clock, heat and power inside the window: two runs at different clocks are told apart by them."""
+    """Return clock, temperature and power in the window, which distinguish runs at different clocks."""
     if window.closed.allocator_peak_bytes is None:
         return {}
     begin, end = window.closed.begin_ns, window.closed.end_ns
-    seen = [d for d in window.outside.devices if begin <= d.t_ns <= end]
+    readings = [d for d in window.outside.devices if begin <= d.t_ns <= end]
     found: dict[str, float] = {}
     for name, values in (
-        ("sm_clock_mhz", [d.sm_clock_mhz for d in seen]),
-        ("temperature_c", [d.temperature_c for d in seen]),
-        ("power_w", [d.power_w for d in seen]),
-        ("device_busy_frac", [d.busy_frac for d in seen]),
-        ("device_tensor_frac", [d.tensor_frac for d in seen]),
-        ("device_dram_frac", [d.dram_frac for d in seen]),
+        ("sm_clock_mhz", [d.sm_clock_mhz for d in readings]),
+        ("temperature_c", [d.temperature_c for d in readings]),
+        ("power_w", [d.power_w for d in readings]),
+        ("device_busy_frac", [d.busy_frac for d in readings]),
+        ("device_tensor_frac", [d.tensor_frac for d in readings]),
+        ("device_dram_frac", [d.dram_frac for d in readings]),
     ):
         known = [float(v) for v in values if v is not None]
         if known:
@@ -84,7 +89,7 @@ def _device_state(window: Window) -> dict[str, float]:
 
 
 def _step_quantiles(periods_s: Sequence[float]) -> dict[str, float]:
-    """5, 25, 50, 75 and 95 % of the steps that trained: how even they were, for those who look at the run."""
+    """Return the 5, 25, 50, 75 and 95 % quantiles of the training steps' time."""
     if len(periods_s) < 2:
         return {}
     cuts = statistics.quantiles(periods_s, n=20, method="inclusive")
@@ -92,9 +97,10 @@ def _step_quantiles(periods_s: Sequence[float]) -> dict[str, float]:
 
 
 def _epoch_starts(rows: Sequence[StepRow], begin_ns: int, end_ns: int) -> dict[str, float]:
-    """What a start of the training loader costs beyond a step, and how many the window holds; empty unseen.
+    """Return the cost of starting the training loader, beyond a step, and the number of starts.
 
-    From all steps but the first, whose loader starts with the script.
+    Computed from all steps but the first, whose loader starts with the script. Empty if no start was
+    observed.
     """
     steps = [
         (b.mark, (b.t_ns - a.t_ns - max(0, b.aside_ns)) / 1e9, begin_ns < b.t_ns <= end_ns)

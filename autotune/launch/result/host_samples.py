@@ -1,4 +1,4 @@
-"""What is seen of a trial process from outside: by its guard, by the launcher, by counters of energy."""
+"""Samples of a trial process taken outside of it: by the guard, the launcher, and energy counters."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSample:
-    """One look at the process tree and the machine, by the guard.
+    """One sample of the process tree and the machine, by the guard.
 
     Args:
         t_ns: `time.perf_counter_ns()`.
-        bytes: Memory of the tree.
-        busy_s: CPU seconds that all CPUs which the trial may use had spent by then; None where unreadable.
-        own_s: CPU seconds of the tree.
-        pressure_us: Microseconds for which some task had waited for a CPU (PSI); None unreadable.
-        quota_s: CPU seconds of all processes under the trial's quota; None without one, or unreadable.
-        still_s: Seconds for which that quota had CPUs stand still, those of all CPUs together.
-        stopped: The script was stopped for some of the time since the sample before: by a signal, with the
+        bytes: Memory of the process tree.
+        busy_s: CPU seconds used so far on all CPUs that the trial may use; None if unreadable.
+        own_s: CPU seconds of the process tree.
+        pressure_us: Microseconds for which some task waited for a CPU (PSI); None if unreadable.
+        quota_s: CPU seconds of all processes under the trial's quota; None without one, or if unreadable.
+        still_s: Throttled time under that quota, summed over CPUs, in seconds.
+        stopped: The script was stopped for some of the time since the previous sample: by a signal, with the
             whole machine, or with the guard.
     """
 
@@ -42,21 +42,21 @@ class HostSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceReading:
-    """One look at the accelerators a trial uses, by the launcher.
+    """One sample of the trial's accelerators, by the launcher.
 
     Args:
         used_bytes: Memory in use on the fullest of them.
         foreign: A process outside the trial's tree computed on one of them.
-        throttled: Clocks were held down by hardware: heat, slowdown, power brake.
+        throttled: Clocks were reduced by hardware: heat, slowdown, power brake.
         total_bytes: Memory of the fullest of them; 0 where unknown.
-        sm_clock_mhz: Of the slowest of them; None where unknown.
-        temperature_c: Of the hottest of them.
-        power_w: Of all of them together.
-        ecc_errors: Memory errors that could not be corrected, since the driver was loaded.
-        resident: A process outside the tree was on one of them, and whether it computed is not known.
-        busy_frac: Share of the time since the look before in which they computed, on average; None unknown.
-        tensor_frac: The same of their tensor units.
-        dram_frac: Share of the bandwidth of their memories.
+        sm_clock_mhz: Clock of the slowest of them; None if unknown.
+        temperature_c: Temperature of the hottest of them.
+        power_w: Power of all of them together.
+        ecc_errors: Uncorrectable memory errors since the driver was loaded.
+        resident: A process outside the tree was on one of them; whether it computed is unknown.
+        busy_frac: Mean share of the time since the previous sample in which they computed; None if unknown.
+        tensor_frac: The same for their tensor units.
+        dram_frac: Share of their memory bandwidth in use.
     """
 
     t_ns: int
@@ -75,7 +75,7 @@ class DeviceReading:
 
     @property
     def spoils(self) -> bool:
-        """What is timed now is set aside."""
+        """Whether steps timed now are set aside."""
         return self.foreign or self.throttled
 
 
@@ -87,18 +87,19 @@ def _usable_cpus() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSamples:
-    """What was seen of a trial from outside.
+    """All samples of a trial taken outside its process.
 
     Args:
         start_ns: `perf_counter_ns` when its process was started.
-        peak_bytes: Memory of its tree.
-        limit_bytes: What it was allowed; 0 for no limit.
+        peak_bytes: Memory of its process tree.
+        limit_bytes: Memory limit; 0 for none.
         cold: Its compile caches were empty.
         cpus: CPUs that this process may use, as ``busy_s`` counts them.
-        quota: CPUs' worth of time that the trial may use, where that is less; None else.
+        quota: CPUs' worth of time that the trial may use, if that is less; else None.
         flags: Further contamination flags (``wrote_outside``).
-        energies: Looks at energy counters, where there are any.
-        disturbed: When the search itself used the machine, as while it starts beside its first trial.
+        energies: Readings of energy counters, if there are any.
+        disturbed: Times at which the search itself loaded the machine, as while it starts beside its first
+            trial.
     """
 
     start_ns: int
@@ -115,17 +116,17 @@ class HostSamples:
 
     @property
     def stops(self) -> tuple[tuple[int, int], ...]:
-        """Stretches of time in which the script was stopped, from the sample before to the one after."""
+        """Spans in which the script was stopped, from the sample before to the one after."""
         return tuple((a.t_ns, b.t_ns) for a, b in itertools.pairwise(self.samples) if b.stopped)
 
     def stopped_s(self, begin_ns: int, end_ns: int) -> float:
-        """Seconds between two moments in which the script was stopped, counted like `stops`."""
+        """Return the seconds between two moments in which the script was stopped, counted like `stops`."""
         return sum(max(0, min(b, end_ns) - max(a, begin_ns)) for a, b in self.stops) / 1e9
 
     def until(self, t_ns: int) -> HostSamples:
-        """What had been seen by then; memory is the largest that had been looked at.
+        """Return the samples up to a moment, with the peak memory up to then.
 
-        The sample after it stays: only that one tells whether the script was stopped before.
+        One later sample is included, as it reports whether the script was stopped before it.
         """
         count = sum(s.t_ns <= t_ns for s in self.samples)
         seen_bytes = max((s.bytes for s in self.samples[:count]), default=self.peak_bytes)
@@ -138,7 +139,7 @@ class HostSamples:
 
 
 def read_samples(rows: Iterable[Sequence[Any]]) -> tuple[HostSample, ...]:
-    """Samples from the guard's result."""
+    """Return the samples in the guard's result."""
     return tuple(
         HostSample(
             t_ns=int(r[0]),

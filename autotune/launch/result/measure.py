@@ -1,4 +1,4 @@
-"""Folds what a trial process told and what was seen of it from outside into one Measurement."""
+"""Measurement of a segment, from the reports of the trial process and the samples of its host."""
 
 from __future__ import annotations
 
@@ -29,12 +29,11 @@ SKIPPED_SCALER_FRAC = 0.5
 def measure(
     closed: Closed, told: ProcessReports, outside: HostSamples, changes: Sequence[Change] = ()
 ) -> Outcome:
-    """The outcome of one closed segment.
+    """Return the outcome of one closed segment.
 
-    Throughput is the ratio of sums over the window's blocks. Steps are set aside only on evidence from
-    outside the stream of step times: a step with an evaluation or a compile inside it, a block with
-    another user of the accelerator.
-    Where a loader's queue was still draining, what came out of it is taken off.
+    Throughput is the ratio of sums over the window's blocks. Steps are set aside only on evidence independent
+    of the step times: an evaluation or a compile inside the step, or another user of the accelerator. While a
+    loader's queue drained, the drained batches are subtracted.
 
     Returns:
         A `Measurement`; or a `Failure` where a knob did not take effect, the loss is not finite, the
@@ -47,7 +46,7 @@ def measure(
     if not window.rows or window.seconds <= 0:
         return Failure(
             kind=FailureKind.NO_METRIC,
-            message=f"no step ended inside the window ({told.steps} steps were seen in all)",
+            message=f"no step ended inside the window ({told.steps} steps in all)",
             evidence={"steps": told.steps},
         )
     measurement = _measurement(window)
@@ -58,7 +57,7 @@ def measure(
 
 
 def rejection(closed: Closed, changes: Sequence[Change]) -> Failure | None:
-    """A Failure where a knob that was asked for was not seen to take effect."""
+    """Return a Failure if a requested knob did not take effect."""
     for reading in closed.readings:
         if reading.wanted is not None and reading.status != "applied":
             how = next((c.spelling.how for c in changes if c.knob == reading.knob), "")
@@ -81,7 +80,7 @@ def _diverged(closed: Closed, measurement: Measurement) -> Failure | None:
             evidence={"samples": bad.samples},
             readings=measurement,
         )
-    # A step that was skipped ended like any other; those before the steady part and after the window count.
+    # Skipped steps are counted over the whole segment, not in the window alone.
     opened = int(max(closed.counters.get(name, 0) for name in ("window_steps", "guarded_steps")))
     tried = max(measurement.steps, opened, closed.skipped_scaler_steps)
     if closed.skipped_scaler_steps > SKIPPED_SCALER_FRAC * tried:
@@ -105,13 +104,13 @@ def _measurement(window: Window) -> Measurement:
     warmup_s = (closed.begin_ns - first_ns) / 1e9 - stopped_s(first_ns, closed.begin_ns)
     import_s = min(startup_s, _import_s(window))
     later_compiled_s = window.told.compile_s_before(closed.begin_ns) - compiled_s
-    kept = window.clean_rows()
-    wait_s = sum(r.wait_ns for r, _ in kept) / 1e9
+    clean = window.clean_rows()
+    wait_s = sum(r.wait_ns for r, _ in clean) / 1e9
     ranks, slow = rank_figures(window)
     return Measurement(
         throughput=throughput,
         step_time_s=step_time,
-        data_wait_frac=min(1.0, wait_s / (sum(s for _, s in kept) or 1.0)),
+        data_wait_frac=min(1.0, wait_s / (sum(s for _, s in clean) or 1.0)),
         memory=Memory(
             allocator=closed.allocator_peak_bytes,
             device=_device_bytes(window),
@@ -140,21 +139,21 @@ def _measurement(window: Window) -> Measurement:
 
 
 def _import_s(window: Window) -> float:
-    """Seconds until the process could run the script, and of the script's imports before the first step."""
+    """Return the seconds until the process could run the script, plus its imports before the first step."""
     hello = window.told.hello
     begun_ns = 0 if hello is None else max(0, hello.t_ns - window.outside.start_ns)
     return (begun_ns + window.closed.import_ns) / 1e9
 
 
 def _device_bytes(window: Window) -> int | None:
-    """What was used on the device; None where the script trains without one that is there."""
+    """Return the memory used on the device; None if the script does not train on one."""
     if window.closed.allocator_peak_bytes is None:
         return None
     return max((d.used_bytes for d in window.outside.devices), default=0) or None
 
 
 def _limit_bytes(window: Window) -> int:
-    """What runs out: the device's memory where one trains, else what the process tree may take."""
+    """Return the limiting memory: the device's, else the limit of the process tree."""
     if window.closed.allocator_peak_bytes is None:
         return window.outside.limit_bytes
     seen = max((d.total_bytes for d in window.outside.devices), default=0)

@@ -1,4 +1,4 @@
-"""What a trial process has told of itself so far."""
+"""Reports of a trial process, accumulated."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _NEIGHBOUR_LOST = re.compile(
     r"|remote process exited|ncclRemoteError|[Tt]imed out (?:after )?waiting|wait timeout"
     r"|collective operation timeout"
 )
-"""What gloo, NCCL and the store say where another process is gone; their own words, of torch 2.13."""
+"""Messages of gloo, NCCL and the store for a lost peer, as of torch 2.13."""
 
 
 @dataclass
 class ProcessReports:
-    """Everything a trial process has told so far; `take` adds one event."""
+    """All reports of a trial process so far; `take` adds one event."""
 
     hello: Hello | None = None
     rows: list[StepRow] = field(default_factory=list[StepRow])
@@ -47,15 +47,15 @@ class ProcessReports:
     facts: RunFacts | None = None
     closed: dict[int, Closed] = field(default_factory=dict[int, Closed])
     probed: Mapping[str, float] = field(default_factory=dict[str, float])
-    """What was found out after the segment; empty where nothing was."""
+    """Results of probes after the segment; empty without any."""
     done: Done | None = None
     broke: Broke | None = None
     applied: set[int] = field(default_factory=set[int])
-    """Of processes that train together, those beside the first that have read back what was asked for."""
+    """Ranks other than 0 that have read back the requested settings."""
     ranks: tuple[RankLog, ...] = ()
-    """Logs of all ranks, where several processes train together; read once they have ended."""
+    """Logs of all ranks of a distributed trial, read after its end."""
     beating: bool = False
-    """Its last sign of life was no step: it evaluates or writes a checkpoint."""
+    """The last event was no step: the script evaluates or writes a checkpoint."""
 
     def take(self, event: Event) -> None:
         """Add one event."""
@@ -77,28 +77,28 @@ class ProcessReports:
         elif isinstance(event, Done):
             self.done = event
         elif self.broke is None or (_lost_neighbour(self.broke) and not _lost_neighbour(event)):
-            # Of processes that train together one fails, and the others for want of it, perhaps sooner.
+            # If one rank fails, the others lose their peer and may report that first.
             self.broke = event if self.done is None or not event.rank else self.broke
 
     @property
     def steps(self) -> int:
-        """Optimizer steps known of."""
-        said = [e.steps for e in (self.done, self.broke) if e is not None]
-        return max([len(self.rows), *said])
+        """Number of optimizer steps reported."""
+        reported = [e.steps for e in (self.done, self.broke) if e is not None]
+        return max([len(self.rows), *reported])
 
     @property
     def compiling(self) -> bool:
-        """A compile has begun and not ended."""
+        """Whether a compile is in progress."""
         return sum(1 if c.began else -1 for c in self.compiles) > 0
 
     def median_step_s(self) -> float:
-        """Median of the last steps' periods, 0 where fewer than two are known."""
+        """Return the median period of the last steps; 0 with fewer than two."""
         recent = self.rows[-101:]
         periods = [b.t_ns - a.t_ns for a, b in itertools.pairwise(recent)]
         return statistics.median(periods) / 1e9 if periods else 0.0
 
     def compile_s_before(self, t_ns: int) -> float:
-        """Seconds of compiling before a moment; overlapping compiles count once."""
+        """Return the seconds of compiling before a moment; overlapping compiles count once."""
         total, depth, began = 0, 0, 0
         for event in self.compiles:
             t = min(event.t_ns, t_ns)
@@ -112,5 +112,5 @@ class ProcessReports:
 
 
 def _lost_neighbour(broke: Broke) -> bool:
-    """It failed because another process was gone."""
+    """Return whether the process failed because it lost a peer."""
     return _NEIGHBOUR_LOST.search(f"{broke.error} {broke.message} {broke.tail}") is not None

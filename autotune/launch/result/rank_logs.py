@@ -1,8 +1,8 @@
-"""Folds the logs of all ranks into what rank 0 reported: samples, losses, memory, and each rank's figures.
+"""Logs of all ranks, merged into the reports of rank 0: samples, losses, memory, figures per rank.
 
-Rank 0 counts its own samples times the number of ranks while it runs. Here each step gets the sum over the
-ranks, the loss the mean over those that computed one (which is what averaged gradients descend on), and
-memory the maximum.
+While it runs, rank 0 multiplies its own samples by the number of ranks. Here each step gets the sum over the
+ranks. The loss is the mean over the ranks that computed one, which is the loss that averaged gradients
+minimize. Memory is the maximum.
 """
 
 from __future__ import annotations
@@ -28,20 +28,22 @@ if TYPE_CHECKING:
     from autotune.protocol.events import Closed, StepRow
 
 NAMED_FROM = 0.03
-"""Share of a step that the other ranks have to wait before a rank is named as a straggler. Below it the
-family of communication knobs is dropped as well (docs/decisions/0135)."""
+"""Wait of the other ranks, as a share of a step, from which a rank is named as a straggler.
+
+Below it the family of communication knobs is dropped as well (docs/decisions/0135).
+"""
 _FEWEST_BLOCKS = 3
 _BLOCKS = 8
-"""Parts of a window over which the interval of a straggler's share is formed."""
+"""Number of blocks of a window for the interval of a straggler's share."""
 
 
 def fold_ranks(told: ProcessReports, folder: Path, ranks: int) -> None:
-    """Add the logs of all ranks to what rank 0 reported; nothing where a rank left none.
+    """Add the logs of all ranks to the reports of rank 0; do nothing if one is missing.
 
     Args:
-        told: Of the trial.
-        folder: Of the trial.
-        ranks: That were started; a script may have started others by itself.
+        told: Reports of the trial.
+        folder: Folder of the trial.
+        ranks: Number of ranks started; a script may have started others itself.
     """
     ranks = max(ranks, 1 if told.facts is None else told.facts.ranks)
     if ranks == 1:
@@ -63,8 +65,8 @@ def fold_ranks(told: ProcessReports, folder: Path, ranks: int) -> None:
 def summed_rows(rows: Sequence[StepRow], logs: Sequence[RankLog], ranks: int) -> list[StepRow]:
     """Return the steps of rank 0 with the samples of all ranks.
 
-    A rank that has not logged a step takes as many samples in it as in its last one: the last steps are
-    missing where rank 0 ended first.
+    For a step that a rank has not logged, the samples of its last step are used: the last steps are missing
+    if rank 0 ended first.
     """
     found: list[StepRow] = []
     for k, row in enumerate(rows):
@@ -82,7 +84,7 @@ def _largest(closed: Closed, logs: Sequence[RankLog]) -> int | None:
 def _mean_trace(
     closed: Closed, before: Sequence[int], rows: Sequence[StepRow], logs: Sequence[RankLog]
 ) -> tuple[LossPoint, ...]:
-    """The trace of rank 0 averaged with the losses of the other ranks over the same steps."""
+    """Return the trace of rank 0, averaged with the losses of the other ranks over the same steps."""
     counted = list(itertools.accumulate(before))
     true = list(itertools.accumulate(row.samples for row in rows))
     found: list[LossPoint] = []
@@ -126,9 +128,9 @@ def _figures(log: RankLog, first: int, last: int, seconds: float) -> RankFigures
 
 
 def _bytes_per_step(log: RankLog, first: int, last: int) -> float | None:
-    """Bytes handed to reductions per step; None where unknown.
+    """Return the bytes passed to reductions per step; None if unknown.
 
-    A figure covers all steps since the one that was read before.
+    A figure covers all steps since the previous figure.
     """
     known = [k for k, size in enumerate(log.gradient_bytes[:last]) if k >= first and size is not None]
     if len(known) < 2:
@@ -137,9 +139,9 @@ def _bytes_per_step(log: RankLog, first: int, last: int) -> float | None:
 
 
 def _blocked_frac(log: RankLog, first: int, last: int) -> float | None:
-    """Share of the time of these steps in which a rank was blocked in communication; None where unknown.
+    """Return the share of the steps' time in which a rank was blocked in communication; None if unknown.
 
-    Each figure covers all steps since the last one that was read, so both sums begin there.
+    Each figure covers all steps since the previous one, so both sums begin there.
     """
     known = [k for k in range(max(first, 1), min(last, len(log.t_ns))) if log.communication_ns[k] != UNKNOWN]
     if len(known) < 2:
@@ -162,8 +164,8 @@ def _wait_blocks(logs: Sequence[RankLog], first: int, count: int) -> list[list[f
 def straggler(devices: Sequence[str], blocks: Sequence[Sequence[float]]) -> Straggler | None:
     """Return the rank that the others wait for, or None.
 
-    A rank that comes late to a collective waits least in it, the others wait for that rank and for the
-    transfer. So what the others wait beyond the rank that waits least is the straggler's share.
+    A rank that arrives late at a collective waits least in it; the others wait for that rank and for the
+    transfer. So the others' wait beyond the smallest wait is the straggler's share.
 
     Args:
         devices: One per rank.

@@ -1,4 +1,4 @@
-"""What a trial has said into its folder: kept within bounds, read from its end, and rid of secrets."""
+"""Output of a trial in its folder: trimmed, read from its end, and without secrets."""
 
 from __future__ import annotations
 
@@ -27,14 +27,13 @@ _TOLD = (
 
 
 def trim_logs(folder: Path, *, failed: bool) -> None:
-    """Keep what trials have printed within bounds, however many of them there are.
+    """Trim the output of trials.
 
-    Of a trial that was measured the end of its output is kept; of those that failed the last
-    `KEPT_FAILURES` keep all of it.
+    Only the end of a measured trial's output is kept. The last `KEPT_FAILURES` failed trials keep all of it.
 
     Args:
-        folder: Of a trial that has ended, among those of its study.
-        failed: How it ended.
+        folder: Folder of a trial that has ended, among those of its study.
+        failed: Whether the trial failed.
     """
     if not failed:
         chosen = [folder]
@@ -68,7 +67,7 @@ def _trim(path: Path) -> None:
 
 
 def log_tail(folder: Path, lines: int = TAIL_LINES) -> str:
-    """The last lines of a trial's error output, or of its output where there is none."""
+    """Return the last lines of a trial's error output, or of its output if there is none."""
     for name in ("stderr.log", "stdout.log"):
         text = last_text(folder / name)
         if text.strip():
@@ -77,14 +76,14 @@ def log_tail(folder: Path, lines: int = TAIL_LINES) -> str:
 
 
 def hide_secrets(folder: Path, words: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Take secrets out of what a trial has left: its output, stacks, events, and the plan it was started by.
+    """Remove secrets from a trial's files: output, stacks, events, and its plan.
 
-    Files without one stay as they are; a file that cannot be written anew is removed.
+    Files without secrets are not changed. A file that cannot be rewritten is removed.
 
     Args:
-        folder: Of a trial that has ended.
-        words: Of its command.
-        environ: That it had.
+        folder: Folder of a trial that has ended.
+        words: Words of its command.
+        environ: Its environment.
     """
     known = secret_values(words)
     for name in _TOLD:
@@ -92,12 +91,12 @@ def hide_secrets(folder: Path, words: Sequence[str], environ: Mapping[str, str])
         try:
             if path.is_symlink() or not path.is_file():
                 continue
-            # One character per byte: what is no text comes back as it was.
+            # One character per byte, so that binary data is preserved.
             text = path.read_bytes().decode(errors="surrogateescape")
             if name.endswith(".json"):
                 clean = _clean_json(text, environ)
             elif name == "events.jsonl":
-                # Rows of steps are most of it, and numbers.
+                # Most events are rows of steps: numbers, which hold no secret.
                 clean = "".join(
                     line if '"Steps"' in line else redact(line, environ, known=known, free=True)
                     for line in text.splitlines(keepends=True)
@@ -111,14 +110,14 @@ def hide_secrets(folder: Path, words: Sequence[str], environ: Mapping[str, str])
 
 
 def remove_output(folder: Path) -> None:
-    """Remove what a trial has left in words, where the secrets in it are not known."""
+    """Remove a trial's text output, for use where its secrets are unknown."""
     for name in _TOLD:
         with contextlib.suppress(OSError):
             (folder / name).unlink(missing_ok=True)
 
 
 def _clean_json(text: str, environ: Mapping[str, str]) -> str:
-    """JSON without secrets, by its fields; what is none is left."""
+    """Return JSON with secrets removed from its fields; other text unchanged."""
     try:
         data = json.loads(text)
     except ValueError:
@@ -128,7 +127,7 @@ def _clean_json(text: str, environ: Mapping[str, str]) -> str:
 
 
 def last_text(path: Path, last_bytes: int = _TAIL_BYTES) -> str:
-    """The end of a file as text, whatever its bytes are; empty where there is none."""
+    """Return the end of a file as text, whatever its bytes; empty if there is no file."""
     try:
         with open_plain(path) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - last_bytes))

@@ -1,4 +1,4 @@
-"""The steps that a segment measured, with their periods: one place for all that is computed from them."""
+"""The measured steps of a segment, with their periods: the source of all figures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MIN_BLOCK_S = 0.25
 QUEUE_FALL_FRAC = 0.02
 LOST_BLOCKS_FRAC = 0.5
 FEWEST_STEPS = 3
-"""A window that a stop has left fewer steps than these is measured again."""
+"""A window with fewer steps left after a stop is measured again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class Window:
     rows: tuple[StepRow, ...]
     periods_s: tuple[float, ...]
     trained_s: tuple[float | None, ...]
-    """None for a step that is set aside: no training, or the script was stopped for some of it."""
+    """None for a step that is set aside: no training, or a stopped script."""
     dirty: tuple[bool, ...]
     stopped: tuple[bool, ...]
     counts_samples: bool
@@ -44,11 +44,11 @@ class Window:
         rows = tuple(r for r in told.rows if closed.begin_ns < r.t_ns <= closed.end_ns)
         stamps = [closed.begin_ns, *(r.t_ns for r in rows)]
         if rows:
-            # The window ends when the device has done its last step, which the host left behind before.
+            # The window ends when the device has completed its last step, after the host.
             stamps[-1] = max(stamps[-1], closed.end_ns)
         periods = tuple((b - a) / 1e9 for a, b in itertools.pairwise(stamps))
-        # The host runs ahead of the device step by step; that both agree over all of it was looked at
-        # in the process, which alone knows moments at which the device stood still.
+        # The host runs ahead of the device. The process, which has the device's idle times, has checked that
+        # both agree over the window.
         if closed.clock == "device" and rows and min(r.device_ms for r in rows) > 0:
             periods = tuple(r.device_ms / 1e3 for r in rows)
         facts = told.facts
@@ -66,7 +66,7 @@ class Window:
             outside=outside,
             rows=rows,
             periods_s=periods,
-            # Without any step left there is no figure; `lost_to_others` refuses such a window.
+            # Without any step there is no figure; `lost_to_others` rejects such a window.
             trained_s=moved if any(s is not None for s in moved) else trained,
             dirty=_dirty(stamps, outside),
             stopped=stopped,
@@ -80,27 +80,27 @@ class Window:
         return sum(self.periods_s)
 
     def clean_rows(self) -> list[tuple[StepRow, float]]:
-        """Steps that trained, and how long; never none, by the rule for what is set aside."""
+        """Return the training steps and their seconds; at least one, by the rule for setting steps aside."""
         return [(row, s) for row, s in zip(self.rows, self.trained_s, strict=True) if s is not None]
 
     def kept_frac(self) -> float:
-        """Share of the consumed batches that was also produced inside the window."""
+        """Share of the consumed batches that were also produced inside the window."""
         consumed, fell = self._drained()
         if fell < 2 or fell < QUEUE_FALL_FRAC * consumed or fell >= consumed:
             return 1.0
         return (consumed - fell) / consumed
 
     def is_from_queue(self) -> bool:
-        """Nothing that the window consumed was produced in it, so that nothing can be taken off either."""
+        """Whether all consumed batches were produced before the window, so that none can be subtracted."""
         consumed, fell = self._drained()
         return fell >= max(2.0, consumed)
 
     def _drained(self) -> tuple[float, float]:
-        """Batches that were consumed, and by how many those that lay ready became fewer; 0 where unknown."""
+        """Return the batches consumed, and the decrease of queued ones; 0 if unknown."""
         closed, facts = self.closed, self.told.facts
         if closed.ready_begin is None or closed.ready_end is None or facts is None:
             return 0.0, 0.0
-        # Those of all processes; the loader is the first one's.
+        # Consumed batches are those of all ranks, the loader that of rank 0.
         samples = sum(r.samples for r in self.rows) / facts.ranks
         batch = facts.loader.batch_size if facts.loader else None
         consumed = samples / batch if batch else len(self.rows) * facts.backward_per_step
@@ -108,10 +108,10 @@ class Window:
 
 
 def _dirty(stamps: Sequence[int], outside: HostSamples) -> tuple[bool, ...]:
-    """Steps during which the script was stopped, others used the accelerator, or the search was starting.
+    """Return the steps in which the script was stopped, the accelerator shared, or the search starting.
 
-    So are those during which clocks were held down. The trial is told of them while it runs
-    (`autotune.protocol.disturbed`), and measures longer.
+    Steps with reduced clocks are included. The trial is informed while it runs
+    (`autotune.protocol.disturbed`) and measures longer.
     """
     spoilt = spans((d.t_ns, d.spoils) for d in outside.devices)
     return touched(stamps[:-1], stamps[1:], (*spoilt, *outside.stops, *outside.disturbed))

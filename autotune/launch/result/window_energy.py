@@ -1,4 +1,4 @@
-"""The energy that training a window's steps took, by the counters there are."""
+"""Energy of a window's training steps, from the available counters."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 def energy_of(window: Window) -> dict[str, float]:
-    """Joules that training the window's steps took, by the counters there are; empty without any.
+    """Return the joules of the window's training steps, by counter; empty without counters.
 
-    Of the same time as the throughput: what was set aside there is no training's energy either. Steps
-    that are set aside as a whole are taken to need what the others do.
+    The same time counts as for the throughput. Steps set aside as a whole are assumed to use as much as the
+    others.
     """
-    seen = window.outside.energies
-    spans, share = _counted_spans(window) if seen else ((), 0.0)
+    counters = window.outside.energies
+    spans, share = _counted_spans(window) if counters else ((), 0.0)
     if share <= LOST_BLOCKS_FRAC:
         return {}
 
@@ -31,15 +31,15 @@ def energy_of(window: Window) -> dict[str, float]:
         return None if joules is None else joules / share
 
     found: dict[str, float] = {}
-    cpu = spent([(s.t_ns, s.cpu_j) for s in seen if s.cpu_j is not None])
+    cpu = spent([(s.t_ns, s.cpu_j) for s in counters if s.cpu_j is not None])
     if cpu is not None:
         found["energy_cpu_j"] = cpu
     if window.closed.allocator_peak_bytes is None:
         return found
     told = {d.uuid for d in window.told.facts.devices} if window.told.facts is not None else set[str]()
-    uuids = {uuid for s in seen for uuid in s.device_j}
+    uuids = {uuid for s in counters for uuid in s.device_j}
     used = uuids & told or (uuids if len(uuids) == 1 else set[str]())
-    points = {u: [(s.t_ns, s.device_j[u]) for s in seen if u in s.device_j] for u in used}
+    points = {u: [(s.t_ns, s.device_j[u]) for s in counters if u in s.device_j] for u in used}
     parts = [spent(each) for each in points.values()]
     known = [part for part in parts if part is not None]
     if known and len(known) == len(parts):
@@ -48,7 +48,7 @@ def energy_of(window: Window) -> dict[str, float]:
 
 
 def _counted_spans(window: Window) -> tuple[Sequence[tuple[int, int]], float]:
-    """When the steps that count trained, and which share of all samples they had."""
+    """Return the time spans of the counted steps, and their share of all samples."""
     stamps = [window.closed.begin_ns, *(r.t_ns for r in window.rows)]
     stamps[-1] = max(stamps[-1], window.closed.end_ns)
     spans: list[tuple[int, int]] = []
@@ -61,7 +61,7 @@ def _counted_spans(window: Window) -> tuple[Sequence[tuple[int, int]], float]:
         if own_s is None or window.dirty[i]:
             continue
         counted += each
-        # What is evaluated at the end of an epoch comes before the next step's own work.
+        # An evaluation at the end of an epoch precedes the next step's own work.
         begin = min(stamps[i + 1], stamps[i] + round(1e9 * (period_s - own_s)))
         if spans and spans[-1][1] == begin:
             begin = spans.pop()[0]
@@ -72,22 +72,22 @@ def _counted_spans(window: Window) -> tuple[Sequence[tuple[int, int]], float]:
 def _spent_j(
     window: Window, points: Sequence[tuple[int, float]], spans: Sequence[tuple[int, int]]
 ) -> float | None:
-    """Energy of these parts of the window; None where the looks at a counter cannot tell it.
+    """Return the energy of these spans; None if the readings of a counter do not resolve it.
 
-    Between two looks power is taken to be even, which it is not where one of them lies in what was cut
-    out: there only what lies between two looks counts, and stands for what is beside it.
+    Power is assumed constant between two readings, unless one of them lies in an excluded part. There only
+    the time between readings inside the span counts, extrapolated to the rest.
     """
-    looks = [t_ns for t_ns, _ in points]
+    times = [t_ns for t_ns, _ in points]
     window_ends = max(window.rows[-1].t_ns, window.closed.end_ns)
     joules, told_ns = 0.0, 0
     for begin, end in spans:
         first, last = begin, end
         if begin != window.closed.begin_ns:
-            at = bisect.bisect_left(looks, begin)
-            first = looks[at] if at < len(looks) else end
+            at = bisect.bisect_left(times, begin)
+            first = times[at] if at < len(times) else end
         if end != window_ends:
-            at = bisect.bisect_right(looks, end)
-            last = looks[at - 1] if at else begin
+            at = bisect.bisect_right(times, end)
+            last = times[at - 1] if at else begin
         if last <= first:
             continue
         part = spent_j(points, first, last)

@@ -1,1 +1,1 @@
-"""What one trial runs in: its folder, environment, isolated writes, compile caches and output."""
+"""Workspace of one trial: folder, environment, isolated writes, compile caches and output."""

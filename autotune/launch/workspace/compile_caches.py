@@ -1,7 +1,7 @@
-"""Compile caches of a trial: seeded from what an earlier trial of the same config left, published whole.
+"""Compile caches of a trial: copied from an earlier trial of the same config, and published as a whole.
 
-A trial works on a copy of its own, so that a killed one can leave neither a torn file nor a stale lock
-to a later one. A cache is published by one rename, and only after a clean end.
+A trial works on its own copy, so a killed trial leaves no partial file or stale lock to later ones. A cache
+is published by one rename, after a clean end only.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ VARIABLES: Mapping[str, str] = {
     "TORCH_EXTENSIONS_DIR": "extensions",
 }
 BUILD_S = 900.0
-"""A build that began so long ago, and has no process here, is taken for dead."""
+"""Age from which a build without a local process counts as dead."""
 
 _GROUP = "__grp__"
 _LENT = ".lent"
@@ -41,8 +41,8 @@ class CompileCaches:
 
     Args:
         folder: The trial's own copy.
-        published: Where the caches of this config are published; None where it has no key.
-        cold: Nothing had been published when the trial began.
+        published: Location of this config's published caches; None without a cache key.
+        cold: No caches had been published when the trial began.
     """
 
     folder: Path
@@ -51,21 +51,21 @@ class CompileCaches:
 
     @property
     def env(self) -> dict[str, str]:
-        """The variables that point a process at the trial's copy."""
+        """Return the variables that direct a process to the trial's copy."""
         return {variable: str(self.folder / name) for variable, name in VARIABLES.items()}
 
     def publish(self) -> bool:
-        """Offer what this trial compiled to later ones; the first of several wins.
+        """Publish this trial's compiled files for later trials, unless another trial has.
 
         Returns:
-            Whether it was published by this call.
+            Whether this call published them.
         """
         if self.published is None or not self.cold or not _has_files(self.folder):
             return False
         try:
-            # A full disk or a quota costs the cache, and not the measurement that was made.
+            # A full disk or a quota costs the cache, not the measurement.
             self.published.parent.mkdir(parents=True, exist_ok=True)
-            # Onto a folder that is not empty this fails, and that is the whole locking there is.
+            # The rename fails if the folder is not empty, so it needs no further lock.
             self.folder.rename(self.published)
         except OSError:
             return False
@@ -73,7 +73,7 @@ class CompileCaches:
 
 
 def prepare(study_dir: Path, trial_dir: Path, cache_key: str) -> CompileCaches:
-    """Make a trial's caches, from a copy of the published ones where there are any."""
+    """Create a trial's caches, from a copy of published ones if available."""
     folder = trial_dir / "cache"
     published = study_dir / "cache" / cache_key if cache_key else None
     cold = True
@@ -90,10 +90,10 @@ def prepare(study_dir: Path, trial_dir: Path, cache_key: str) -> CompileCaches:
 
 
 def lent(published: Path) -> dict[str, str]:
-    """Variables that point a run of the user's own at a copy of published caches, made once and kept.
+    """Return variables that direct a user's run to a copy of published caches, made once and retained.
 
-    What such a run compiles besides goes into the copy, for later ones: what trials have published stays
-    as it is, also where the run is killed. Empty where no copy can be made.
+    New compilations of such a run go into the copy, for later runs; published files do not change, even if
+    the run is killed. Empty if no copy can be made.
     """
     copy = published.with_name(f"{published.name}{_LENT}")
     if not copy.is_dir():
@@ -105,11 +105,11 @@ def lent(published: Path) -> dict[str, str]:
 
 
 def _unlock(extensions: Path) -> None:
-    """Remove the locks of builds whose process has gone.
+    """Remove the locks of builds whose process has ended.
 
-    PyTorch (`torch.utils.file_baton`) waits for such a file to disappear, for ever where its owner was
-    killed. The owner keeps it open while it builds; one that builds on another host is not seen, so a lock
-    has to be old as well.
+    PyTorch (`torch.utils.file_baton`) waits for such a file to disappear, indefinitely if its owner was
+    killed. The owner keeps it open while it builds. Builds on other hosts are invisible, so a lock must also
+    be old.
     """
     stale = [path for path in extensions.glob("*/lock") if time.time() - _modified(path) > BUILD_S]
     held = _open_files() if stale else frozenset[str]()
@@ -127,7 +127,7 @@ def _modified(path: Path) -> float:
 
 
 def _open_files() -> frozenset[str]:
-    """Paths of what this user's processes have open."""
+    """Return the paths that this user's processes have open."""
     found: list[str] = []
     for pid in process_tree.all_pids():
         with contextlib.suppress(OSError):
@@ -138,7 +138,7 @@ def _open_files() -> frozenset[str]:
 
 
 def _copied(published: Path, to: Path) -> None:
-    """Make the copy by one rename; of several runs at once the first wins."""
+    """Make the copy by one rename; the first of several runs succeeds."""
     part = Path(tempfile.mkdtemp(prefix=f"{to.name}-", dir=to.parent))
     try:
         made = part / "made"
@@ -150,10 +150,10 @@ def _copied(published: Path, to: Path) -> None:
 
 
 def _relocate(caches: Path, to: Path) -> None:
-    """Let Triton find a kernel's files of these caches where they are, or soon will be.
+    """Rewrite the paths in Triton's index files to the caches' new location.
 
-    It notes them by full path (``__grp__*.json`` beside them) and takes a kernel whose files are gone for
-    one never compiled; Inductor restores no kernel into a folder that has files (torch 2.13,
+    Triton stores full paths (``__grp__*.json`` beside the files) and treats a kernel with missing files as
+    uncompiled; Inductor restores no kernel into a folder that has files (torch 2.13,
     `_inductor/triton_bundler.py`). Without this a copied cache would be cold for every kernel.
     """
     triton = VARIABLES["TRITON_CACHE_DIR"]
@@ -164,7 +164,7 @@ def _relocate(caches: Path, to: Path) -> None:
             files = {name: str(kernel / os.path.basename(path)) for name, path in told["child_paths"].items()}
             group.write_text(json.dumps({**told, "child_paths": files}), encoding="utf-8")
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            # Unreadable, it makes one kernel cold.
+            # An unreadable index makes one kernel cold.
             group.unlink(missing_ok=True)
 
 

@@ -1,4 +1,4 @@
-"""Room on the disks that a trial writes to: before it begins, and what it has to leave there."""
+"""Free space on the disks that a trial writes to: before its start, and the minimum during it."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
 
 SPACE_FLOOR_BYTES = 2 * 1024**3
 LEAST_FLOOR_BYTES = 32 * 1024**2
-"""On a small disk: the journal's reserve (16 MiB), and the most that one trial's output takes (10 MiB)."""
+"""For small disks: the journal's reserve (16 MiB) plus the largest output of one trial (10 MiB)."""
 SPACE_FLOOR_FRAC = 0.05
 LOW_SPACE_SHARE = 0.25
-"""Of the floor: a trial that leaves no more than this is ended, before all else on that disk fails."""
+"""Share of the floor at which a running trial is ended, before other writes on that disk fail."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpaceFloor:
-    """Less free disk space than this refuses a trial.
+    """Limit of free disk space below which a trial is refused.
 
     Args:
-        own_bytes: On any disk; None for 2 GiB or 5 % of the disk, whichever is less, and at least 32 MiB.
+        own_bytes: Limit for any disk; None: 2 GiB or 5 % of the disk, whichever is less, and at least 32 MiB.
     """
 
     own_bytes: int | None = None
 
     def refusal(self, study_dir: Path) -> Failure | None:
-        """A Failure where too little is free for the study, whose folder is made if missing."""
+        """Return a Failure if the study has too little space; creates the study's folder if missing."""
         study_dir.mkdir(parents=True, exist_ok=True)
         free_bytes, floor_bytes = self._space(study_dir)
         if free_bytes >= floor_bytes:
@@ -41,12 +41,12 @@ class SpaceFloor:
         free, needed = size_text(free_bytes), size_text(floor_bytes)
         return Failure(
             kind=FailureKind.DISK,
-            message=f"{free} are free in {study_dir}, {needed} are needed for a trial",
+            message=f"{study_dir} has {free} free; a trial needs {needed}",
             evidence={"free_bytes": free_bytes, "floor_bytes": floor_bytes, NOT_BEGUN: 1},
         )
 
     def least_left(self, places: Iterable[Path]) -> dict[str, int]:
-        """Where a trial writes -> bytes that it has to leave free there; not where it is that full anyhow."""
+        """Return the bytes a trial must leave free per disk; disks that are already fuller are left out."""
         found: dict[str, int] = {}
         for place in places:
             free_bytes, floor_bytes = self._space(place)
@@ -55,7 +55,7 @@ class SpaceFloor:
         return found
 
     def _space(self, place: Path) -> tuple[int, int]:
-        """Bytes that are free on a disk, and below which no trial is begun."""
+        """Return the free bytes of a disk, and the limit below which no trial is started."""
         usage = shutil.disk_usage(place)
         if self.own_bytes is not None:
             return usage.free, self.own_bytes

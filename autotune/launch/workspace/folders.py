@@ -1,4 +1,4 @@
-"""Where a trial writes, and what of that goes with its process."""
+"""Folders of a trial, and those removed with its process."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from pathlib import Path
 from autotune.launch.workspace import isolation
 
 SCRATCH = ("upper", "work", "lower", "root", "empty", "memory", "shadow", "cache", "output")
-"""Of a trial's folder: what nobody reads once its process has ended."""
+"""Subfolders of a trial that are not needed after its process has ended."""
 
 
 def temporary_folder(uid: str) -> Path:
-    """A trial's ``TMPDIR``: short, because Unix sockets are made in it and their paths end at 107 bytes."""
+    """Return a trial's ``TMPDIR``; short, as Unix sockets are created in it (path limit 107 bytes)."""
     return Path(tempfile.gettempdir()) / f"at-{uid}"
 
 
 def remove_scratch(folder: Path) -> None:
-    """Remove what a trial needed while it ran, in its folder and beside.
+    """Remove a trial's scratch files, in its folder and elsewhere.
 
     Args:
-        folder: The trial's; its name is the attempt's uid.
+        folder: Folder of the trial; its name is the attempt's uid.
     """
     for scratch in (*(folder / name for name in SCRATCH), temporary_folder(folder.name)):
         isolation.remove(scratch)

@@ -1,4 +1,4 @@
-"""How a trial's writes are kept off the user's files on this machine: found out by trying."""
+"""Isolation of a trial's writes from the user's files, chosen by trying it on this machine."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ if TYPE_CHECKING:
 PROBE_S = 15.0
 KILLED_S = 1.0
 PROBE_FOLDER = ".autotune-probe-"
-"""How the name of a probe's folder begins."""
+"""Prefix of the names of probe folders."""
 
 ABANDONED_S = 3600.0
-"""A probe lasts 16 s at most, so the process that made such an old folder was killed."""
+"""A probe lasts 16 s at most, so the process of such an old folder was killed."""
 
 MANIFEST_FILES = 20_000
 
 _PASSING = ("/tmp", "/var/tmp", "/dev", "/proc", "/run", "/sys")  # noqa: S108 (told from others, not used)
-"""What is written there is nobody's to miss."""
+"""Folders of temporary files, whose loss harms nobody."""
 
 Manifest = dict[str, tuple[int, int, int, int]]
-"""Path -> (size, mtime in ns, inode, mode); of a folder inode and mode alone, the rest is its entries'."""
+"""Path -> (size, mtime in ns, inode, mode); for a folder only inode and mode."""
 
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """How a trial's writes can be kept off the user's files.
+    """Isolation mode of a trial's writes.
 
     Args:
-        mode: ``overlay`` where the kernel lets us overlay the file tree, ``redirect`` where not.
-        why: What of the user's tree rules out an overlay; empty where nothing does.
-        moves_folders: Folders that were there before can be renamed under the overlay.
+        mode: ``overlay`` if the kernel allows an overlay of the file tree, else ``redirect``.
+        why: Part of the user's tree that rules out an overlay; empty if none does.
+        moves_folders: Existing folders can be renamed under the overlay.
     """
 
     mode: str
@@ -55,38 +55,30 @@ class Isolation:
 
     @property
     def note(self) -> str:
-        """What a person should know before trials run; empty for nothing."""
+        """Message for the user before trials run; may be empty."""
         return f"trials run in redirect mode: {self.why}" if self.why else ""
 
 
 def available(base: str = "", must: tuple[str, ...] = (), trees: tuple[str, ...] = ()) -> str:
-    """The mode of `examined`."""
+    """Return the mode of `examined`."""
     return examined(base, must, trees).mode
 
 
 def found_for(script: str, cwd: str, env: Mapping[str, str], base: str = "") -> Isolation:
-    """What `examined` finds for a script's own folders.
-
-    Args:
-        script: Path of the script.
-        cwd: Its working directory.
-        env: Its environment.
-        base: As for `examined`.
-    """
+    """Return the result of `examined` for a script's own folders."""
     trees = dict.fromkeys(os.path.realpath(place) for place in (project_root(script), cwd))
     return examined(base, protected(script, cwd, env), tuple(tree for tree in trees if os.path.isdir(tree)))
 
 
 @functools.cache
 def examined(base: str = "", must: tuple[str, ...] = (), trees: tuple[str, ...] = ()) -> Isolation:
-    """Try once what isolation is possible, in a process of its own, at most `PROBE_S` seconds.
+    """Try isolation once, in a separate process that takes at most `PROBE_S` seconds.
 
     Args:
-        base: The folder in which trials will keep their layers (what works depends on its file
-            system); the system's temporary folder where empty.
-        must: Folders that an overlay has to protect, from `protected`; nothing is written to them. A
-            network's or a user's own file system may not allow it.
-        trees: Folders whose files and folders a trial has to be able to write to as without an overlay.
+        base: Folder of the trials' layers, whose file system matters; empty: the system's temporary folder.
+        must: Folders that an overlay has to protect, from `protected`; nothing is written to them. Network
+            and user file systems may not support it.
+        trees: Folders whose files a trial must be able to write to as without an overlay.
     """
     try:
         place = Path(base or tempfile.gettempdir())
@@ -107,7 +99,7 @@ def examined(base: str = "", must: tuple[str, ...] = (), trees: tuple[str, ...] 
 
 
 def _remove_abandoned(place: Path) -> None:
-    """Remove folders of this account's probes that were killed."""
+    """Remove probe folders of this account whose process was killed."""
     with os.scandir(place) as entries:
         for entry in entries:
             if not entry.name.startswith(PROBE_FOLDER):
@@ -134,7 +126,7 @@ def _name(find: Callable[[int], tuple[Any, ...]], number: int) -> str:
 
 
 def _probed(folder: str, request: Mapping[str, object]) -> dict[str, Any]:
-    """What `overlay_probe` reports; empty if it has failed or hangs."""
+    """Return the report of `overlay_probe`; empty if it failed or hung."""
     try:
         process = subprocess.Popen(
             [sys.executable, "-S", "-E", overlay_probe.__file__, folder, json.dumps(request)],
@@ -147,22 +139,22 @@ def _probed(folder: str, request: Mapping[str, object]) -> dict[str, Any]:
     with contextlib.suppress(subprocess.TimeoutExpired, ValueError):
         return json.loads(process.communicate(timeout=PROBE_S)[0])
     process.kill()
-    # What hangs inside the kernel (a file server that has gone) is not ended by that, nor waited for.
+    # A process that hangs inside the kernel (a lost file server) does not end, so it is not waited for.
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.communicate(timeout=KILLED_S)
     return {}
 
 
 def remove(folder: str | Path) -> None:
-    """Delete a folder of ours, the kernel's closed work folders in it included; never raises.
+    """Delete a folder of autotune, including the kernel's protected work folders; never raises.
 
-    Where a trial has put a link in its place, the link goes and nothing else.
+    If a trial has put a link in its place, only the link is removed.
     """
     namespace.remove(os.fspath(folder))
 
 
 def project_root(script: str) -> str:
-    """The git work tree that holds the script, else the script's own folder."""
+    """Return the git work tree of the script, else the script's folder."""
     folder = Path(script).resolve().parent
     for place in (folder, *folder.parents):
         if (place / ".git").exists():
@@ -171,22 +163,22 @@ def project_root(script: str) -> str:
 
 
 def protected(script: str, cwd: str, env: Mapping[str, str]) -> tuple[str, ...]:
-    """Folders of the user's that a trial must not change: project, working directory, home."""
-    wanted = [project_root(script), os.path.realpath(cwd)]
+    """Return the user's folders that a trial must not change: project, working directory, home."""
+    roots = [project_root(script), os.path.realpath(cwd)]
     home = env.get("HOME", "")
     if home and home != "/":
-        wanted.append(os.path.realpath(home))
+        roots.append(os.path.realpath(home))
     found: list[str] = []
-    for folder in sorted({w for w in wanted if os.path.isdir(w)}, key=len):
+    for folder in sorted({w for w in roots if os.path.isdir(w)}, key=len):
         if not any(folder == f or folder.startswith(f.rstrip("/") + "/") for f in found):
             found.append(folder)
     return tuple(found)
 
 
 def manifest(folders: Iterable[str], *, skip: Iterable[str] = ()) -> Manifest:
-    """Size, modification time, inode and mode of what is in these folders, at most `MANIFEST_FILES`.
+    """Return size, modification time, inode and mode of files in these folders, at most `MANIFEST_FILES`.
 
-    Version control and environments are left out, and so is everything in `skip`.
+    Version control, environments and `skip` are left out.
     """
     found: Manifest = {}
     skipped = tuple(os.path.realpath(s) for s in skip)
@@ -215,55 +207,55 @@ def manifest(folders: Iterable[str], *, skip: Iterable[str] = ()) -> Manifest:
 
 
 def kept_off(trial_dir: Path, folders: Sequence[str], ours: str = "") -> list[str]:
-    """What a trial has written or deleted in these folders, as it saw them: its overlay holds that; sorted.
+    """Return the paths in these folders that a trial has written or deleted in its overlay, sorted.
 
-    Looked for in the same places as by `manifest`, among at most `MANIFEST_FILES`; nothing where the layers
-    were in memory.
+    The same places are searched as by `manifest`, at most `MANIFEST_FILES`. Empty if the layers were in
+    memory.
 
     Args:
-        trial_dir: Its layers are still there.
+        trial_dir: Folder of the trial, with its layers.
         folders: Real paths.
-        ours: A folder of ours, which may lie in the project: a compiled kernel keeps what it has tuned
-            where it was compiled first, in the folder of an earlier trial. That is no doing of the script.
+        ours: A folder of autotune, which may lie in the project. A compiled kernel stores tuning results in
+            the folder of an earlier trial; these are no writes of the script.
     """
     own = os.path.realpath(ours) if ours else ""
     found: list[str] = []
-    for seen, names, files in _written(trial_dir):
-        if own and _inside(seen, own):
+    for place, names, files in _written(trial_dir):
+        if own and _inside(place, own):
             names[:] = []
             continue
-        if any(_inside(seen, folder) for folder in folders):
+        if any(_inside(place, folder) for folder in folders):
             names[:] = [n for n in names if n not in overlay_probe.SKIPPED and not n.startswith(".")]
-            found += [os.path.join(seen, name) for name in files]
+            found += [os.path.join(place, name) for name in files]
     return sorted(found)
 
 
 def kept_off_elsewhere(trial_dir: Path, folders: Sequence[str], passing: Sequence[str] = ()) -> list[str]:
-    """The same of everywhere else: a script that writes to a home or to ``/srv`` reaches nobody's files.
+    """Return the same for other folders, as a script may write to a home or to ``/srv``.
 
-    Folders for what does not last are passed over where the project is not in them, and so are names with a
-    dot before them: libraries keep their caches there.
+    Temporary folders outside the project and names that start with a dot, where libraries keep caches, are
+    skipped.
 
     Args:
-        trial_dir: Its layers are still there.
-        folders: Real paths; what is told by `kept_off`.
-        passing: Further folders that are passed over.
+        trial_dir: Folder of the trial, with its layers.
+        folders: Real paths, which `kept_off` reports.
+        passing: Further folders to skip.
     """
     real = (os.path.realpath(folder) for folder in (*_PASSING, *passing) if folder)
     passed = tuple(place for place in real if not any(_inside(folder, place) for folder in folders))
     found: list[str] = []
-    for seen, names, files in _written(trial_dir):
-        if any(_inside(seen, folder) for folder in (*folders, *passed)):
+    for place, names, files in _written(trial_dir):
+        if any(_inside(place, folder) for folder in (*folders, *passed)):
             names[:] = []
             continue
         names[:] = [n for n in names if n not in overlay_probe.SKIPPED and not n.startswith(".")]
-        paths = (os.path.join(seen, name) for name in files if not name.startswith("."))
+        paths = (os.path.join(place, name) for name in files if not name.startswith("."))
         found += [path for path in paths if not any(_inside(path, folder) for folder in passed)]
     return sorted(found)
 
 
 def _written(trial_dir: Path) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Folders of a trial's layers as it saw them, as by `os.walk`, until many have been looked at."""
+    """Yield the folders of a trial's layers at their original paths, like `os.walk`, up to a limit."""
     looked = 0
     for note in sorted((trial_dir / "upper").glob(f"*{namespace.NOTE}")):
         with contextlib.suppress(OSError):
@@ -282,7 +274,7 @@ def _inside(path: str, folder: str) -> bool:
 
 
 def violations(before: Manifest, after: Manifest) -> list[str]:
-    """What was changed, removed or, where both lists are complete, added; sorted."""
+    """Return the paths that were changed, removed or (if both manifests are complete) added, sorted."""
     changed = {path for path, status in before.items() if after.get(path) != status}
     if len(before) < MANIFEST_FILES and len(after) < MANIFEST_FILES:
         changed |= after.keys() - before.keys()

@@ -1,4 +1,4 @@
-"""What a trial has left behind whose launcher or guard is gone: its processes, secrets and scratch."""
+"""Cleanup for a trial whose launcher or guard has died: processes, secrets and scratch files."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ REAP_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What was left of trials, and is gone."""
+    """Number of removed leftovers of trials."""
 
     processes: int = 0
     objects: int = 0
-    """Of System V: shared memory, semaphores, message queues."""
+    """System V objects: shared memory, semaphores, message queues."""
 
     def __bool__(self) -> bool:
         return bool(self.processes or self.objects)
@@ -38,14 +38,13 @@ class Swept:
 def clear_up(
     folder: Path, words: Sequence[str], environ: Mapping[str, str], *, knows_all: bool = True
 ) -> None:
-    """Do for a trial what its launcher did not live to do: end it, hide its secrets, remove its scratch.
+    """Clean up a trial in place of its launcher: end it, hide its secrets, remove its scratch files.
 
     Args:
-        folder: The trial's; its name is the attempt's uid.
-        words: Of the command that it was started by, which may hold secrets, as far as they are known; the
-            plan of an older version holds all of them.
-        environ: That it had, as far as that is known.
-        knows_all: Whether `words` and `environ` hold every secret that it had. If not, its output is removed.
+        folder: Folder of the trial; its name is the attempt's uid.
+        words: Known words of its command, which may hold secrets. Plans of older versions hold all of them.
+        environ: Known part of its environment.
+        knows_all: Whether `words` and `environ` hold every secret. If not, the trial's output is removed.
     """
     end_strays(folder)
     remove_scratch(folder)
@@ -62,13 +61,13 @@ def clear_up(
 
 
 def end_strays(folder: Path) -> Swept:
-    """End what is left of a trial whose guard is gone.
+    """End the remaining processes of a trial whose guard has died.
 
-    It is found by its record (`autotune.launch.guard.owned_resources`), control group, mount namespace and
-    mark.
+    They are found by the trial's record (`autotune.launch.guard.owned_resources`), control group, mount
+    namespace and mark.
 
     Args:
-        folder: The trial's; its name is the attempt's uid.
+        folder: Folder of the trial; its name is the attempt's uid.
     """
     swept = _end_recorded(folder / owned_resources.RECORD)
     note = folder / guard.GROUP_FILE
@@ -83,7 +82,7 @@ def end_strays(folder: Path) -> Swept:
 
 
 def _end_recorded(path: Path) -> Swept:
-    """End the processes of a record and remove its objects, if they are still the ones that it names."""
+    """End the recorded processes and remove the recorded objects, after a check of their identity."""
     try:
         with open_plain(path) as file:
             record = json.loads(file.read())
@@ -103,7 +102,7 @@ def _end_recorded(path: Path) -> Swept:
 
 
 def _living(processes: Sequence[tuple[int, int]]) -> list[int]:
-    """Those of these processes, by pid and start, that live, and what they have started."""
+    """Return those of these processes, by pid and start time, that are alive, and their descendants."""
     found = [
         pid
         for pid, start in processes

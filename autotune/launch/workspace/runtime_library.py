@@ -1,9 +1,9 @@
-"""The part of this package that runs in the user's interpreter, in a folder that holds nothing else.
+"""The modules that run in the user's interpreter, copied into a folder of their own.
 
-That interpreter has packages of its own, and none of the driver's may be seen by it: not the other ones of
-the folder that this package is installed in either. So the modules of the training process are copied
-into a folder by themselves, which a process is started from (``python FOLDER`` runs its ``__main__``),
-and which is the one entry that `PYTHONPATH` gains, for processes that the script starts itself.
+The user's interpreter has its own packages, and must not import any of the driver's, including those beside
+autotune in its installation folder. So the modules of the training process are copied into a separate folder.
+A process is started from it (``python FOLDER`` runs its ``__main__``). It is also added to `PYTHONPATH`, for
+processes that the script starts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PARTS = (
     "errors.py",
     "sdk.py",
 )
-"""What the training process may import of ours; standard library and torch only."""
+"""Modules that the training process may import; standard library and torch only."""
 
 COMPILE_S = 60.0
 
@@ -44,7 +44,7 @@ _START = """\
 import sys
 
 if sys.flags.ignore_environment:
-    # Where PYTHONPATH does not count, processes that the script starts find us by the end of its path.
+    # Where PYTHONPATH does not count, child processes of the script use the end of sys.path.
     sys.path.append(sys.path[0])
 
 from autotune.trial.__main__ import main
@@ -54,12 +54,12 @@ main()
 
 
 def make(place: Path, *, compiler: Sequence[str] = ()) -> str:
-    """The folder to start from, below `place`; made where it is not there in just this version.
+    """Return the folder to start from, below `place`; created if this version is missing.
 
     Args:
-        place: A folder of ours; made if missing. Several processes may call at once.
-        compiler: Interpreter and options that are to run it: compiles it once, so that not every
-            trial does. Left out, each run compiles what it needs.
+        place: Folder; created if missing. Several processes may call at once.
+        compiler: Interpreter and options of the trials, used to compile the modules once. Empty: each trial
+            compiles them.
 
     Raises:
         OSError: It cannot be written.
@@ -74,7 +74,7 @@ def make(place: Path, *, compiler: Sequence[str] = ()) -> str:
         (draft / "__main__.py").write_text(_START, encoding="utf-8")
         if compiler:
             _compile(draft, compiler)
-        # Onto a folder that is not empty this fails: somebody else was quicker, with the same content.
+        # The rename fails if another process was faster; its content is the same.
         with contextlib.suppress(OSError):
             draft.rename(folder)
     finally:
@@ -86,18 +86,18 @@ def make(place: Path, *, compiler: Sequence[str] = ()) -> str:
 
 
 def trial_command(python: str, folder: str, options: Sequence[str] = ()) -> tuple[str, ...]:
-    """The command that runs our part of the training process under this interpreter.
+    """Return the command that runs the trial runtime under this interpreter.
 
     Args:
         python: Interpreter.
         folder: From `make`.
-        options: The interpreter's own, as the user gave them.
+        options: Options of the interpreter from the user's command.
     """
     return (python, *options, folder)
 
 
 def environment(env: Mapping[str, str], folder: str) -> dict[str, str]:
-    """The environment with this folder in front of the user's own `PYTHONPATH`."""
+    """Return the environment with this folder in front of the user's `PYTHONPATH`."""
     own = env.get("PYTHONPATH", "")
     return {**env, "PYTHONPATH": folder + (os.pathsep + own if own else "")}
 
@@ -107,7 +107,7 @@ def _package() -> Path:
 
 
 def _copy(target: Path) -> None:
-    # Compiled files come along and stay valid, since times are kept.
+    # Compiled files are copied too; they stay valid as modification times are preserved.
     target.mkdir()
     for name in PARTS:
         source = _package() / name
@@ -131,7 +131,7 @@ def _compile(folder: Path, compiler: Sequence[str]) -> None:
 
 
 def _digest() -> str:
-    """Names this version of the sources, so that another one is never taken for it."""
+    """Return the name of this version of the sources."""
     told = hashlib.sha256(_START.encode())
     for path in _sources():
         told.update(path.as_posix().encode() + b"\0" + path.read_bytes())

@@ -1,4 +1,4 @@
-"""A trial before it starts: its folder, its plan and its environment."""
+"""Preparation of a trial: its folder, plan and environment."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workspace:
-    """A trial's directory, ready to start."""
+    """Directory of a trial that is ready to start."""
 
     assignment: Assignment
     folder: Path
@@ -37,14 +37,14 @@ class Workspace:
     enclosed: bool
     protected: tuple[str, ...]
     places: tuple[str, ...]
-    """The project and the working directory: what is written there is the user's to know."""
+    """The project and the working directory; the user is informed of writes there."""
     beside: str
-    """The project, if the temporary folder is on its disk, so that files can be moved between them."""
+    """The project, if it is on the temporary folder's disk, so that files can be moved between them."""
     watched: tuple[str, ...]
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that only this user can read: a plan holds paths and arguments of the user's."""
+    """Write a file readable only by this user, as a plan holds the user's paths and arguments."""
     path.unlink(missing_ok=True)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with open(fd, "w", encoding="utf-8") as file:
@@ -52,10 +52,10 @@ def write_private(path: Path, text: str) -> None:
 
 
 def without_secrets(plan: Plan, environ: Mapping[str, str]) -> tuple[Plan, dict[str, str]]:
-    """Return the plan as it is written to its file, and the variables with what that leaves out.
+    """Return the plan as written to its file, and the variables with the parts that it leaves out.
 
     Args:
-        plan: Of the process that is about to start.
+        plan: Plan of the process to start.
         environ: The environment of that process.
     """
     argv = tuple(redact_args(plan.argv, environ))
@@ -66,13 +66,13 @@ def without_secrets(plan: Plan, environ: Mapping[str, str]) -> tuple[Plan, dict[
 
 
 def prepare(study_dir: Path, assignment: Assignment, isolation: str, our_part: str) -> Workspace:
-    """Make a trial's folders, and its plan in them.
+    """Create a trial's folders and its plan.
 
     Args:
-        study_dir: The trial's folder lies in ``trials`` below it.
-        assignment: What is to run.
+        study_dir: Parent of ``trials``, which holds the trial's folder.
+        assignment: Assignment to run.
         isolation: ``overlay`` or ``redirect``.
-        our_part: From `runtime_library.make`; empty where another command is run than ours.
+        our_part: From `runtime_library.make`; empty if another command is run.
     """
     launch = assignment.launch
     folder = study_dir / "trials" / assignment.uid
@@ -107,9 +107,9 @@ def prepare(study_dir: Path, assignment: Assignment, isolation: str, our_part: s
     if our_part:
         env = runtime_library.environment(env, our_part)
     home = os.path.realpath(launch.env.get("HOME") or "/")
-    # A home holds what other programs write all the time; only the project is compared.
-    ours = dict.fromkeys(os.path.realpath(p) for p in (project, launch.cwd))
-    places = tuple(place for place in ours if place != home)
+    # Other programs write to the home all the time, so only the project is compared.
+    roots = dict.fromkeys(os.path.realpath(p) for p in (project, launch.cwd))
+    places = tuple(place for place in roots if place != home)
     return Workspace(
         assignment=assignment,
         folder=folder,
