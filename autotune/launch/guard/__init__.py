@@ -1,5 +1,5 @@
-"""The guard process: owns one trial's process tree, and ends all of it.
+"""The guard process, which owns one trial's process tree and ends all of it.
 
-Runs by its path with the standard library only (``python -S -E guard.py``); imports nothing of autotune but
-its neighbours in this folder.
+It runs by path with the standard library only (``python -S -E guard.py``) and imports nothing of autotune
+outside this folder.
 """

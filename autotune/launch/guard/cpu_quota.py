@@ -1,8 +1,8 @@
-"""A quota of CPU time around this process (``docker --cpus``, a limit of Kubernetes), and what was had of it.
+"""CPU time quota around this process (``docker --cpus``, a Kubernetes limit), and its use.
 
-It is a share of time and no set of CPUs: threads run wherever they like until the time of a period is used
-up, and stand still until the next. So what others do on the machine's CPUs tells little; what the processes
-under the same quota use does, and for how long all of them stood still.
+A quota is a share of time, not a set of CPUs. Threads run on any CPU until the time of a period is used up,
+and are throttled until the next period. So load on the machine's CPUs matters little. What counts is the use
+by all processes under the quota, and their throttled time.
 
 Standard library only, and nothing of autotune: the guard loads it by path under ``python -S -E``.
 """
@@ -15,8 +15,8 @@ class Quota:
 
     Args:
         cpus: CPUs' worth of time per period.
-        folder: Of the group, where its quota is read.
-        usage: File with the CPU nanoseconds of all its processes; empty where ``cpu.stat`` has them.
+        folder: Folder of the group that sets the quota.
+        usage: File with the CPU nanoseconds of all its processes; empty if ``cpu.stat`` has them.
     """
 
     def __init__(self, cpus: float, folder: str, usage: str = "") -> None:
@@ -26,7 +26,7 @@ class Quota:
         self._usage = usage
 
     def look(self) -> tuple[float | None, float | None]:
-        """CPU seconds of all its processes, and seconds for which CPUs of it stood still; None unreadable."""
+        """Return the CPU seconds of all its processes and their throttled seconds; None if unreadable."""
         told = dict(line.split()[:2] for line in _read(self._stat).splitlines() if len(line.split()) > 1)
         used_s = _seconds(_read(self._usage).strip(), 1e9) if self._usage else None
         if used_s is None:
@@ -36,18 +36,18 @@ class Quota:
 
 
 def find(cpus: int, root: str = "") -> Quota | None:
-    """The tightest quota around this process; None where there is none below the CPUs that it may use.
+    """Return the tightest quota around this process; None if none is below its number of CPUs.
 
     Args:
-        cpus: How many it may use.
-        root: In front of every path; for tests.
+        cpus: Number of CPUs that it may use.
+        root: Prefix of all paths; for tests.
     """
     found = [q for q in [*_second(root), *_first(root)] if q.cpus < cpus]
     return min(found, key=lambda q: q.cpus, default=None)
 
 
 def _second(root: str) -> list[Quota]:
-    """Of version 2."""
+    """Return the quotas of control groups version 2."""
     found: list[Quota] = []
     for folder in _groups(root, ""):
         words = _read(f"{folder}/cpu.max").split()
@@ -57,7 +57,7 @@ def _second(root: str) -> list[Quota]:
 
 
 def _first(root: str) -> list[Quota]:
-    """Of version 1, which counts what was used in a hierarchy that may be another."""
+    """Return the quotas of version 1, which counts use in a hierarchy that may be another one."""
     found: list[Quota] = []
     counted = _groups(root, "cpuacct")
     for folder in _groups(root, "cpu"):
@@ -70,7 +70,7 @@ def _first(root: str) -> list[Quota]:
 
 
 def _groups(root: str, controller: str) -> list[str]:
-    """Folders of this process's control group and its parents; the empty controller is version 2."""
+    """Return the folders of this process's control group and its parents; empty controller: version 2."""
     found: list[str] = []
     for line in _read(f"{root}/proc/self/cgroup").splitlines():
         parts = line.split(":", 2)

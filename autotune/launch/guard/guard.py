@@ -1,13 +1,13 @@
-"""Owns one trial's process tree and nothing else, so that nothing of it is ever left behind.
+"""Guard of one trial: owns its process tree, so that nothing of it is left behind.
 
-Runs as a process of its own, ``python -S -E guard.py <life fd>``, with its orders as one JSON object on
-standard input. The launcher holds the write end of the life pipe: its end of file, or one line with a
-reason, ends the trial. What happened is in ``result.json``, written before the guard exits.
+Runs as a separate process, ``python -S -E guard.py <life fd>``, with its orders as one JSON object on
+standard input. The launcher holds the write end of the life pipe: its end of file, or one line with a reason,
+ends the trial. The verdict is in ``result.json``, written before the guard exits.
 
-The process that is started forks at once: the child is the guard, the original its keeper, which waits and,
-where the guard was killed, ends all that it owned.
+The started process forks at once: the child is the guard, the parent its keeper. The keeper waits and, if the
+guard was killed, ends all that it owned.
 
-Standard library only, and nothing of autotune but its neighbours.
+Standard library only, and nothing of autotune but this folder.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ SAMPLE_S = 0.25
 DUMP_S = 1.0
 LEFTOVER_GRACE_S = 0.5
 ALONE_GRACE_S = 1.0
-"""Grace where nobody waits for the trial any more: whoever killed its launcher may kill us next."""
+"""Grace period if the launcher has died: its killer may kill this process next."""
 
 LEAST_S = 1.0
-"""What is left for marks and for the control group, each, where killing has used up its time."""
+"""Minimum time for each of marks and control group, even if killing has used up the rest."""
 
 DRAIN_S = 1.0
 KEEPER_REAP_S = 10.0
@@ -54,52 +54,56 @@ STAT_BYTES = 128 * 1024
 CHUNK_BYTES = 64 * 1024
 MAX_SAMPLES = 4000
 STOOD_STILL = 7
-"""Place in a sample's row: 1 where the script was stopped for some of the time since the row before."""
+"""Index in a sample's row: 1 if the script was stopped for some of the time since the row before."""
 
 LENDERS = 3
 """Processes outside a forked trial that share its first pages: fork server, keeper, guard."""
 
 AWAY_S = 5.0
-"""Whoever looks several times a second and was away for longer was stopped, with all that it watches: a job
-that its scheduler suspended, a container that was paused. That time is nobody's hang."""
+"""Longer gaps between two polls mean that this process was stopped, with the trial.
+
+Causes are a suspended job or a paused container; the time does not count as a hang.
+"""
 
 GAP_S = 2.0
-"""Samples further apart than this (eight periods) were not late: the guard itself stood still."""
+"""Samples further apart than this (eight periods) mean that the guard itself was stopped."""
 
 READING_EACH = 50
-"""Times what a reading of shared pages took pass before the next one: 0.2 s for nine processes of 3 GB."""
+"""Time between readings of shared pages, in durations of one: 0.2 s for nine processes of 3 GB."""
 
 READING_EACH_NEAR = 4
-"""The same where an estimate is above the limit: the trial may be about to take all memory."""
+"""The same if an estimate exceeds the limit, as memory may run out soon."""
 
 READ_S = 0.1
-"""Longest part of a reading within one sample: output is drained and children are reaped in between."""
+"""Longest part of a reading within one sample; output is drained and children are reaped in between."""
 
 SAMPLE_EACH = 5
-"""Samples are at least this many times as far apart as one takes: with 1,500 processes it takes 0.2 s."""
+"""Least time between samples, in durations of one: with 1,500 processes one takes 0.2 s."""
 
 SLEPT_S = 0.5
-"""The machine was suspended where its clock with sleep gained this much on the one without it."""
+"""The machine was suspended if the clock that includes sleep gained this much on the other one."""
 
 LOGS = ("stdout.log", "stderr.log", "events.jsonl", "stacks.txt", "faults.log")
-"""What a trial has told, and may have told secrets in."""
+"""Files with a trial's reports and output, which may hold secrets."""
 
 DUMP_REASONS = ("timeout_progress", "timeout_total")
 GROUP_FILE = "group"
-"""In the trial's folder while it runs: where its control group is, for whoever finds it without a guard."""
+"""File in the folder of a running trial: path of its control group, for cleanup without a guard."""
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where the kernel has it)
 SHARED_NAMES = ("torch_", "nccl-", "psm_", "sem.")
-"""What torch, NCCL and Python's multiprocessing leave there under names when they are killed."""
+"""Prefixes of shared memory names that torch, NCCL and multiprocessing leave when killed."""
 SHARED_LOOKS = 4
-"""So many looks a new name is given until a process of the trial has mapped it."""
+"""Number of polls after which a new name that no process of the trial has mapped is ignored."""
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def ending_s(grace_s: float, reap_s: float) -> float:
-    """Seconds after its deadline within which a guard has written its verdict, whatever cannot be killed.
+    """Return the time after its deadline within which a guard writes its verdict, in seconds.
+
+    It holds even if processes cannot be killed.
 
     Args:
         grace_s: From the request to end to the kill.
@@ -109,10 +113,10 @@ def ending_s(grace_s: float, reap_s: float) -> float:
 
 
 class Drain:
-    """Takes output off a pipe so that the script never blocks; keeps the head and the tail.
+    """Takes output off a pipe so that the script never blocks; retains the head and the tail.
 
     Args:
-        path: The head is written there as it comes, the tail when the trial has ended.
+        path: Output file; the head is written at once, the tail at the end of the trial.
     """
 
     def __init__(self, path: str, head_bytes: int = HEAD_BYTES, tail_bytes: int = TAIL_BYTES) -> None:
@@ -127,7 +131,7 @@ class Drain:
         self.open = True
 
     def pump(self) -> bool:
-        """Read once; False at the end of the stream or when nothing is there."""
+        """Read once; return False at the end of the stream or if no data is available."""
         try:
             data = os.read(self.read_fd, CHUNK_BYTES)
         except BlockingIOError:
@@ -146,7 +150,7 @@ class Drain:
         return True
 
     def _keep(self, data: bytes) -> None:
-        # A script may write byte by byte: an object for each would take forty times their room.
+        # Parts are merged: with one object per byte, as some scripts write, memory grows forty-fold.
         if self._tail and len(self._tail[-1]) + len(data) <= CHUNK_BYTES:
             self._tail[-1] += data
         else:
@@ -163,7 +167,7 @@ class Drain:
             self._head_left = 0
 
     def close(self) -> None:
-        """Take what is still in the pipe, then write the tail."""
+        """Read the rest of the pipe, then write the tail."""
         until = time.monotonic() + DRAIN_S
         while time.monotonic() < until and self.pump():
             pass
@@ -179,30 +183,30 @@ class Drain:
 class Footprint:
     """Memory of a process tree in which pages that processes share count once (proportional set size).
 
-    The kernel walks all page tables for a reading, so readings take at most one fiftieth of the time, and a
-    long one is taken in parts. Between them the last one is used, plus what each process has grown since. A
-    new process counts with what it has beyond its parent: forked, it shares the rest with it. This estimate
-    is an upper bound and no reason to end a trial.
+    The kernel walks all page tables for a reading. So readings take at most one fiftieth of the time, and a
+    long one is taken in parts. Between readings, the last one plus the growth of each process is used. A new
+    process counts with its size beyond its parent's, as forks share pages. This estimate is an upper bound
+    and never ends a trial.
     """
 
     def __init__(self) -> None:
         self.is_read = False
-        """Whether the last result is a reading that has just been completed, and no estimate."""
+        """Whether the last result is a completed reading, not an estimate."""
         self._bytes = 0
         self._rss: dict[int, int] = {}
         self._unread: list[int] = []
         self._part: dict[int, tuple[int, int]] = {}
-        """Of the reading that is under way: pid -> its share and its resident size then."""
+        """Reading in progress: pid -> its share and its resident size at that time."""
         self._read_s = 0.0
         self._cost_s = 0.0
         self._part_s = 0.0
 
     def of(self, rss: dict[int, int], *, limit_bytes: int = 0) -> int:
-        """Memory of these processes in bytes; above the limit only where a reading has found that.
+        """Return the memory of these processes in bytes; above the limit only if a reading found that.
 
         Args:
-            rss: Resident size of each.
-            limit_bytes: An estimate above it is replaced by a reading, and cut to it until then; 0: none.
+            rss: Resident size of each process.
+            limit_bytes: A larger estimate triggers a reading, and is capped until then; 0: no limit.
         """
         estimate = self._estimate(rss)
         is_above = 0 < limit_bytes < estimate
@@ -217,7 +221,7 @@ class Footprint:
         return not self._rss or time.monotonic() - self._read_s > each * self._cost_s
 
     def _read_on(self, rss: dict[int, int]) -> bool:
-        """Read a part of the processes; True once all of them were read."""
+        """Read some of the processes; return True once all have been read."""
         begun_s = time.monotonic()
         while self._unread:
             pid = self._unread.pop()
@@ -229,8 +233,8 @@ class Footprint:
         self._part_s += time.monotonic() - begun_s
         if self._unread:
             return False
-        # The pages of what has ended meanwhile are shared by fewer now. So no page counts more than once; and
-        # where many have ended, the largest process alone is a better lower bound.
+        # Fewer processes share the pages of those that ended, so no page counts twice. If many have ended,
+        # the largest process alone is a better lower bound.
         alive = {pid: seen for pid, seen in self._part.items() if pid in rss}
         self._bytes = max([sum(share for share, _ in alive.values()), *rss.values()])
         self._rss = {pid: size for pid, (_, size) in alive.items()}
@@ -245,7 +249,7 @@ class Footprint:
         return self._bytes + sum(max(0, more) for more in grown)
 
     def _beyond_parent(self, pid: int, rss: dict[int, int]) -> int:
-        """Resident size of a process beyond that of its parent in the tree; all of it without one."""
+        """Return the resident size of a process beyond its parent's in the tree; all of it without one."""
         fields = process_tree.stat_fields(pid)
         return max(0, rss[pid] - (rss.get(int(fields[1]), 0) if len(fields) > 1 else 0))
 
@@ -254,14 +258,15 @@ class Samples:
     """Memory and CPU of the trial's tree, and of the rest of the machine, four times a second.
 
     Args:
-        lent_bytes: What a forked trial shares with the process that it was forked from, its keeper and its
-            guard, and would have for itself otherwise.
+        lent_bytes: Memory that a forked trial shares with its fork server, keeper and guard, and would
+            otherwise
+            have itself.
     """
 
     def __init__(self, lent_bytes: int = 0) -> None:
         self._lent_bytes = lent_bytes
         self.quota = cpu_quota.find(_usable_cpus())
-        """Of CPU time around the trial, where there is one that is less than its CPUs."""
+        """CPU quota around the trial, if it is less than its CPUs."""
         self.peak_bytes = 0
         self.rows: list[list[float | int | None]] = []
         self._footprint = Footprint()
@@ -275,19 +280,19 @@ class Samples:
 
     @property
     def pids(self) -> set[int]:
-        """Every process of the tree that was seen."""
+        """Pids of all processes observed in the tree so far."""
         return set(self._own_s)
 
     def take(self, script: int = 0, limit_bytes: int = 0) -> int:
-        """One sample; memory of the tree in bytes.
+        """Take one sample; return the memory of the tree in bytes.
+
+        File pages are left out, as the kernel reclaims them when needed, however much of a data set is
+        mapped. Shared pages count once (`Footprint`); for a single process this is its resident size. The
+        peak is the largest reading, as estimates may count shared pages twice.
 
         Args:
-            script: Pid of the script's own process; 0 where there is none yet.
-            limit_bytes: More than it is only returned where that was read; 0: none.
-
-        Pages of files are left out: the kernel takes them back when it needs them, however much of a
-        data set is mapped. Shared pages are counted once (`Footprint`); resident size is the same for a
-        single process. The peak is the largest that was read: estimates may count shared pages again.
+            script: Pid of the script's process; 0 if it has not started.
+            limit_bytes: A larger value is returned only if it was read; 0: no limit.
         """
         pids = self.alive = process_tree.descendants(os.getpid())
         rss = {pid: _rss(pid) for pid in pids}
@@ -310,11 +315,11 @@ class Samples:
         return total
 
     def _stood_still(self, t_ns: int, script: int) -> bool:
-        """Whether the script was stopped for some of the time since the sample before."""
+        """Return whether the script was stopped for some of the time since the previous sample."""
         was_stopped, self.is_stopped = self.is_stopped, is_stopped(script)
         slept_s, self._asleep_s = -self._asleep_s, _asleep_s()
         slept_s += self._asleep_s
-        # Long samples of large trees are the guard's own work, and no gap.
+        # Long samples of large trees are the guard's own work, not a gap.
         worked_ns, self._worked_ns = -self._worked_ns, time.process_time_ns()
         worked_ns += self._worked_ns
         since_ns = t_ns - int(self.rows[-1][0] or 0) - worked_ns if self.rows else 0
@@ -325,29 +330,29 @@ class Samples:
 
 
 def _thinned(rows: list[list[float | int | None]]) -> list[list[float | int | None]]:
-    """Every second row, the last one included; a row keeps that the one before it had stood still."""
+    """Return every second row, including the last; a stop in a dropped row is moved to the next."""
     kept = rows[::-2][::-1]
     dropped = rows[-2::-2][::-1]
-    # Counted from the end, a dropped row comes right before the kept one of the same place.
+    # Counted from the end, each dropped row directly precedes the retained one at the same index.
     for row, before in zip(reversed(kept), reversed(dropped), strict=False):
         row[STOOD_STILL] = max(row[STOOD_STILL] or 0, before[STOOD_STILL] or 0)
     return kept
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process is stopped: by a signal (SIGSTOP, Ctrl-Z), or by a debugger."""
+    """Return whether a process is stopped, by a signal (SIGSTOP, Ctrl-Z) or a debugger."""
     fields = process_tree.stat_fields(pid) if pid else []
     return bool(fields) and fields[0] in (b"T", b"t")
 
 
 def _asleep_s() -> float:
-    """Seconds for which this machine has been suspended since it was started; 0.0 where unknown."""
+    """Return the seconds for which this machine was suspended since boot; 0.0 if unknown."""
     with_sleep = getattr(time, "CLOCK_BOOTTIME", None)
     return 0.0 if with_sleep is None else time.clock_gettime(with_sleep) - time.monotonic()
 
 
 def _rss(pid: int) -> int:
-    """Resident memory that is not a file's; all of it where the kernel does not tell them apart."""
+    """Return the resident memory without file pages; all of it if the kernel does not distinguish them."""
     anonymous = shared = None
     try:
         with open(f"/proc/{pid}/status", "rb", buffering=0) as file:
@@ -370,9 +375,9 @@ def _resident(pid: int) -> int:
 
 
 def _pss(pid: int) -> int | None:
-    """Proportional set size without pages of files; with them on kernels before 5.4.
+    """Return the proportional set size without file pages; with them on kernels before 5.4.
 
-    None where the process lives and may not be read.
+    None if the process is alive and may not be read.
     """
     found: dict[bytes, int] = {}
     try:
@@ -393,41 +398,44 @@ def _usable_cpus() -> int:
 
 
 def busy_s() -> float | None:
-    """CPU seconds spent on anything, stolen time included, on the CPUs that this process may use.
+    """Return the CPU seconds used on the permitted CPUs, stolen time included.
 
-    What others do on the other CPUs of a large machine is no business of a job that was given four of them.
+    Load on the other CPUs of a large machine does not affect a job with four of them.
     """
-    mine = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
-    is_part = 0 < len(mine) < (os.cpu_count() or 0)
+    numbers = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
+    is_part = 0 < len(numbers) < (os.cpu_count() or 0)
     try:
         with open("/proc/stat", "rb", buffering=0) as file:
             text = file.read(STAT_BYTES if is_part else 512)
-        return busy_ticks(text, mine if is_part else ()) * process_tree.TICK_S
+        return busy_ticks(text, numbers if is_part else ()) * process_tree.TICK_S
     except (OSError, ValueError, IndexError):
         return None
 
 
-def busy_ticks(text: bytes, mine: Collection[int]) -> int:
-    """Of all CPUs together, or of these, by what the kernel tells in ``/proc/stat``.
+def busy_ticks(text: bytes, numbers: Collection[int]) -> int:
+    """Return the busy ticks of all CPUs together, or of some, from ``/proc/stat``.
 
     Args:
-        text: The beginning of it.
-        mine: Numbers of CPUs; none: all.
+        text: The first lines of the file.
+        numbers: Numbers of CPUs; empty: all.
 
     Raises:
-        ValueError, IndexError: It is not as expected.
+        ValueError, IndexError: Unexpected format.
     """
     rows = [line.split() for line in text.split(b"\n") if line.startswith(b"cpu")]
-    chosen = [row for row in rows[1:] if int(row[0][3:]) in mine] if mine else rows[:1]
+    chosen = [row for row in rows[1:] if int(row[0][3:]) in numbers] if numbers else rows[:1]
     if not chosen:
         message = "no such CPU"
         raise ValueError(message)
-    # user, nice, system, irq, softirq, steal; not idle, iowait, nor guests, who are in user.
+    # user, nice, system, irq, softirq, steal. Not idle and iowait; guests are part of user.
     return sum(int(row[k]) for row in chosen for k in (1, 2, 3, 6, 7, 8))
 
 
 def pressure_us() -> int | None:
-    """Microseconds for which some task has waited for a CPU, from any beginning; None where unreadable."""
+    """Return the microseconds for which some task waited for a CPU; None if unreadable.
+
+    Only differences are meaningful.
+    """
     try:
         with open("/proc/pressure/cpu", "rb", buffering=0) as file:
             return int(file.read().split(b"total=", 1)[1].split()[0])
@@ -437,7 +445,7 @@ def pressure_us() -> int | None:
 
 def _write_atomically(path: str, record: dict[str, Any]) -> None:
     data = json.dumps(record, separators=(",", ":"), allow_nan=False).encode()
-    # The folder is the trial's as well, which may have put a link there.
+    # The trial can write to this folder too, and may have put a link there.
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path + ".part")
     fd = os.open(path + ".part", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -451,28 +459,28 @@ def _write_atomically(path: str, record: dict[str, Any]) -> None:
 
 
 def _pass_by(_number: int, _frame: object) -> None:
-    """A notice to a whole job, ahead of its end: the launcher does what there is to do about it."""
+    """Ignore a notice to the whole job ahead of its end; the launcher handles it."""
 
 
 _passed_by: dict[int, Any] = {}
-"""Signals that guard and keeper let pass -> what was done about them before, as the script has it."""
+"""Signals ignored by guard and keeper -> their former handlers, which the script gets back."""
 
 
 def _let_notices_pass() -> None:
-    # By a handler: what is ignored would be so in the script too.
+    # A handler, because ignored signals would be inherited by the script.
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         before = signal.signal(number, _pass_by)
         _passed_by[number] = signal.SIG_DFL if before is None else before
 
 
 class IsScript(BaseException):
-    """Raised in the process of a trial that was not started anew: from here on it is the script."""
+    """Raised in the forked process of a trial, which is the script from here on."""
 
 
 def _become_script(
     spec: dict[str, Any], guard_pid: int, out: int, err: int, group: str, become: Become | None
 ) -> None:
-    """In the forked child: everything between fork and exec; returns only where there is no exec."""
+    """Run the steps between fork and exec in the child; return only if there is no exec."""
     os.setsid()
     if group:
         with contextlib.suppress(OSError), open(f"{group}/cgroup.procs", "w") as file:
@@ -521,8 +529,9 @@ class Guard:
     Args:
         spec: The orders.
         life_fd: Read end of the life pipe.
-        become: Where the script is no program to be executed: makes the process that was forked for it what
-            a new one would be. `IsScript` is raised there then.
+        become: If the script is not executed as a program: turns the forked process into the equivalent of a
+            new
+            one. `IsScript` is then raised there.
     """
 
     def __init__(self, spec: dict[str, Any], life_fd: int, become: Become | None = None) -> None:
@@ -533,7 +542,7 @@ class Guard:
         self.folder = str(spec["trial_dir"])
         self.started_s = time.monotonic()
         self.deadline_s = self.started_s + float(spec["deadline_s"])
-        # What a stopped script may be given back, so that the search still ends in time.
+        # Longest extension for a stopped script, so that the search still ends in time.
         self.patience_s = float(spec.get("patience_s") or 0.0)
         self.memory_limit = int(spec.get("memory_limit_bytes") or 0)
         self.why = ""
@@ -558,7 +567,7 @@ class Guard:
         self.err = Drain(os.path.join(self.folder, "stderr.log"))
 
     def _make_group(self) -> str:
-        """The control group that is killed as a whole at the end, noted before anything is in it."""
+        """Create the control group that is killed at the end; its path is recorded before it is used."""
         folder = process_tree.make_group(self.uid)
         if folder:
             try:
@@ -574,7 +583,7 @@ class Guard:
             self.why = f"guard_{signal.Signals(number).name.lower()}"
 
     def run(self) -> None:
-        """Start, watch, end, report."""
+        """Start, watch and end the trial, and write the verdict."""
         self._spawn()
         self.samples = Samples(int(self.spec.get("lent_bytes") or 0))
         if not self.spawn_error:
@@ -629,7 +638,7 @@ class Guard:
                 self._note_shared()
                 self.owned.take(self.samples.alive, self.samples.pids)
                 took_s = time.monotonic() - now
-                # Late by whole periods rather than in bursts where /proc is slow.
+                # If /proc is slow, skip whole periods rather than sample in bursts.
                 next_sample_s = max(next_sample_s, now) + max(SAMPLE_S, min(SAMPLE_EACH * took_s, GAP_S / 2))
                 if self.memory_limit and used > self.memory_limit:
                     self.why = "memory_limit"
@@ -639,7 +648,7 @@ class Guard:
         self.samples.take(self.script)
 
     def _note_shared(self) -> None:
-        """Take note of whose new names in shared memory are: once their owner has crashed nobody can tell."""
+        """Record the owners of new shared memory names; after a crash they cannot be determined."""
         new = {name for name in _objects() if not name.startswith("torch_")} - self.shared_before
         new = {name for name in new - self.shared_used if self.shared_looks.get(name, 0) < SHARED_LOOKS}
         if not new:
@@ -649,7 +658,7 @@ class Guard:
             self.shared_looks[name] = self.shared_looks.get(name, 0) + 1
 
     def _wait(self, seconds: float, *, life: bool) -> None:
-        """Sleep at most so long; drain output, reap, and listen to the launcher meanwhile."""
+        """Sleep up to this time; meanwhile drain output, reap, and read the life pipe."""
         fds = [self.wake_read, *(d.read_fd for d in (self.out, self.err) if d.open)]
         if life:
             fds.append(self.life_fd)
@@ -668,13 +677,13 @@ class Guard:
             self.why = self.why or order or "launcher_gone"
 
     def _is_alone(self) -> bool:
-        """The launcher has died meanwhile; what it ordered before is being done."""
+        """Return whether the launcher has died; its earlier orders are still carried out."""
         while not self.alone and select.select([self.life_fd], [], [], 0)[0]:
             self.alone = not os.read(self.life_fd, 4096)
         return self.alone
 
     def _reap(self) -> bool:
-        """Collect every dead child; False once there is none left at all."""
+        """Reap all dead children; return False once there are no children."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -702,7 +711,7 @@ class Guard:
                 grace_s = min(grace_s, ALONE_GRACE_S)
             self.killed = "" if alone else "TERM"
             self._signal_until_gone(signal.SIGTERM, grace_s, repeat=False)
-        # One span for all: what waits inside the kernel is waited for once, not by each of them.
+        # One time span for all: several processes stuck in the kernel share the wait.
         reap_s = float(self.spec.get("reap_s", 10.0))
         until_s = time.monotonic() + reap_s
         if self._reap():
@@ -736,12 +745,12 @@ class Guard:
         alone = self.alone
         while True:
             if repeat and self.group:
-                # By a list of processes one that forks without end is always a step ahead.
+                # A process that forks in a loop can outrun kills from a list of processes.
                 process_tree.kill_group(self.group)
             tree = self._tree()
             process_tree.send([pid for pid in tree if repeat or pid not in told], number)
             if not repeat:
-                # A stopped process sees nothing before it goes on.
+                # A stopped process handles no signal before it continues.
                 process_tree.send([pid for pid in tree if pid not in told], signal.SIGCONT)
             told.update(tree)
             self._wait(pause, life=False)
@@ -777,7 +786,7 @@ class Guard:
         try:
             _write_atomically(path, record)
         except OSError:
-            # A full disk: the verdict is worth more than the logs and the samples.
+            # On a full disk the verdict matters more than the logs and the samples.
             self._remove_scratch()
             for name in ("stdout.log", "stderr.log"):
                 try:
@@ -788,7 +797,7 @@ class Guard:
         self._remove_scratch()
 
     def _remove_scratch(self) -> None:
-        # Here and not by the launcher, which may be gone by now.
+        # Done here, as the launcher may have died.
         for scratch in self.spec.get("scratch", ()):
             namespace.remove(scratch)
         if self._is_alone():
@@ -800,7 +809,7 @@ class Guard:
 
 
 def _hide(path: str, secrets: Iterable[str]) -> None:
-    """Take words out of a file that the trial could write as well: a link is not followed."""
+    """Remove words from a file that the trial could also write to; links are not followed."""
     with open(os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "r+b") as file:
         data = clean = file.read()
         for secret in secrets:
@@ -812,7 +821,7 @@ def _hide(path: str, secrets: Iterable[str]) -> None:
 
 
 def _objects() -> list[str]:
-    """Names in shared memory, of whatever process, that only libraries give."""
+    """Return names in shared memory that only libraries use, from any process."""
     try:
         return [name for name in os.listdir(SHARED_MEMORY) if name.startswith(SHARED_NAMES)]
     except OSError:
@@ -820,9 +829,9 @@ def _objects() -> list[str]:
 
 
 def _mapped_objects(pids: list[int]) -> set[str]:
-    """Of these, the ones that these processes use: who made them may have ended long ago.
+    """Return those of these names that the processes use; their creators may have ended long ago.
 
-    What a trial has in shared memory of its own lies on another device, whatever its name.
+    The trial's own shared memory is on another device, whatever its name.
     """
     names = set(_objects())
     device = _device(SHARED_MEMORY)
@@ -839,7 +848,7 @@ def _mapped_objects(pids: list[int]) -> set[str]:
 
 
 def _device(path: str) -> str:
-    """Of what is mounted there, as in ``/proc/<pid>/maps``."""
+    """Return the device mounted there, as in ``/proc/<pid>/maps``."""
     try:
         number = os.stat(path).st_dev
     except OSError:
@@ -848,10 +857,10 @@ def _device(path: str) -> str:
 
 
 def _remove_objects(used: set[str], before: set[str], pids: set[int]) -> None:
-    """Shared memory that a killed tree has left: what has a name outlives who made it.
+    """Remove shared memory that a killed tree has left behind, as names outlive their creator.
 
-    Torch writes the creator into the name. Others must have been used by the tree at its end, have come
-    during the trial, and be used by nobody any more.
+    Torch writes the creator into the name. Other names must have been used by the tree at its end, have been
+    created during the trial, and be unused now.
     """
     names = _objects()
     others = {name for name in names if name in used - before and not name.startswith("torch_")}
@@ -868,7 +877,7 @@ def _remove_objects(used: set[str], before: set[str], pids: set[int]) -> None:
 
 
 def _catches(pid: int, number: int) -> bool:
-    """The process has a handler for the signal, so that sending it does not end the process."""
+    """Return whether the process has a handler for the signal, so that the signal does not end it."""
     try:
         with open(f"/proc/{pid}/status") as file:
             for line in file:
@@ -880,10 +889,9 @@ def _catches(pid: int, number: int) -> bool:
 
 
 def _keep(guard_pid: int) -> int:
-    """Wait for the guard; where it was killed, end what it owned.
+    """Wait for the guard; if it was killed, end all that it owned.
 
-    Its orphans land here, also those that left its session and cleared their environment, which no
-    mark would find.
+    Its orphans become children of this process, also those without session and environment mark.
     """
 
     def pass_on(number: int, _frame: object) -> None:
@@ -899,7 +907,7 @@ def _keep(guard_pid: int) -> int:
             pid, status = os.waitpid(-1, 0)
     if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0:
         return 0
-    # Killed, or broken by an error of its own: either way what it owned is left.
+    # Killed, or ended by an error: either way its processes remain.
     until = time.monotonic() + KEEPER_REAP_S
     groups = process_tree.groups(os.environ.get(process_tree.GUARD_VARIABLE, ""))
     with contextlib.suppress(ChildProcessError):
@@ -916,7 +924,7 @@ def _keep(guard_pid: int) -> int:
 
 
 def _fork_keeper(life_fd: int) -> None:
-    """The original process goes on as the keeper and does not return; the child is the guard."""
+    """Fork; the parent becomes the keeper and does not return, the child is the guard."""
     keeper = os.getpid()
     guard_pid = os.fork()
     if guard_pid:
@@ -928,31 +936,23 @@ def _fork_keeper(life_fd: int) -> None:
         finally:
             os._exit(code)
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    # TERM and not KILL: without its keeper the guard still ends its trial.
+    # TERM, not KILL: without its keeper the guard still ends its trial.
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != keeper:
         os._exit(1)
 
 
 def _lowest(fd: int) -> int:
-    """The same file under the lowest free number: `select` takes none from 1024 on."""
+    """Return the file under the lowest free descriptor, as `select` takes none above 1023."""
     low = os.dup(fd)
     os.close(fd)
     return low
 
 
 def main(life_fd: int, become: Become | None = None) -> int:
-    """Read the orders from standard input and carry them out.
-
-    Args:
-        life_fd: Read end of the life pipe.
-        become: See `Guard`.
-
-    Raises:
-        IsScript: In the process of the script, with `become`.
-    """
+    """Read the orders from standard input and carry them out."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    # A fork of the launcher's program that has inherited the life pipe keeps it open when that dies.
+    # A fork of the host program that inherited the life pipe would keep it open.
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     _let_notices_pass()
     life_fd = _lowest(life_fd)
@@ -964,7 +964,7 @@ def main(life_fd: int, become: Become | None = None) -> int:
     os.dup2(nothing, 0)
     spec = json.loads(b"".join(parts))
     for lock in spec.get("locks", ()):
-        # Held by us and by nothing that the script leaves behind.
+        # Held by this process and not inherited by the script.
         os.set_inheritable(lock, False)
     Guard(spec, life_fd, become).run()
     return 0

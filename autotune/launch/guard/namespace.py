@@ -1,19 +1,19 @@
-"""Steps into a mount namespace in which every write to a real filesystem lands in one folder.
+"""Mount namespace in which every write to a real file system lands in one folder.
 
-The whole file tree is overlaid: the root and each further real, writable mount; pseudo filesystems
-and device nodes stay what they are. Paths are the same inside and outside, reads fall through, and
-whatever a process writes, renames or deletes is kept in the upper layer. Folders named as ``keep``
-stay really writable. Shared memory, of System V as well, is a trial's own where nothing there may be missed.
+The whole file tree is overlaid: the root and each further real, writable mount. Pseudo file systems and
+device nodes are not changed. Paths are the same inside and outside, reads pass through, and each write,
+rename or deletion goes to the upper layer. Folders in ``keep`` stay writable. A trial gets its own shared
+memory, including System V, unless it uses existing objects.
 
-Linux refuses an upper layer that lies below its own lower layer. Then the lower layer is first
-mounted read-only as an overlay of its own, which is another filesystem to the kernel; where that is
-refused as well (a container's root is an overlay already), the upper layer goes to memory.
+Linux refuses an upper layer below its own lower layer. Then the lower layer is first mounted read-only as a
+separate overlay, which is another file system to the kernel. If that is refused too (a container's root is an
+overlay already), the upper layer goes to memory.
 
-Where the kernel allows it, folders that were there before can be renamed, hard links stay links and inode
-numbers stay what they were. A user namespace allows the last of these (decision 109).
+If the kernel allows it, existing folders can be renamed, hard links stay links and inode numbers do not
+change. In a user namespace only the last of these is possible (decision 109).
 
-Standard library only, and nothing of autotune but its neighbours: the guard loads it by path under
-``python -S -E``.
+Standard library only, and nothing of autotune but this folder: the guard loads it by path under ``python -S
+-E``.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ _PSEUDO = frozenset(
 )
 _SYSTEM = ("/proc", "/sys", "/dev", "/run")
 _LIKE_WITHOUT = ("redirect_dir=on", "index=on")
-"""Options of an overlay: folders that were there before can be renamed, hard links stay links."""
+"""Options of an overlay: existing folders can be renamed, hard links stay links."""
 _OF_TWO_DISKS = "xino=on"
-"""Device and inode numbers stay what they were where a file is copied from one disk to another."""
+"""Device and inode numbers do not change if a file is copied from one disk to another."""
 _READABLE_BY_HANDLE = ("nfs_export=on,redirect_dir=nofollow", "")
-"""Of a read-only overlay: what hard links of one above it need."""
+"""Options of a read-only overlay, needed for hard links in an overlay above it."""
 _MEMORY_SHARE = 4
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where the kernel has it)
 _OF_PROCESSES = ("torch_", "nccl-", "sem.mp-", "__KMP_REGISTERED_LIB_", "autotune-replay-")
-"""Names that torch, NCCL, Python, OpenMP and we make up for our own processes: nobody else looks for them."""
+"""Prefixes of names that torch, NCCL, Python, OpenMP and autotune use within their own processes."""
 _MOST_SHARED = 64
 _COPY_BYTES = 16 * 1024 * 1024
 NOTE = ".of"
-"""Ending of the file beside an upper layer that holds the path of what it lies over."""
+"""Suffix of the file beside an upper layer that holds the path of its lower layer."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -82,7 +82,7 @@ def _mount(source: str, target: str, kind: str | None, flags: int, data: str | N
 
 
 def mounts(text: str) -> list[tuple[str, str]]:
-    """(mount point, filesystem type) from the text of ``mountinfo``, parents first, topmost only."""
+    """Return (mount point, file system type) from ``mountinfo``, parents first, topmost only."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         left, _, right = line.partition(" - ")
@@ -102,13 +102,13 @@ def _inside(path: str, folder: str) -> bool:
 
 
 def own_ipc() -> None:
-    """Give this process System V objects of its own, if that takes no user namespace and none are in use."""
+    """Give this process its own System V objects, if no user namespace is needed and none are in use."""
     if not sysv_ipc.own():
         _libc.unshare(_CLONE_NEWIPC)
 
 
 def _own_namespace(further: int = 0) -> bool:
-    """Enter a mount namespace, and further ones if there are any; True if that took a user namespace."""
+    """Enter a mount namespace, and further ones if possible; return True if a user namespace was needed."""
     if _libc.unshare(_CLONE_NEWNS | further) == 0 or _libc.unshare(_CLONE_NEWNS) == 0:
         return False
     uid, gid = os.geteuid(), os.getegid()
@@ -122,7 +122,7 @@ def _own_namespace(further: int = 0) -> bool:
 
 
 class _Layers:
-    """Where upper layers go: the trial's folder, or memory where its filesystem cannot hold one."""
+    """Upper layers: in the trial's folder, or in memory if its file system cannot hold one."""
 
     def __init__(self, base: str, *, user: bool) -> None:
         self.base = base
@@ -130,7 +130,7 @@ class _Layers:
         self.count = 0
         self.in_memory = False
         self.over: list[str] = []
-        """What has been overlaid."""
+        """Targets overlaid so far."""
 
     def _folders(self, *, memory: bool) -> list[str]:
         base = os.path.join(self.base, "memory") if memory else self.base
@@ -151,7 +151,7 @@ class _Layers:
         return text + (",userxattr" if self.user else "")
 
     def _empty(self) -> str:
-        """An empty folder on a file system of its own: no layer may lie below another one."""
+        """Return an empty folder on a separate file system, as no layer may lie below another one."""
         folder = os.path.join(self.base, "empty")
         if not os.path.isdir(folder):
             os.makedirs(folder)
@@ -159,7 +159,7 @@ class _Layers:
         return folder
 
     def overlay(self, lower: str, target: str) -> None:
-        """Mount an overlay of `lower` at `target`; the first way that the kernel takes."""
+        """Mount an overlay of `lower` at `target`, with the first options that the kernel accepts."""
         self._overlay(lower, target)
         self.over.append(lower)
 
@@ -184,19 +184,19 @@ class _Layers:
         upper, work, _ = self._folders(memory=True)
         self._writable(lower, upper, work, target)
 
-    def _mount_first(self, target: str, options: str, ways: tuple[str, ...], flags: int = 0) -> None:
-        """Mount an overlay with the first of these further options that the kernel takes."""
-        for way in ways:
+    def _mount_first(self, target: str, options: str, choices: tuple[str, ...], flags: int = 0) -> None:
+        """Mount an overlay with the first of these further options that the kernel accepts."""
+        for way in choices:
             try:
                 _mount("autotune", target, "overlay", flags, options + (f",{way}" if way else ""))
             except OSError:
-                if way == ways[-1]:
+                if way == choices[-1]:
                     raise
             else:
                 return
 
     def note(self, lower: str) -> None:
-        """Say beside the last upper layer what it lies over, for whoever looks what was written."""
+        """Write the path of the lower layer beside the last upper layer, for later inspection."""
         if not self.in_memory:
             try:
                 name = os.path.join(self.base, "upper", f"{self.count}{NOTE}")
@@ -212,8 +212,8 @@ class _Layers:
             os.chown(upper, status.st_uid, status.st_gid)
         options = () if self.user else _LIKE_WITHOUT
         options += () if status.st_dev == os.stat(upper).st_dev else (_OF_TWO_DISKS,)
-        ways = (",".join(options), "") if options else ("",)
-        self._mount_first(target, self._options(lower, upper, work), ways)
+        choices = (",".join(options), "") if options else ("",)
+        self._mount_first(target, self._options(lower, upper, work), choices)
         if os.access(lower, os.W_OK):
             probe = os.path.join(target, f".autotune-{os.getpid()}")
             try:
@@ -239,7 +239,7 @@ def _bind(source: str, target: str, *, recursive: bool, read_only: bool = False)
 
 
 def _flags(have: int) -> int:
-    """What a mount forbids, of `statvfs`, in the words of `mount`."""
+    """Return the restrictions of a mount from `statvfs` as flags of `mount`."""
     flags = 0
     for ours, theirs in (
         (_MS_NOSUID, os.ST_NOSUID),
@@ -259,15 +259,15 @@ def enter(
     temporary: str = "",
     beside: str = "",
 ) -> None:
-    """Move this process into the enclosure; there is no way back.
+    """Move this process into the namespace; this cannot be undone.
 
     Args:
-        base: An existing folder of ours for the layers; it has to be inside one of `keep`.
-        keep: Folders that stay really writable.
-        must: Folders that have to be protected; a failure to do so is an error.
-        shares: It shares memory with processes outside, and keeps the machine's.
-        temporary: A folder of ours, for what does not last; empty: none.
-        beside: A folder on the same disk. Files of `temporary` can be renamed and linked into it, as outside.
+        base: Existing folder for the layers; inside one of `keep`.
+        keep: Folders that stay writable.
+        must: Folders that must be protected; a failure to do so is an error.
+        shares: Keep the machine's shared memory, for processes outside.
+        temporary: Folder for temporary files; empty: none.
+        beside: Folder on the same disk. Files of `temporary` can be renamed and linked into it, as outside.
 
     Raises:
         OSError: The kernel, or a policy of the machine, does not allow it.
@@ -299,9 +299,9 @@ def enter(
 
 
 def _has_beside(root: str, temporary: str, beside: str, layers: _Layers) -> bool:
-    """Have both folders in one overlay; False if that cannot be done.
+    """Put both folders into one overlay; return False if that is not possible.
 
-    Where each is in an overlay of its own, the first becomes a link to a hidden folder in the other's.
+    If each is in a separate overlay, the first becomes a link to a hidden folder in the other's.
     """
     if not beside or layers.in_memory:
         return False
@@ -313,7 +313,7 @@ def _has_beside(root: str, temporary: str, beside: str, layers: _Layers) -> bool
         os.mkdir(root + hidden, 0o700)
         for name in os.listdir(temporary):
             os.mkdir(os.path.join(root + hidden, name), 0o700)
-        # It may be an overlay by itself.
+        # It may be a separate overlay.
         _libc.umount2(os.fsencode(root + temporary), _MNT_DETACH)
         for name in os.listdir(root + temporary):
             os.rmdir(os.path.join(root + temporary, name))
@@ -325,10 +325,10 @@ def _has_beside(root: str, temporary: str, beside: str, layers: _Layers) -> bool
 
 
 def _own_shared_memory(target: str, must: list[str]) -> None:
-    """Mount shared memory that goes with the last process in here, as large as the machine's.
+    """Mount shared memory that ends with the last process inside, as large as the machine's.
 
-    The machine's stays where this cannot be done, and where something of this user's lies in it: a script may
-    replace or remove that, which is refused of what is mounted. What is other users' is there as before.
+    The machine's is retained if that is not possible, or if it holds objects of this user, as a script may
+    replace or remove those, which is refused for mounts. Objects of other users are visible as before.
     """
     if any(_inside(path, _SHARED_MEMORY) or _inside(_SHARED_MEMORY, path) for path in must):
         return
@@ -386,16 +386,16 @@ def _carry_over(point: str, kind: str, root: str, layers: _Layers, must: list[st
 
 
 def _compose(folder: str, target: str, layers: _Layers, table: dict[str, str], must: list[str]) -> None:
-    """The same tree out of its parts.
+    """Rebuild the same tree from its parts.
 
-    A user namespace may not overlay a folder below which something is mounted, since that could
-    bring hidden files to light; so such folders are made anew and their entries treated one by one.
+    A user namespace may not overlay a folder with mounts below it, since that could reveal hidden files. So
+    such folders are created anew and their entries handled one by one.
     """
     for entry in os.scandir(folder):
         try:
             _compose_entry(entry, os.path.join(target, entry.name), layers, table, must)
         except FileNotFoundError:
-            # In a folder for everybody others' files come and go.
+            # In a world-writable folder, other users' files appear and disappear.
             if os.path.lexists(entry.path):
                 raise
 
@@ -414,8 +414,8 @@ def _compose_entry(
 
 def _compose_folder(path: str, target: str, layers: _Layers, table: dict[str, str], must: list[str]) -> None:
     below = any(point != path and _inside(point, path) for point in table)
-    # A copy to the upper layer keeps the owners of the folders above it, and other owners than
-    # ours cannot be expressed in here.
+    # A copy to the upper layer retains the owners of its parent folders, and foreign owners cannot be
+    # expressed here.
     foreign = os.stat(path).st_uid != os.geteuid() and any(p != path and _inside(p, path) for p in must)
     if table.get(path) in _PSEUDO or (below and path in _SYSTEM) or (path == "/run" and path in table):
         _bind(path, target, recursive=True)
@@ -468,9 +468,9 @@ def _change_root(root: str) -> None:
 
 
 def remove(place: str) -> None:
-    """Delete a file or folder of ours, the kernel's closed work folders in it included; never raises.
+    """Delete a file or folder of autotune, including the kernel's protected work folders; never raises.
 
-    Where a trial has put a link in its place, the link goes and nothing else.
+    If a trial has put a link in its place, only the link is removed.
     """
     if os.path.islink(place) or os.path.isfile(place):
         with contextlib.suppress(OSError):

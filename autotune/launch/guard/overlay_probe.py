@@ -1,9 +1,9 @@
-"""Tries for real whether an overlay keeps writes off the user's files, and what it cannot do there.
+"""Probe that tries whether an overlay protects the user's files, and what it cannot do there.
 
-Runs as a process of its own, ``python -S -E probe.py BASE REQUEST``, with a request as JSON. It reports one
+Runs as a separate process, ``python -S -E probe.py BASE REQUEST``, with a request as JSON. It reports one
 JSON object on standard output, and nothing if no overlay can be mounted.
 
-Standard library only, and nothing of autotune but its neighbours.
+Standard library only, and nothing of autotune but this folder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ else:
 SKIPPED = frozenset({".git", "__pycache__", "node_modules", ".venv", "venv"})
 MOST_SCANNED = 20_000
 SCAN_S = 3.0
-"""A tree on a slow file server is not read to its end; what is missed there, a trial finds by its failure."""
+"""Limit for a tree on a slow file server; a path missed here shows by a trial's failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,9 @@ class ProbeFile:
 
 
 def samples(trees: list[str]) -> list[ProbeFile]:
-    """A path of every kind in these folders that this user may write to.
+    """Return a path of every kind in these folders that this user may write to.
 
-    Kinds differ in owner, group, being a folder, and in the owners of the folders above, which an overlay
-    copies before what is in them.
+    Kinds differ in owner, group, file type, and the owners of parent folders, which an overlay copies first.
     """
     found: dict[tuple[object, ...], ProbeFile] = {}
     until_s = time.monotonic() + SCAN_S
@@ -77,10 +76,10 @@ def _take(
 
 
 def first_unwritable(tried: list[ProbeFile]) -> ProbeFile | None:
-    """The first of these that cannot be written to in here, as it could be outside; None if all can.
+    """Return the first path that is writable outside but not here; None if all are.
 
-    A file is not opened, since an overlay would copy it whole. It cannot copy one whose owner or group has no
-    number in this user namespace.
+    Files are not opened, since an overlay would copy them whole. A file whose owner or group has no number in
+    this user namespace cannot be copied.
     """
     for sample in tried:
         status = os.lstat(sample.path)
@@ -97,16 +96,16 @@ def first_unwritable(tried: list[ProbeFile]) -> ProbeFile | None:
 
 
 def probe(base: str, must: list[str], trees: list[str]) -> dict[str, object]:
-    """Try it below `base`; nothing of the user's is written to.
+    """Try an overlay below `base`, without writing to the user's files.
 
     Args:
-        base: An empty folder of ours.
+        base: An empty folder.
         must: Folders that the overlay has to protect.
-        trees: Folders that a trial has to be able to write to as outside.
+        trees: Folders that a trial must be able to write to as outside.
 
     Returns:
         ``protects``, whether writes stay inside; ``unwritable``, a `ProbeFile` or None; ``moves``, whether
-        folders that were there before can be renamed.
+        existing folders can be renamed.
 
     Raises:
         OSError: The kernel, or a policy of the machine, does not allow an overlay.
@@ -121,7 +120,7 @@ def probe(base: str, must: list[str], trees: list[str]) -> dict[str, object]:
     outside = os.open(base, os.O_RDONLY | os.O_DIRECTORY)
     before = {folder: os.stat(folder).st_dev for folder in must}
     namespace.enter(ours, [ours], [users, *must])
-    # What is really the same folder as outside is on the same file system; an overlay is one by itself.
+    # The same folder as outside is on the same file system; an overlay is a separate one.
     protected = all(os.stat(folder).st_dev != device for folder, device in before.items())
     with open(kept, "a") as file:
         file.write(" after")

@@ -1,9 +1,9 @@
-"""What a trial has on this machine, on record in its folder for as long as its guard lives.
+"""Record of a trial's processes and System V objects, in its folder while its guard lives.
 
-A record without a living guard is acted upon by `autotune.launch.workspace.orphans`: no mark in an
-environment and no place in a process tree is needed to find what it names.
+`autotune.launch.workspace.orphans` acts on a record without a living guard. It needs no mark in an
+environment and no place in a process tree to find the recorded resources.
 
-Standard library only, and nothing of autotune but its neighbours.
+Standard library only, and nothing of autotune but this folder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RECORD = "owned.json"
 
 
 def boot_id() -> str:
-    """Identifies the run of the kernel: numbers of processes and objects mean nothing in another one."""
+    """Return the identity of this boot; process and object numbers are valid within one boot only."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
@@ -38,7 +38,7 @@ class Owned:
     """Processes and System V objects of a trial; see the module.
 
     Args:
-        folder: The trial's.
+        folder: Folder of the trial.
     """
 
     def __init__(self, folder: str) -> None:
@@ -49,11 +49,11 @@ class Owned:
         self._written: dict[str, Any] = {}
 
     def take(self, alive: Iterable[int], seen: Collection[int]) -> None:
-        """Bring the record up to date.
+        """Update the record.
 
         Args:
             alive: Processes of the trial now.
-            seen: All that it has had.
+            seen: All its processes so far.
         """
         new = sysv_ipc.own() - self._before - self._objects
         if new:
@@ -71,7 +71,7 @@ class Owned:
 
     def _write(self, record: dict[str, Any]) -> None:
         part = self._path + ".part"
-        # The folder is the trial's as well, which may have put a link there.
+        # The trial can write to this folder too, and may have put a link there.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(part)
         with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
@@ -79,7 +79,7 @@ class Owned:
         os.rename(part, self._path)
 
     def close(self) -> None:
-        """Remove the objects, and the record: the processes have ended."""
+        """Remove the objects and the record, after the processes have ended."""
         sysv_ipc.remove(self._objects)
         for path in (self._path, self._path + ".part"):
             with contextlib.suppress(OSError):

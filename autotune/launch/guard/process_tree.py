@@ -1,4 +1,4 @@
-"""Processes of one trial: found by descent and by the mark in their environment, ended within bounds.
+"""Processes of one trial: found by descent and by the mark in their environment, ended in bounded time.
 
 Standard library only, and nothing of autotune: the guard loads it by path under ``python -S -E``.
 """
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 TRIAL_VARIABLE = "AUTOTUNE_TRIAL"
 GUARD_VARIABLE = "AUTOTUNE_GUARD"
 GROUP_ROOTS = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
-"""Where control groups of version 2 are mounted: alone, or beside those of version 1."""
+"""Mount points of control groups version 2: alone, or beside those of version 1."""
 OLD_GROUP_ROOTS = {"freezer": "/sys/fs/cgroup/freezer", "pids": "/sys/fs/cgroup/pids"}
-"""Where those of version 1 are mounted: a group of either controller keeps processes together."""
+"""Mount points of version 1; either controller's groups contain all child processes."""
 
 TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -34,31 +34,31 @@ def _read(path: str) -> bytes:
 
 
 def stat_fields(pid: int) -> list[bytes]:
-    """Fields of ``/proc/<pid>/stat`` from the state on (field 3 is index 0); empty when gone."""
+    """Return the fields of ``/proc/<pid>/stat`` from the state on (field 3 is index 0); empty when gone."""
     _, closed, rest = _read(f"/proc/{pid}/stat").rpartition(b")")
     return rest.split() if closed else []
 
 
 def start_ticks(pid: int) -> int:
-    """Start time of a process in clock ticks since boot, 0 when gone; guards against pid reuse."""
+    """Return the start time of a process in clock ticks since boot, 0 if gone; guards against pid reuse."""
     fields = stat_fields(pid)
     return int(fields[19]) if len(fields) > 19 else 0
 
 
 def cpu_s(pid: int) -> float:
-    """CPU seconds of a process and of the children it has waited for."""
+    """Return the CPU seconds of a process and of its reaped children."""
     fields = stat_fields(pid)
     return sum(int(x) for x in fields[11:15]) * TICK_S if len(fields) > 15 else 0.0
 
 
 def is_zombie(pid: int) -> bool:
-    """It has ended and only waits for its parent."""
+    """Return whether a process has ended and was not reaped."""
     fields = stat_fields(pid)
     return not fields or fields[0] in (b"Z", b"X")
 
 
 def descendants(root: int) -> list[int]:
-    """Every living process below `root`, parents first; `root` itself is left out."""
+    """Return all living descendants of `root`, parents first, without `root` itself."""
     found: list[int] = []
     seen = {root}
     queue = [root]
@@ -89,12 +89,12 @@ def _children_by_scan(parent: int) -> list[int]:
 
 
 def all_pids() -> list[int]:
-    """Every process that ``/proc`` shows."""
+    """Return all processes in ``/proc``."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
 def marked(uid: str, variable: str = TRIAL_VARIABLE) -> list[int]:
-    """Living processes whose environment at start named this trial, wherever they hang in the tree."""
+    """Return living processes whose initial environment named this trial, anywhere in the tree."""
     mark = os.fsencode(f"{variable}={uid}")
     me = os.getpid()
     return [
@@ -105,7 +105,7 @@ def marked(uid: str, variable: str = TRIAL_VARIABLE) -> list[int]:
 
 
 def send(pids: list[int], number: int) -> None:
-    """Signal each; those already gone, or not ours, are passed over."""
+    """Send each process a signal; skip those that are gone or belong to another user."""
     for pid in pids:
         try:
             os.kill(pid, number)
@@ -114,7 +114,7 @@ def send(pids: list[int], number: int) -> None:
 
 
 def enclosed(uid: str) -> list[int]:
-    """Living processes in the mount namespace of a trial, which none can leave, whatever else it changes."""
+    """Return living processes in a trial's mount namespace, which they cannot leave."""
     names = [f"/{uid}{end}".encode() for end in ("/", " ", ",")]
     ours = _namespace("self")
     return [
@@ -138,10 +138,10 @@ def end_marked(uid: str, *, bound_s: float = 10.0) -> list[int]:
 
     Args:
         uid: The attempt's uid.
-        bound_s: How long to go on looking.
+        bound_s: Time limit of the search.
 
     Returns:
-        Pids that were still there at the end (uninterruptible sleep, another user).
+        Remaining pids (uninterruptible sleep, another user).
     """
     return end_all(lambda: sorted({*marked(uid), *enclosed(uid)}), bound_s=bound_s)
 
@@ -150,11 +150,11 @@ def end_all(find: Callable[[], list[int]], *, bound_s: float) -> list[int]:
     """Kill processes until none is found.
 
     Args:
-        find: Finds them.
-        bound_s: How long to go on looking.
+        find: Returns the pids.
+        bound_s: Time limit of the search.
 
     Returns:
-        Pids that were still there at the end.
+        Remaining pids.
     """
     until = time.monotonic() + bound_s
     pause = 0.002
@@ -170,9 +170,9 @@ def end_all(find: Callable[[], list[int]], *, bound_s: float) -> list[int]:
 
 
 def groups(uid: str) -> list[str]:
-    """Folders in which a trial's control group may be, whether it exists or not; version 2 first.
+    """Return possible folders of a trial's control group, existing or not; version 2 first.
 
-    They lie below the groups of this process. Empty where no group is mounted that holds it.
+    They lie below the groups of this process. Empty if no suitable hierarchy is mounted.
     """
     found: list[str] = []
     for line in reversed(_read("/proc/self/cgroup").decode(errors="replace").splitlines()):
@@ -185,17 +185,17 @@ def groups(uid: str) -> list[str]:
             roots = list(GROUP_ROOTS)
         for root in roots:
             folder = f"{root}{own.rstrip('/')}"
-            # In a container the mount may be of another namespace, and the same path another group.
+            # In a container the mount may show another namespace, where the same path is another group.
             if str(os.getpid()).encode() in _read(f"{folder}/cgroup.procs").split():
                 found.append(f"{folder}/autotune-{uid}")
     return found
 
 
 def make_group(uid: str) -> str:
-    """Make a trial's control group; empty where this user may not.
+    """Create a trial's control group; return an empty string if this user may not.
 
-    What a process of the group starts stays in it, whatever session or environment it takes. Nothing is
-    limited or accounted differently.
+    Children stay in the group, whatever their session or environment. Nothing is limited or accounted
+    differently.
     """
     for folder in groups(uid):
         try:
@@ -209,11 +209,11 @@ def make_group(uid: str) -> str:
 
 
 def end_group(folder: str, *, bound_s: float = 10.0) -> None:
-    """Kill everything in a trial's control group, and remove it; nothing where there is none.
+    """Kill all processes of a trial's control group and remove it; do nothing if there is none.
 
     Args:
         folder: From `make_group`.
-        bound_s: How long the kernel is waited for.
+        bound_s: Time limit for the kernel.
     """
     if not _is_group(folder):
         return
@@ -227,25 +227,25 @@ def end_group(folder: str, *, bound_s: float = 10.0) -> None:
 
 
 def kill_group(folder: str) -> None:
-    """Kill everything in a trial's control group, with one call what is being forked in it as well.
+    """Kill all processes of a trial's control group in one call, including those being forked.
 
     Args:
         folder: From `make_group`.
     """
-    # Kernels before 5.14 and version 1 have no such call; there a frozen group cannot fork meanwhile.
+    # Kernels before 5.14 and version 1 have no such call; a frozen group cannot fork.
     if not _is_group(folder) or _put(f"{folder}/cgroup.kill", b"1"):
         return
     _put(f"{folder}/freezer.state", b"FROZEN")
-    # Zero stands for a process of another namespace, and would mean our own process group.
+    # Zero means a process of another namespace; to `kill` it would mean this process group.
     pids = [int(pid) for pid in _read(f"{folder}/cgroup.procs").split()]
     send([pid for pid in pids if pid > 1], signal.SIGKILL)
     _put(f"{folder}/freezer.state", b"THAWED")
 
 
 def _put(path: str, text: bytes) -> bool:
-    """Write to a file of the kernel's; whether that was possible."""
+    """Write to a kernel file; return whether it succeeded."""
     try:
-        # Nothing is made and no link is followed: the place may have been noted by somebody else.
+        # No file is created and no link followed: the path may have been written by another user.
         file = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return False
@@ -264,7 +264,7 @@ def _is_populated(folder: str) -> bool:
 
 
 def _is_group(folder: str) -> bool:
-    """It lies where control groups are mounted, under a name of ours, and no link leads there."""
+    """Return whether a folder is a trial's control group below a mount point, reached without links."""
     return (
         os.path.basename(folder).startswith("autotune-")
         and any(folder.startswith(f"{root}/") for root in (*GROUP_ROOTS, *OLD_GROUP_ROOTS.values()))

@@ -1,7 +1,7 @@
-"""System V shared memory, semaphores and message queues: which are this user's, who made them, their removal.
+"""System V shared memory, semaphores and message queues: this user's, their creators, and removal.
 
-They outlive every process, and their names tell nothing of a trial. A trial with an IPC namespace of its own
-has its own; this is for the others.
+They outlive every process, and their names do not identify a trial. A trial with its own IPC namespace has
+its own objects; this module is for the others.
 
 Standard library only, and nothing of autotune: the guard loads it by path under ``python -S -E``.
 """
@@ -20,21 +20,23 @@ Object = tuple[str, int]
 
 _NUMBERS = {"shm": "shmid", "sem": "semid", "msg": "msqid"}
 _USERS = {"shm": ("cpid",), "sem": (), "msg": ("lspid", "lrpid")}
-"""Columns of ``/proc/sysvipc`` with processes; of semaphores the kernel tells them by `semctl` alone."""
+"""Columns of ``/proc/sysvipc`` with pids; for semaphores only `semctl` has them."""
 _MOST_SEMAPHORES = 256
-"""Of a set, whose last users are read."""
+"""Largest number of semaphores per set whose last users are read."""
 _IPC_RMID, _SEM_GETPID = 0, 11
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def own() -> set[Object]:
-    """Objects that this user has created, of whatever process."""
+    """Return objects that this user has created, from any process."""
     return {(kind, row[number]) for kind, number in _NUMBERS.items() for row in _rows(kind)}
 
 
 def made_by(pids: Collection[int], objects: Collection[Object]) -> set[Object]:
-    """The objects that these processes created; where the kernel keeps no creator, that they alone used last.
+    """Return the objects that these processes created.
+
+    For kinds whose creator the kernel does not record: that only these processes used last.
 
     Args:
         pids: Processes, which may have ended.
@@ -53,16 +55,16 @@ def made_by(pids: Collection[int], objects: Collection[Object]) -> set[Object]:
 
 
 def remove(objects: Iterable[Object]) -> list[Object]:
-    """Remove objects of this user's; memory that some process has attached stays.
+    """Remove objects of this user; shared memory with attached processes is left.
 
     Returns:
-        The removed ones.
+        The removed objects.
     """
-    wanted, gone = set(objects), list[Object]()
+    remaining, gone = set(objects), list[Object]()
     for kind, number in _NUMBERS.items():
         for row in _rows(kind):
             one = (kind, row[number])
-            if one in wanted and not row.get("nattch"):
+            if one in remaining and not row.get("nattch"):
                 call = getattr(_libc, f"{kind}ctl")
                 result = call(one[1], 0, _IPC_RMID) if kind == "sem" else call(one[1], _IPC_RMID, None)
                 gone += [one] if result == 0 else []
@@ -74,7 +76,7 @@ def _semctl(number: int, place: int) -> int:
 
 
 def _rows(kind: str) -> Iterator[dict[str, int]]:
-    """What the kernel lists of this user's objects of a kind, by the names of its columns."""
+    """Yield the kernel's list of this user's objects of a kind, by column name."""
     try:
         with open(f"/proc/sysvipc/{kind}", encoding="ascii") as file:
             names, *lines = (line.split() for line in file)
