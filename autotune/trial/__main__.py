@@ -1,7 +1,7 @@
-"""``python -m autotune.trial``: runs the user's script in this process, watched and changed by plan.
+"""Entry point ``python -m autotune.trial``: runs the user's script, observed and changed by plan.
 
-Only the standard library is imported before the script; what concerns torch waits for the script's
-own import.
+Only the standard library is imported before the script; modules that need torch wait for the script's own
+import.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _THREADS_S = 0.05
 
 
 def main() -> None:
-    """Run the plan that the environment names."""
+    """Run the plan named in the environment."""
     forks = os.environ.pop(FORKS_VARIABLE, "")
     if forks:
         importlib.import_module("autotune.trial.entry.fork_server").serve(int(forks))
@@ -54,16 +54,16 @@ def main() -> None:
         if number is None:
             ranks.lead(plan)
         rank = number
-        # What is read back is told by one of them.
+        # Rank 0 reports the readings of all ranks.
         argv = ranks.own_argv(plan.argv, rank)
         plan = replace(plan, argv=argv, status_path="" if rank else plan.status_path)
-    # Not before the ranks are started: they read it as well. Nothing that the script starts does.
+    # Only after the start of the ranks, which read it too. Child processes of the script do not.
     os.environ.pop(HIDDEN_VARIABLE, None)
     _run_rank(plan, rank, lambda session: run_script(session.plan, session.constants))
 
 
 def run_spawned(rank: int, count: int, function: Callable[[], Any]) -> Any:
-    """Run a function that the script started as one of several ranks; its value counts under `apply`."""
+    """Run a function as one of several ranks started by the script; return its value under `apply`."""
     plan = replace(load_plan(os.environ), ranks=count)
     if plan.measure:
         _run_rank(plan, rank, lambda _session: function())
@@ -96,7 +96,7 @@ def _run_rank(plan: Plan, rank: int, body: Callable[[TrialRuntime], Any]) -> Non
             session.hooks.on("torch", shadow.wrap_torch)
             session.hooks.on("safetensors.torch", shadow.wrap_safetensors)
         except Exception as error:
-            # Without protection the user's files could be overwritten: better no trial than that.
+            # Without protection the user's files could be overwritten, so no trial is run.
             session.faults.note("shadow", error)
             if rank:
                 ranks.tell(plan, rank, error, "")
@@ -117,7 +117,7 @@ def _run_rank(plan: Plan, rank: int, body: Callable[[TrialRuntime], Any]) -> Non
 
 
 def run_script(plan: Plan, values: Constants) -> None:
-    """Run the script as ``__main__``, as ``python script.py`` or ``python -m module`` would."""
+    """Run the script as ``__main__``, like ``python script.py`` or ``python -m module``."""
     if plan.module:
         _first_on_path(os.getcwd())
         sys.argv = ["-m", *plan.argv]
@@ -131,23 +131,23 @@ def run_script(plan: Plan, values: Constants) -> None:
         names = {"__file__": plan.script, "__cached__": None}
     module = types.ModuleType("__main__")
     module.__dict__.update({**names, "__builtins__": builtins})
-    # It stays the main module until the process ends: exit handlers and pickles look for it.
+    # It stays the main module until the process ends, for exit handlers and pickles.
     sys.modules["__main__"] = module
     exec(code, module.__dict__)  # noqa: S102 - the user's script, as python itself would run it
 
 
 def _first_on_path(folder: str) -> None:
-    """`sys.path` begins as in a bare run: with this folder, or with none under ``-P`` and ``-I``."""
+    """Set the first entry of `sys.path` as in a direct run: this folder, or none under ``-P`` and ``-I``."""
     safe = bool(getattr(sys.flags, "safe_path", False) or sys.flags.isolated)
     if sys.path and (not safe or sys.path[0] == sys.argv[0]):
-        # What stands there is where we were started from.
+        # The present entry is the folder that autotune was started from.
         del sys.path[0]
     if not safe:
         sys.path.insert(0, folder)
 
 
 def _module(name: str) -> tuple[types.CodeType, dict[str, Any]]:
-    """Code of a module and the names it is run with; packages above it are imported, as python does."""
+    """Return the code of a module and its globals; parent packages are imported, as Python does."""
     try:
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.submodule_search_locations is not None:
@@ -169,7 +169,7 @@ def _module(name: str) -> tuple[types.CodeType, dict[str, Any]]:
 
 
 def _run_freely(session: TrialRuntime, body: Callable[[TrialRuntime], Any]) -> None:
-    """Under `apply`: the script's own end is the process's end, unless it trained untuned."""
+    """Run under `apply`: the process ends like the script, unless a requested knob failed."""
     try:
         body(session)
     except SystemExit as ending:
@@ -188,18 +188,18 @@ def _run_freely(session: TrialRuntime, body: Callable[[TrialRuntime], Any]) -> N
 
 
 def _let_threads_end() -> None:
-    """Threads of a process group get to let go of what they hold before the interpreter ends.
+    """Let threads of a process group release their objects before the interpreter ends.
 
-    A backward puts a Python object into what its collectives carry along (torch 2.13,
-    `autograd.graph._engine_run_backward`). The thread of gloo that drops the last of it needs the
-    interpreter for it, and where that has begun to end, the process is aborted (SIGABRT, code 134).
+    Backward attaches a Python object to the data of its collectives (torch 2.13,
+    `autograd.graph._engine_run_backward`). The gloo thread that releases it needs the interpreter. If that is
+    already ending, the process is aborted (SIGABRT, code 134).
     """
     if os.environ.get("WORLD_SIZE", "1") != "1" and "torch" in sys.modules:
         time.sleep(_THREADS_S)
 
 
 def _run_beside(plan: Plan, session: TrialRuntime, rank: int, body: Callable[[TrialRuntime], Any]) -> None:
-    """One of several processes that train together, and not the one that measures."""
+    """Run a rank that does not measure."""
     try:
         body(session)
     except SystemExit as ending:
@@ -209,7 +209,7 @@ def _run_beside(plan: Plan, session: TrialRuntime, rank: int, body: Callable[[Tr
     except BaseException as error:
         _show(error)
         ranks.tell(plan, rank, error, "".join(_lines(error)))
-        # Other threads, of a process group that has lost a member, may keep it from ending.
+        # Other threads, of a process group that has lost a member, may prevent its end.
         sys.stdout.flush()
         os._exit(130 if isinstance(error, KeyboardInterrupt) else 1)
     finally:
@@ -247,7 +247,7 @@ def _exit_code(ending: SystemExit) -> int:
 
 
 def _show(error: BaseException) -> None:
-    """The traceback on the script's own stderr, without our frames above it."""
+    """Print the traceback on the script's stderr, without autotune's frames."""
     try:
         sys.excepthook(type(error), error.with_traceback(_own_part(error)), _own_part(error))
         sys.stderr.flush()
@@ -267,7 +267,7 @@ def _lines(error: BaseException) -> list[str]:
 
 
 def _register_stacks(plan: Plan, rank: int) -> None:
-    """SIGUSR2 writes every thread's stack into the trial's directory."""
+    """Register SIGUSR2 to write every thread's stack into the trial's folder."""
     if not plan.trial_dir or not plan.measure:
         return
     try:

@@ -950,7 +950,15 @@ def _lowest(fd: int) -> int:
 
 
 def main(life_fd: int, become: Become | None = None) -> int:
-    """Read the orders from standard input and carry them out."""
+    """Read the orders from standard input and carry them out.
+
+    Args:
+        life_fd: Read end of the life pipe.
+        become: See `Guard`.
+
+    Raises:
+        IsScript: In the process of the script, with `become`.
+    """
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     # A fork of the host program that inherited the life pipe would keep it open.
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)

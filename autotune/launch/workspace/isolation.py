@@ -65,7 +65,14 @@ def available(base: str = "", must: tuple[str, ...] = (), trees: tuple[str, ...]
 
 
 def found_for(script: str, cwd: str, env: Mapping[str, str], base: str = "") -> Isolation:
-    """Return the result of `examined` for a script's own folders."""
+    """Return the result of `examined` for a script's own folders.
+
+    Args:
+        script: Path of the script.
+        cwd: Its working directory.
+        env: Its environment.
+        base: As for `examined`.
+    """
     trees = dict.fromkeys(os.path.realpath(place) for place in (project_root(script), cwd))
     return examined(base, protected(script, cwd, env), tuple(tree for tree in trees if os.path.isdir(tree)))
 

@@ -1,1 +1,1 @@
-"""What a knob switches in the training process. Entry point: `actuators.patches`, handed to each knob."""
+"""Changes that knobs make in the training process. Entry point: `actuators.patches`, passed to each knob."""

@@ -1,4 +1,4 @@
-"""The share of activations that compiled code may keep for its backward pass."""
+"""Share of activations that compiled code may store for its backward pass."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ActivationBudget:
         graphs.watch(self._compiled)
 
     def set(self, share: float) -> None:
-        """Set the compiler's option once its settings are there; nothing is imported for it."""
+        """Set the compiler's option once its settings are imported; import nothing for it."""
 
         def arm(config: Any) -> None:
             if not hasattr(config, _OPTION):
@@ -37,7 +37,7 @@ class ActivationBudget:
         self._hooks.on(_CONFIG, arm)
 
     def observed(self) -> float | None:
-        """The share in force at the last compilation; None before one."""
+        """Return the share in force at the last compilation; None before one."""
         return None if "graphs" in self._state.faults.off else self._seen
 
     def _compiled(self, _names: list[str]) -> None:

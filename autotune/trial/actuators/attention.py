@@ -1,8 +1,8 @@
-"""The kernels of `scaled_dot_product_attention`: which are allowed, and that it was called.
+"""Kernels of `scaled_dot_product_attention`: which are allowed, and whether it was called.
 
-Which kernel runs follows from switches of the process, whatever name a script calls the function
-by. The function itself is replaced while detection runs, to see that it is called, what torch
-chooses by itself, and which switches stood at that moment.
+The kernel depends on process-wide switches, not on the name by which a script calls the function. The
+function itself is replaced during detection, to observe calls, torch's own choice, and the switches at that
+moment.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NODES: Final = {
 _PASSED_ON: Final = ("Slice", "UnsafeView", "View", "Alias")
 _MASK_AT, _DROPOUT_AT = 3, 4
 _CAUSAL: Final = "CausalBias"
-"""A mask that torch turns into the word causal: no tensor reaches the kernel."""
+"""A mask that torch replaces by the causal flag: no tensor reaches the kernel."""
 
 
 class Attention:
@@ -58,7 +58,7 @@ class Attention:
     # Hook
 
     def force(self, kernel: str) -> None:
-        """Switch off every other kernel; ``auto`` leaves the switches alone."""
+        """Disable every other kernel; ``auto`` does not change the switches."""
         if kernel == "auto":
             return
         self._wanted = kernel
@@ -70,7 +70,7 @@ class Attention:
             self._undo.call(setter, name == kernel, undo=name in self._before)
 
     def observed(self) -> str | None:
-        """The kernel left when attention was called, ``auto`` for torch's choice; None: no call yet."""
+        """Return the kernel enabled at the call, ``auto`` for torch's choice; None: no call yet."""
         if "attention" in self._state.faults.off:
             return None
         if not self._allowed:
@@ -86,12 +86,12 @@ class Attention:
             return "mixed"
         (kernel,) = allowed
         if self._kernels - {kernel}:
-            # The graph of a result tells which kernel made it, whatever the switches say.
+            # The result's graph node shows the kernel that was used, whatever the switches.
             return "mixed"
         return kernel
 
     def facts(self) -> AttentionFacts | None:
-        """What was seen of it; None without a call."""
+        """Return observed facts; None without a call."""
         if not self._allowed:
             return None
         return AttentionFacts(
@@ -109,7 +109,7 @@ class Attention:
     # Watching
 
     def install(self, torch: Any) -> None:
-        """Note the switches as they stand, and watch calls until detection has settled."""
+        """Store the current switches, and observe calls until detection has settled."""
         self._backends = torch.backends.cuda
         self._before = self._now()
         self._graphs.watch(self._compiled)
@@ -122,7 +122,7 @@ class Attention:
         self._undo.then(self._unwatch)
         self._root.swap_while_detecting(torch.nn.functional, NAME, original, self._wrapper)
         self._root.on_dropped.append(self._unwatch)
-        self._tell_jit()
+        self._register_with_jit()
 
     def _watched(self, original: Callable[..., Any], torch: Any) -> Callable[..., Any]:
         state = self._state
@@ -162,11 +162,11 @@ class Attention:
             self._allowed.add(self._now())
 
     def _unwatch(self) -> None:
-        """Detection is over: every module that took the function by its name gets the plain one back."""
+        """Restore the plain function in every module that imported it by name, after detection."""
         if not self._watching:
             return
         self._watching = False
-        # Compiled code was traced through the name it knows; another object there would trace it anew.
+        # Compiled code was traced with the object under this name; another one would be traced again.
         if self._root.compiles:
             return
         for module in list(sys.modules.values()):
@@ -176,8 +176,8 @@ class Attention:
             for name in [n for n, value in list(held.items()) if value is self._wrapper]:
                 held[name] = self._original
 
-    def _tell_jit(self) -> None:
-        """Scripts that are compiled by TorchScript know the function by its identity."""
+    def _register_with_jit(self) -> None:
+        """Register the replacement for TorchScript, which recognizes the function by identity."""
         try:
             known: Any = sys.modules["torch.jit._builtins"]
             pair = (self._wrapper, f"aten::{NAME}")
@@ -206,7 +206,7 @@ class Attention:
 
 
 def _kernel(function: Any) -> str:
-    """The kernel that made a result, from the node of its graph; what has no node of its own is math."""
+    """Return the kernel of a result from its graph node; without a node of its own it is math."""
     for _ in range(4):
         name = type(function).__name__
         for start, kernel in _NODES.items():

@@ -1,4 +1,4 @@
-"""The trained module's parameters in bf16."""
+"""Parameters of the trained module in bf16."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Weights:
         self.wanted = False
 
     def install(self, torch: Any) -> None:
-        """Take torch."""
+        """Bind torch."""
         self._torch = torch
 
     def halve(self) -> None:
-        """Parameters, buffers and floating inputs in bf16 from the first training call on."""
+        """Convert parameters, buffers and floating inputs to bf16 from the first training call on."""
         self.wanted = True
         self._root.casts_back = True
         self._undo.then(self._release)
@@ -50,7 +50,7 @@ class Weights:
         leaving.watch(self._torch, self._hooks)
 
     def observed(self) -> bool | None:
-        """Whether parameters, and the floating state kept for them, are bf16; None before a step."""
+        """Return whether parameters and their floating state are bf16; None before a step."""
         if "root" in self._state.faults.off:
             return None
         modules = [m for m in (call.module() for call in self._root.calls) if m is not None]
@@ -69,16 +69,20 @@ class Weights:
         return all(v.dtype == self._torch.bfloat16 for v in values if self._is_state(v))
 
     def _is_state(self, value: Any) -> bool:
-        """Momentum and the like; counters of steps are single numbers."""
+        """Return whether a value is state such as momentum; step counters are single numbers."""
         return isinstance(value, self._torch.Tensor) and value.is_floating_point() and value.dim() > 0
 
     def restore(self) -> None:
-        """The script's own format for good: traces and exports share a model's parameters with it."""
+        """Restore the script's format permanently, as traces and exports share a model's parameters."""
         self._release()
         self._root.end_turning()
 
     def end(self, reason: str) -> None:
-        """`restore` for something that contradicts halved weights, a sentence, before it happens."""
+        """Restore before an operation that contradicts bf16 weights.
+
+        Args:
+            reason: The operation, as a sentence.
+        """
         if self.wanted:
             self.restore()
             self._state.lost("pure_bf16", reason)
@@ -91,7 +95,7 @@ class Weights:
     # Root part
 
     def convert(self, module: Any) -> None:
-        """In place; parameters stay the objects that optimizers hold."""
+        """Convert in place; parameters remain the objects that optimizers hold."""
         half = self._torch.bfloat16
         for parameter in module.parameters():
             if parameter.is_floating_point() and parameter.dtype != half:
@@ -104,11 +108,11 @@ class Weights:
         def halved(held: Any) -> Any:
             return held.to(half) if held.is_floating_point() else held
 
-        # Not by `to`, which the script converts its modules with.
+        # Not by `to`, which is wrapped to detect conversions by the script.
         module._apply(halved)
 
     def inputs(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Floating tensors of the root's inputs in bf16."""
+        """Return the root's inputs with floating tensors in bf16."""
         return tuple(self._half(a) for a in args), {k: self._half(v) for k, v in kwargs.items()}
 
     def _half(self, value: Any) -> Any:
@@ -122,7 +126,7 @@ class Weights:
         return value
 
     def _release(self) -> None:
-        """The old formats again; the digits that bf16 has not are gone."""
+        """Restore the old formats; the precision that bf16 lacks is lost."""
         kept = getattr(self._boundary.anchor_optimizer(), "state", {})
         for reference, dtype in self._parameters:
             parameter = reference()

@@ -1,8 +1,8 @@
-"""Repeated blocks whose activations are computed again in the backward pass instead of being kept.
+"""Repeated blocks with activation checkpointing: activations are recomputed in the backward pass.
 
-A block gets a class of its own whose `forward` goes through `torch.utils.checkpoint`, as
-`torch.distributed.fsdp.fully_shard` gives modules a class: dynamo follows it, names in `state_dict`
-and hooks stay as they are, and pickles and copies are of the script's own class.
+A block gets a subclass of its class whose `forward` uses `torch.utils.checkpoint`, as
+`torch.distributed.fsdp.fully_shard` does. So dynamo can trace it, names in `state_dict` and hooks do not
+change, and pickles and copies have the script's own class.
 """
 
 from __future__ import annotations
@@ -48,35 +48,35 @@ class Checkpointing:
         graphs.watch(self._compiled)
 
     def install(self, torch: Any) -> None:
-        """Take torch."""
+        """Bind torch."""
         self._torch = torch
 
     @property
     def wanted(self) -> bool:
-        """Blocks are to be checkpointed."""
+        """Whether blocks are to be checkpointed."""
         return self._which != "none"
 
     def set(self, which: str) -> None:
-        """``none``, ``selective`` (every second block) or ``full``."""
+        """Set the mode: ``none``, ``selective`` (every second block) or ``full``."""
         self._which = which
         self._blocks.ours = self.wanted
         self._undo.then(self._release)
 
     def observed(self) -> str | None:
-        """By the blocks that a backward pass computed again; None before one was seen.
+        """Return the mode, from the blocks recomputed in a backward pass; None before one was observed.
 
-        ``full`` for what the script does itself.
+        ``full`` if the script uses checkpointing itself.
         """
         if "root" in self._state.faults.off:
             return None
         if not self.wanted:
-            # How much of it the script takes by itself is not looked at.
+            # The extent of the script's own checkpointing is not measured.
             if self._blocks.checkpointed or self._in_graphs:
                 return "full"
             return "none" if self._root.calls else None
         share = len(self._again)
         if self._in_graphs and not share:
-            # Blocks that are alike and compiled one by one share a graph.
+            # Identical blocks that are compiled one by one share a graph.
             turned = len(self._turned)
             share = turned if self._root.compiles_blocks else min(self._in_graphs, turned)
         if not share:
@@ -94,7 +94,7 @@ class Checkpointing:
     # Root part
 
     def convert(self, module: Any) -> None:
-        """Give the blocks of a newly found root their class."""
+        """Change the class of the blocks in a newly found root."""
         blocks = self._blocks.of(module)
         if not blocks:
             if not self._turned:
@@ -112,7 +112,7 @@ class Checkpointing:
             self._turned.add(block)
 
     def inputs(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """The root's inputs stay as they are."""
+        """Return the root's inputs unchanged."""
         return args, kwargs
 
     def _class_of(self, kind: type) -> type:
@@ -138,7 +138,7 @@ class Checkpointing:
                 return plain(this, *args, **kwargs)
             inner = this._autotune_body
             if kwargs:
-                # Some of the names mean something to the function that is called here.
+                # Some keyword names are parameters of the function called here.
                 inner = functools.partial(inner, **kwargs)
             return checkpoint(inner, *args, use_reentrant=False, preserve_rng_state=True)
 
@@ -146,7 +146,7 @@ class Checkpointing:
             made = reduce_ex(this, protocol)
             if isinstance(made, str) or made[1] != (type(this),):
                 return made
-            # The usual way insists on the class that an object has; this one takes another.
+            # Assignment to `__class__` requires a compatible class; this call accepts another one.
             return (_made_anew, (kind, object, None), *made[2:])
 
         names = {

@@ -1,4 +1,4 @@
-"""Linear layers whose products are computed in 8 bits, by torchao."""
+"""Linear layers with 8-bit matrix products, by torchao."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ class Float8:
         graphs.watch(self._compiled)
 
     def install(self, torch: Any) -> None:
-        """Take torch."""
+        """Bind torch."""
         self._torch = torch
 
     @property
     def wanted(self) -> bool:
-        """Layers are to be converted."""
+        """Whether layers are to be converted."""
         return self._recipe != "off"
 
     def set(self, recipe: str) -> None:
-        """``off``, or one of torchao's recipes: ``tensorwise``, ``rowwise``."""
+        """Set ``off``, or one of torchao's recipes: ``tensorwise``, ``rowwise``."""
         self._recipe = recipe
         self._undo.then(self._release)
 
     def observed(self) -> str | None:
-        """The recipe of the layers in the trained modules that were compiled with them; ``off``: none."""
+        """Return the recipe of the compiled layers in trained modules; ``off``: none."""
         if self._state.faults.off & {"root", "graphs"}:
             return None
         modules = [m for m in (call.module() for call in self._root.calls) if m is not None]
@@ -67,7 +67,7 @@ class Float8:
     # Root part
 
     def convert(self, module: Any) -> None:
-        """Exchange the layers of a newly found root; they keep the same parameters."""
+        """Replace the layers of a newly found root; the parameters are the same."""
         nn = self._torch.nn
         found = {
             f"{prefix}.{name}" if prefix else name: (part, name, child)
@@ -96,7 +96,7 @@ class Float8:
                 self._turned.append((weakref.ref(part), name, old))
 
     def inputs(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """The root's inputs stay as they are."""
+        """Return the root's inputs unchanged."""
         return args, kwargs
 
     def _refuse(self, reason: str) -> None:
@@ -112,7 +112,7 @@ class Float8:
 
 
 def _fits(layer: Any) -> bool:
-    """Sizes that the hardware's 8-bit products take, and no hooks that an exchange would lose."""
+    """Return whether a layer's sizes fit 8-bit products, and no hooks would be lost."""
     hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks)
     return not any(hooks) and layer.in_features % _DIVISOR == 0 and layer.out_features % _DIVISOR == 0
 

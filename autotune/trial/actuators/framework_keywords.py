@@ -1,4 +1,4 @@
-"""Keyword arguments of callables that frameworks and libraries own."""
+"""Keyword arguments of callables in frameworks and libraries."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _DEFINED_IN = {
     "pytorch_lightning.Trainer": ("pytorch_lightning.trainer.trainer",),
     "transformers.TrainingArguments": ("transformers.training_args",),
     "transformers.Trainer": ("transformers.trainer",),
-    # Whoever starts an engine makes one of these of what it is given.
+    # Engine constructors convert their arguments to one of these.
     DEEPSPEED: ("deepspeed.runtime.config",),
 }
 
 
 class Keywords:
-    """Wraps constructors and functions once the module that defines them has been imported."""
+    """Wraps constructors and functions after the import of their module."""
 
     def __init__(
         self, state: RuntimeState, undo: Undo, readings: Readings, knobs: Mapping[str, Knob]
@@ -47,10 +47,10 @@ class Keywords:
         self._knobs = knobs
 
     def carry_out(self, change: Change, spelling: Keyword, hooks: AfterImport) -> None:
-        """Call the target with this keyword from its import on."""
+        """Pass this keyword to the target from its import on."""
         target = spelling.target
         if target == TRAINER:
-            # It has no such argument itself: its arguments do.
+            # The callable has no such argument itself; an argument object has.
             self.carry_out(change, replace(spelling, target=ARGUMENTS, defining_module=""), hooks)
         modules = _DEFINED_IN.get(target, (spelling.defining_module or target.rpartition(".")[0],))
         for module in modules:
@@ -79,7 +79,7 @@ class Keywords:
         return {spelling.name: change.value} if knob is None else knob.arguments(change.value, spelling)
 
     def _dividing(self, original: Any) -> Any:
-        """The Trainer's constructor, for a model that leaves the division of the loss to it."""
+        """Return the Trainer's constructor, wrapped for models whose loss it must divide."""
         state = self._state
 
         @functools.wraps(original)
@@ -91,9 +91,9 @@ class Keywords:
         return init
 
     def _wrap_dataclass(self, cls: Any, change: Change, spelling: Keyword) -> None:
-        """Subclasses that are dataclasses as well have a constructor of their own, which calls no other.
+        """Wrap the dataclass method that runs after the fields are set.
 
-        What they all have is what runs when the fields are set.
+        Subclasses that are dataclasses have their own constructor, which does not call the base's.
         """
         arguments = self._arguments(change, spelling)
         original, state, delivered = cls.__post_init__, self._state, self._readings.delivered
@@ -113,7 +113,7 @@ class Keywords:
         self._undo.assign(cls, "__post_init__", post_init)
 
     def _wrap_configuration(self, cls: Any, change: Change, spelling: Keyword) -> None:
-        """DeepSpeed gets a copy that says otherwise, of a file or a dictionary; the script keeps its own."""
+        """Wrap the configuration, so that DeepSpeed gets a changed copy of the file or dictionary."""
         original, state, delivered = cls.__init__, self._state, self._readings.delivered
 
         @functools.wraps(original)

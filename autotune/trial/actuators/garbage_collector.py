@@ -1,4 +1,4 @@
-"""Python's garbage collector, set to the rhythm of training."""
+"""Python's garbage collector, synchronized with training steps."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 _FREEZE_STEP = 2
 """Model, optimizer and libraries exist by then, and no window has been opened."""
 _OBJECTS = 50_000
-"""Where so many objects come without a step's end, a search starts by itself: evaluations, data sets."""
+"""Number of new objects that triggers a collection between step ends, as in evaluations."""
 _YOUNG_STEPS, _ALL_STEPS = 10, 200
 _THAW_S = 60.0
-"""What was frozen is searched as well no more often than this, so that nothing is kept for ever."""
+"""Least interval between collections of frozen objects, so that none is retained for ever."""
 _FEW = 2_000
-"""Python 3.12 counts its own immortal objects, some hundreds, as frozen; a program that freezes has more."""
+"""Python 3.12 counts some hundreds of immortal objects as frozen; a program that freezes has more."""
 
 
 class Collector:
     """Implements `CollectorHook`.
 
     Args:
-        state: Its `at_step` is told of every step's end.
-        undo: Takes it back.
+        state: Its `at_step` gets a callback for every step's end.
+        undo: Restores the settings.
     """
 
     def __init__(self, state: RuntimeState, undo: Undo) -> None:
@@ -38,7 +38,7 @@ class Collector:
         self._since = 0
 
     def set(self, mode: str) -> None:
-        """``auto``, ``freeze`` or ``boundary``, from the first steps on."""
+        """Set ``auto``, ``freeze`` or ``boundary``, from the first steps on."""
         if mode == self._mode:
             return
         if self._mode == "auto":
@@ -47,7 +47,7 @@ class Collector:
         self._mode = mode
 
     def observed(self) -> str | None:
-        """One of these as the interpreter has it, ``own`` for anything else."""
+        """Return the mode from the interpreter's state, ``own`` for any other."""
         threshold, frozen = gc.get_threshold(), gc.get_freeze_count() > _FEW
         if not gc.isenabled():
             return "own"
@@ -56,7 +56,7 @@ class Collector:
         return "boundary" if frozen and threshold[0] == _OBJECTS else "own"
 
     def release(self) -> None:
-        """Search as before, and everywhere."""
+        """Restore automatic collection of all objects."""
         if self._mode == "auto":
             return
         self._mode = "auto"

@@ -1,4 +1,4 @@
-"""The hooks that act in the model, its attention, its memory and its gradients, built and put in."""
+"""Construction of the hooks in the model, its attention, its memory and its gradients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ModelHooks:
-    """Built once per process, after the root, compilation and the optimizer."""
+    """Model hooks, built once per process after the root, compilation and the optimizer."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class ModelHooks:
         root.parts += [self.weights, self.float8, self.checkpointing]
 
     def install(self, torch: Any) -> None:
-        """Put them in; called when torch has been imported and before the script uses it."""
+        """Install the hooks after torch's import, before the script uses it."""
         self.attention.install(torch)
         self.checkpointing.install(torch)
         self.gradients.install(torch)

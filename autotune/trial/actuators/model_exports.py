@@ -1,10 +1,10 @@
-"""Tracing, scripting, exporting and batch statistics: the model, and the loader, as the script made them.
+"""Exports and batch statistics: knobs are left out while the script traces, scripts or exports the model.
 
-What is traced through a changed call would be changed for good: autocast in the graph, compiled code that
-cannot be traced at all. Batch statistics over other batches would be other ones.
+A trace through a changed call would be changed permanently: autocast in the graph, or compiled code that
+cannot be traced. Statistics over other batches would differ.
 """
 
-# What scripts hand over is of any type; narrowing it yields partly unknown types.
+# Scripts pass values of any type; narrowing them yields partly unknown types.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from autotune.trial.runtime.state import RuntimeState
     from autotune.trial.runtime.undo import Undo
 
-# `torch.jit.script` looks names up in the frame of its caller; `TrainedModules.plain` is within it.
+# `torch.jit.script` resolves names in its caller's frame; `TrainedModules.plain` is within it.
 _MODEL: Final = (
     ("torch.jit", ("trace", "trace_module")),
     ("torch.onnx", ("export",)),
@@ -36,8 +36,8 @@ class Exports:
     """Calls during which knobs are left out.
 
     Args:
-        state: Of the process.
-        undo: Takes the hooks back.
+        state: State of the process.
+        undo: Removes the hooks.
         root: The trained modules.
         loader: Loaders whose batches may be changed.
         weights: Parameters in another number format.
@@ -53,10 +53,10 @@ class Exports:
         self._weights = weights
         root.on_scripting = functools.partial(self._prepare, "torch.jit.script", batches=False)
         self.on_aside: Callable[[str, bool], None] | None = None
-        """Called with what is called, and whether batches are the script's own meanwhile."""
+        """Called with the called function, and whether batches are the script's own meanwhile."""
 
     def watch(self, hooks: AfterImport) -> None:
-        """Wrap what is imported by now or later."""
+        """Wrap functions of modules imported now or later."""
         for name, functions in _MODEL:
             hooks.on(name, functools.partial(self._wrap, functions, batches=False))
         hooks.on(_STATISTICS[0], functools.partial(self._wrap, _STATISTICS[1], batches=True))

@@ -1,4 +1,4 @@
-"""Everything a knob may touch in the training process."""
+"""Interface of knobs to the training process."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class TrialPatches:
         self.float8: Float8Hook = model.float8
 
     def assign(self, owner: object, attribute: str, value: object) -> None:
-        """Set an attribute and remember the old one."""
+        """Set an attribute and store the old value."""
         self._undo.assign(owner, attribute, value)
 
     def call(self, setter: Any, value: object, *, undo: object) -> None:
@@ -86,7 +86,7 @@ class TrialPatches:
         self._undo.call(setter, value, undo=undo)
 
     def undo_all(self) -> None:
-        """Take back every patch, the hooks themselves included."""
+        """Undo every patch, including the hooks."""
         self._root.settle()
         self._root.release()
         self._optimizer.release()

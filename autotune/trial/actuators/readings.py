@@ -1,4 +1,4 @@
-"""What each knob really is in this process: computed from readings, never from what was handed over."""
+"""Observed value of each knob in this process, computed from its state and not from the requested value."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 DELIVERED = "Delivered; its effect is not read."
-"""Said of what the user declared: nobody but the script knows what it does."""
+"""Message for user-declared knobs, whose effect only the script can observe."""
 
 
 class Readings:
-    """Status of every requested knob, and the values of all that can be read."""
+    """Status of every requested knob, and the values of all observable knobs."""
 
     def __init__(self, changes: Sequence[Change], knobs: Mapping[str, Knob], state: RuntimeState) -> None:
         self._changes = changes
@@ -35,16 +35,16 @@ class Readings:
         self._state = state
         self.patches: TrialPatches | None = None
         self.delivered: dict[tuple[str, str], Value] = {}
-        """(target, keyword) -> value that a wrapped callable was really called with."""
+        """(target, keyword) -> value in the wrapped callable's actual call."""
         self.asked: dict[str, Value] = {}
-        """What the search wanted of what the script took through `autotune.sdk.value`."""
+        """Values requested by the search, for names read through `autotune.sdk.value`."""
         self.handed: dict[str, Value] = {}
-        """All that the script took so: its own value where nothing else was wanted."""
+        """All values returned by it, including the script's own if no other was requested."""
         self.doubt: Callable[[str], str] = _no_doubt
-        """Why what the script took under a name is not believed to act: a sentence, empty where it is."""
+        """Returns why a value taken under a name has no effect, as a sentence; may be empty."""
 
     def found(self, name: str) -> Value | None:
-        """What the running process has for this knob; None where it cannot be read (yet)."""
+        """Return the knob's value in the running process; None if it cannot be read (yet)."""
         knob = self._knobs.get(name)
         if knob is None or self.patches is None:
             return None
@@ -55,13 +55,13 @@ class Readings:
             return None
 
     def values(self) -> dict[str, Value]:
-        """Every knob that can be read, and what the script asked for itself."""
+        """Return the values of all observable knobs, including those that the script set itself."""
         pairs = ((name, self.found(name)) for name in self._knobs)
         told = {name: value for name, value in self.handed.items() if name not in self._knobs}
         return {**{name: value for name, value in pairs if value is not None}, **told}
 
     def compute(self) -> tuple[Reading, ...]:
-        """One reading per requested knob, then the knobs that were left alone."""
+        """Return one reading per requested knob, then the others."""
         asked = tuple(self._of(change) for change in self._changes)
         names = {reading.knob for reading in asked}
         rest = (
@@ -126,7 +126,7 @@ def _no_doubt(_name: str) -> str:
 
 
 def same(found: Any, wanted: Any) -> bool:
-    """Equal as a setting: 1 and 1.0 are, True and 1 are not, text as text."""
+    """Return whether two settings are equal: 1 and 1.0 are, True and 1 are not; strings literally."""
     if isinstance(found, bool) or isinstance(wanted, bool):
         return found is wanted or str(found).lower() == str(wanted).lower()
     if isinstance(found, (int, float)) and isinstance(wanted, (int, float)):

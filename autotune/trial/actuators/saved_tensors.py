@@ -1,11 +1,11 @@
-"""Halved tensors that leave the training process: files, pickles and arrays have the script's own format.
+"""Conversion of bf16 tensors that leave the process, to the script's format: files, pickles, arrays.
 
-A checkpoint may be a `state_dict`, a whole module, a copy that is written later or an array: all of them go
-through a few methods of `Tensor`. A script whose source has a bf16 of its own is refused the knob, so every
-bf16 tensor comes from the conversion.
+A checkpoint may be a `state_dict`, a whole module, a delayed copy or an array: all of them use a few methods
+of `Tensor`. The knob is refused for scripts with bf16 in their source, so every bf16 tensor comes from the
+conversion.
 """
 
-# What scripts hand over is of any type; narrowing it yields partly unknown types.
+# Scripts pass values of any type; narrowing them yields partly unknown types.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 _WRITERS: Final = ("save", "save_file")
 _CONVERSIONS: Final = ("bfloat16", "double", "float", "half", "to", "type")
-"""Methods of modules that change the format of what they hold."""
+"""Methods of modules that change the format of their parameters."""
 
 
 class Leaving:
-    """The hooks, in place from the conversion on.
+    """The hooks, active from the conversion on.
 
     Args:
-        state: Of the process.
-        undo: Takes the hooks back.
-        is_on: Whether weights are halved.
+        state: State of the process.
+        undo: Removes the hooks.
+        is_on: Returns whether weights are in bf16.
         on_conversion: Called before the script converts a module itself.
     """
 
@@ -45,7 +45,7 @@ class Leaving:
         self._torch: Any = None
 
     def watch(self, torch: Any, hooks: AfterImport) -> None:
-        """Put the hooks in."""
+        """Install the hooks."""
         self._torch = torch
         tensor = torch.Tensor
         self._undo.assign(tensor, "__reduce_ex__", self._plain(tensor.__reduce_ex__))
@@ -57,7 +57,7 @@ class Leaving:
         hooks.on("safetensors.torch", self._watch_safetensors)
 
     def own(self, item: Any) -> Any:
-        """A copy in the script's own format of a halved tensor; anything else as it is."""
+        """Return a copy of a bf16 tensor in the script's format; anything else unchanged."""
         torch = self._torch
         if not self._is_on() or self._state.compile_begun_ns or not isinstance(item, torch.Tensor):
             return item

@@ -1,8 +1,8 @@
-"""Under `apply`: knobs go back to the script's own values where the run contradicts the search.
+"""Withdrawal of knobs under `apply`, if the run contradicts the search.
 
-A search sees the first minutes of a training. What comes later, another optimizer or a loader of another
-size, may be something that a knob would train otherwise. The knob is then undone between two optimizer steps,
-or with the next pass over the loader, one warning is printed, and the training goes on.
+A search observes the first minutes of a training. A later optimizer, or a loader of another size, may train
+differently with a knob. The knob is then undone between two optimizer steps, or with the next pass over the
+loader. One warning is printed, and the training continues.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Ending(Protocol):
-    """Ends the process; `Recorder.end_untuned` does."""
+    """Interface that ends the process, implemented by `Recorder.end_untuned`."""
 
     def __call__(self, knob: str, why: str) -> NoReturn: ...
 
@@ -30,10 +30,10 @@ class Withdrawal:
     """Undoes knobs in a running training.
 
     Args:
-        changes: What was asked for.
+        changes: Requested changes.
         knobs: All knobs by name.
         state: Counts steps.
-        strict: End the process in place of a warning.
+        strict: End the process instead of a warning.
         end: Ends it.
     """
 
@@ -54,14 +54,14 @@ class Withdrawal:
         self._warned: set[str] = set()
         self.patches: TrialPatches | None = None
         self.gone: set[str] = set()
-        """Knobs that are the script's own again."""
+        """Knobs that were withdrawn."""
 
     def withdraw(self, name: str, reason: str) -> None:
-        """Undo a knob, and what makes sense with it alone; warn once.
+        """Undo a knob and its dependents; warn once.
 
         Args:
-            name: A knob that was asked for; others are none of ours.
-            reason: What contradicts it, a sentence.
+            name: A knob; it is ignored if it was not requested.
+            reason: The contradiction, a sentence.
         """
         if name not in self._asked or name in self.gone:
             return
@@ -75,15 +75,15 @@ class Withdrawal:
             words = f"{self._listed(done)} withdrawn after step {self._state.steps}{stays}"
         else:
             words = f"{self._listed(kept)} cannot be withdrawn in a running training"
-        _warn(f"{words}: {reason.rstrip('.')}. The training goes on.")
+        _warn(f"{words}: {reason.rstrip('.')}. The training continues.")
 
     def aside(self, names: Sequence[str], reason: str, *, is_exact: bool = False) -> None:
-        """Knobs are left out for a moment, or for one object; warn once of each reason.
+        """Warn once per reason that knobs are left out temporarily, or for one object.
 
         Args:
-            names: Of the knobs; those that were not asked for are left out.
-            reason: What they are left out for, a sentence without a subject: ``is left out for ...``.
-            is_exact: Nothing else is trained than without the knobs, so that `strict` has no reason to end.
+            names: Knobs; those not requested are ignored.
+            reason: A sentence without a subject: ``is left out for ...``.
+            is_exact: The knobs do not affect the results here, so that `strict` does not end the process.
         """
         known = [name for name in names if name in self._asked and name not in self.gone]
         if not known or reason in self._warned:
@@ -91,14 +91,14 @@ class Withdrawal:
         if not is_exact:
             self._end_if_strict(known[0], f"{self._listed(known)} {reason}")
         self._warned.add(reason)
-        _warn(f"{self._listed(known)} {reason.rstrip('.')}. The training goes on.")
+        _warn(f"{self._listed(known)} {reason.rstrip('.')}. The training continues.")
 
     def _end_if_strict(self, name: str, reason: str) -> None:
         if self._strict:
             self._end(name, f"{name} contradicts the run after step {self._state.steps}: {reason}")
 
     def _together(self, name: str) -> list[str]:
-        """The knob and those that mean nothing, or something else, without it."""
+        """Return the knob and its dependents."""
         return [
             name,
             *(n for n in self._knobs[name].withdraws_with if n in self._asked and n not in self.gone),

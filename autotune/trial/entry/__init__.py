@@ -1,1 +1,1 @@
-"""Starts of a training process: installation of the hooks, ranks, the fork server, the file redirect."""
+"""Entry of a training process: hook installation, ranks, the fork server, the file redirect."""

@@ -1,7 +1,7 @@
-"""Does every visible accelerator still compute? Run by itself after a trial that broke one: 0 where it does.
+"""Check that every visible accelerator still computes; run after a trial that broke one, exit code 0 if so.
 
-Standard library and torch alone, and no other module of ours: it is handed to the script's interpreter as
-text, with the pid of whoever waits for it as its argument.
+Standard library and torch only, and no other module of autotune: the script's interpreter gets it as text,
+with the pid of the waiting process as its argument.
 """
 
 import ctypes

@@ -1,9 +1,9 @@
-"""Keeps a script's writes off the user's files from inside Python, where no overlay can be mounted.
+"""File redirect: keeps a script's writes off the user's files in Python, if no overlay can be mounted.
 
-Whatever Python code opens for writing, creates, renames or deletes below a protected folder happens to
-a copy in the shadow folder instead, and the script sees its own writes. Other programs that it starts,
-and libraries that open files by themselves in C, are not covered; the launcher compares the project's
-files before and after and reports what changed.
+Files that Python code opens for writing, creates, renames or deletes below a protected folder are replaced by
+copies in the shadow folder, and the script sees its own writes. Other programs that it starts, and libraries
+that open files in C, are not covered. The launcher compares the project's files before and after and reports
+changes.
 
 Standard library only. `install` is called once, before the script's first line.
 """
@@ -61,7 +61,7 @@ def _exists(path: str) -> bool:
 
 
 def _realpath(path: str, depth: int = 0) -> str:
-    """`os.path.realpath` without the functions of `os` that are replaced."""
+    """Return `os.path.realpath`, computed without the replaced functions of `os`."""
     found = "/"
     for part in os.path.abspath(path).split("/"):
         if not part:
@@ -74,12 +74,13 @@ def _realpath(path: str, depth: int = 0) -> str:
 
 
 class FileRedirect:
-    """The map from the user's paths to the shadow folder, and what is hidden.
+    """Map from the user's paths to the shadow folder, and the set of hidden paths.
 
     Args:
-        protected: Folders whose contents must not change; the longest match of these and of
-            `EXEMPT` and the trial's own folder decides.
-        shadow_dir: Where copies go; its parent is the trial's own folder.
+        protected: Folders whose contents must not change; the longest match of these, `EXEMPT` and the
+            trial's
+            own folder decides.
+        shadow_dir: Folder of the copies; its parent is the trial's own folder.
     """
 
     def __init__(self, protected: Sequence[str], shadow_dir: str) -> None:
@@ -93,18 +94,18 @@ class FileRedirect:
         self._parent = functools.lru_cache(maxsize=4096)(self._resolve)
 
     def is_ours(self, path: str) -> bool:
-        """Whether this absolute path lies in the trial's own folder."""
+        """Return whether this absolute path is in the trial's own folder."""
         return path.startswith(os.path.dirname(self.folder) + "/")
 
     def covers(self, path: str) -> bool:
-        """Whether this absolute path is protected."""
+        """Return whether this absolute path is protected."""
         for root, protect in self._roots:
             if path == root or path.startswith(root.rstrip("/") + "/"):
                 return protect
         return False
 
     def name(self, path: Any, dir_fd: int | None = None) -> str:
-        """Absolute path with the links of its folder followed, its last part left as it is."""
+        """Return the absolute path with the links of its folder resolved, and its last part unchanged."""
         text = os.fsdecode(path)
         if dir_fd is not None and not os.path.isabs(text):
             text = os.path.join(_real["readlink"](f"/proc/self/fd/{dir_fd}"), text)
@@ -112,12 +113,12 @@ class FileRedirect:
         return os.path.join(self._parent(folder), last) if last else folder
 
     def followed(self, path: Any, dir_fd: int | None = None) -> str:
-        """As `name`, the last part followed where it is a link."""
+        """Return the same as `name`, with the last part resolved if it is a link."""
         name = self.name(path, dir_fd)
         return self._resolve(name) if _is_link(self.seen(name)) else name
 
     def _resolve(self, path: str, depth: int = 0) -> str:
-        """What `os.path.realpath` would be if the script's own links and removals were real."""
+        """Return the `os.path.realpath` that would result if the script's links and removals were real."""
         found = "/"
         for part in os.path.abspath(path).split("/"):
             step = os.path.join(found, part) if part else found
@@ -128,15 +129,15 @@ class FileRedirect:
         return found
 
     def links_changed(self) -> None:
-        """A link or folder was made, moved or removed: paths may lead elsewhere now."""
+        """Clear cached paths after a link or folder was created, moved or removed."""
         self._parent.cache_clear()
 
     def copy_of(self, name: str) -> str:
-        """Where the copy of a protected path is, or would be."""
+        """Return the location of a protected path's copy, existing or not."""
         return self.folder + name
 
     def hidden(self, name: str) -> bool:
-        """The user's own file of this name was removed, or a folder above it, as the script sees it."""
+        """Return whether the user's file of this name, or a folder above it, was removed for the script."""
         while self._hidden and name != "/":
             if name in self._hidden:
                 return True
@@ -144,13 +145,13 @@ class FileRedirect:
         return False
 
     def hide(self, name: str) -> None:
-        """The user's own file of this name is gone as far as the script can see."""
+        """Hide the user's file of this name from the script."""
         self._touched = True
         self._hidden.add(name)
         self.links_changed()
 
     def view(self, path: Any, dir_fd: int | None = None, *, follow: bool = True) -> Any:
-        """What to read in place of this path."""
+        """Return the path to read instead of this one."""
         if not self._touched or isinstance(path, int):
             return path
         found = self.seen(self.followed(path, dir_fd) if follow else self.name(path, dir_fd))
@@ -165,11 +166,11 @@ class FileRedirect:
         return copy if _exists(copy) or self.hidden(name) else name
 
     def target(self, name: str, *, copy: bool) -> str:
-        """What to write in place of this absolute path.
+        """Return the path to write instead of this absolute path.
 
         Args:
             name: From `name` or `followed`.
-            copy: Bring the present contents along.
+            copy: Copy the present contents.
         """
         if not self.covers(name):
             return name
@@ -189,7 +190,7 @@ class FileRedirect:
             _real["mkdir"](folder)
 
     def copy(self, source: str, target: str) -> None:
-        """Copy a file, a link, or a folder with what is in it and is not there yet."""
+        """Copy a file, a link, or the missing contents of a folder."""
         if _is_link(source):
             _real["symlink"](_real["readlink"](source), target)
         elif _is_dir(source):
@@ -206,14 +207,14 @@ class FileRedirect:
             _real["chmod"](target, _real["stat"](source).st_mode & 0o7777 | 0o200)
 
     def whole(self, name: str) -> str:
-        """A copy of a protected file or folder with everything in it, so that it can be moved."""
+        """Return a complete copy of a protected file or folder, so that it can be moved."""
         shadow = self.target(name, copy=True)
         if _is_dir(shadow) and not self.hidden(name) and _is_dir(name):
             self.copy(name, shadow)
         return shadow
 
     def entries(self, name: str) -> dict[str, str]:
-        """Name -> path really to look at, for a folder as the script sees it."""
+        """Return name -> real path for the contents of a folder as visible to the script."""
         found: dict[str, str] = {}
         if not self.hidden(name):
             try:
@@ -230,7 +231,7 @@ class FileRedirect:
         return found
 
     def mixed(self, path: Any) -> str | None:
-        """The absolute name of a folder whose listing has to be put together; None: list it as it is."""
+        """Return the absolute name of a folder whose listing must be merged; None if no merge is needed."""
         if not self._touched or isinstance(path, int):
             return None
         name = self.followed("." if path is None else path)
@@ -238,7 +239,7 @@ class FileRedirect:
 
 
 class _Entry:
-    """An `os.DirEntry` whose path is the one the script knows, and whose contents may be elsewhere."""
+    """An `os.DirEntry` with the path as visible to the script, and contents that may be elsewhere."""
 
     def __init__(self, shadow: FileRedirect, folder: Any, name: str, place: str) -> None:
         bytes_wanted = isinstance(folder, bytes)
@@ -278,7 +279,7 @@ class _Entry:
 
 
 class _Scan:
-    """What `os.scandir` returns: an iterator and a context manager."""
+    """Return value of `os.scandir`: an iterator and a context manager."""
 
     def __init__(self, entries: Iterator[_Entry]) -> None:
         self._entries = entries
@@ -313,7 +314,7 @@ def install(protected: Sequence[str], shadow_dir: str) -> FileRedirect:
     shadow = FileRedirect(protected, shadow_dir)
     _installed = shadow
     sys.dont_write_bytecode = True
-    # The variant that works on open folders goes around every path.
+    # The variant for directory descriptors bypasses paths.
     shutil._use_fd_functions = False  # pyright: ignore[reportAttributeAccessIssue]
     replaced = {**_readers(shadow), **_makers(shadow), **_movers(shadow)}
     for name, function in replaced.items():
@@ -328,11 +329,7 @@ def install(protected: Sequence[str], shadow_dir: str) -> FileRedirect:
 
 
 def wrap_torch(torch: Any) -> None:
-    """Redirect what torch writes and reads by path in C++; does nothing before `install`.
-
-    Args:
-        torch: The module, just imported.
-    """
+    """Redirect paths that torch writes and reads in C++; do nothing before `install`."""
     if _installed is None:
         return
     torch.save = _wrapped_path(torch.save, "f", _installed, write=True, position=1)
@@ -349,11 +346,7 @@ def wrap_torch(torch: Any) -> None:
 
 
 def wrap_safetensors(module: Any) -> None:
-    """Redirect what ``safetensors.torch`` writes and reads by path in Rust.
-
-    Args:
-        module: ``safetensors.torch``, just imported.
-    """
+    """Redirect paths that ``safetensors.torch`` writes and reads in Rust."""
     if _installed is None:
         return
     module.save_file = _wrapped_path(module.save_file, "filename", _installed, write=True, position=1)
@@ -388,7 +381,7 @@ def _wrapped_path(
 
 
 def _kept_by_pathlib(replaced: dict[str, Callable[..., Any]], opener: Callable[..., Any]) -> None:
-    """What pathlib keeps from the time of its import: everything in Python 3.10, `rglob`'s from 3.13 on."""
+    """Replace functions that pathlib stores at import: all in Python 3.10, those of `rglob` from 3.13 on."""
     keepers = [
         getattr(sys.modules.get("pathlib"), "_NormalAccessor", None),
         getattr(sys.modules.get("glob"), "_StringGlobber", None),
@@ -408,7 +401,7 @@ def _opener(shadow: FileRedirect) -> Callable[..., Any]:
 
 
 def _opened(shadow: FileRedirect, file: Any, mode: str) -> Any:
-    """What to open in place of this file."""
+    """Return the path or descriptor to open instead of this file."""
     if isinstance(file, int):
         return file
     if not set(mode) & set("wax+"):
@@ -420,7 +413,7 @@ def _opened(shadow: FileRedirect, file: Any, mode: str) -> Any:
 
 
 def _file_class(shadow: FileRedirect) -> Any:
-    """`io.FileIO` with redirected paths; what C code opens still counts as an instance of it."""
+    """Return `io.FileIO` with redirected paths; files opened by C code still are instances of it."""
     real = io.FileIO
 
     class Kind(type(real)):
@@ -466,7 +459,7 @@ def _readers(shadow: FileRedirect) -> dict[str, Callable[..., Any]]:
     def chdir(path: Any) -> None:
         seen = path if isinstance(path, int) or (_is_dir(path) and not shadow.covers(path)) else None
         if seen is None:
-            # The user's own folder, where it exists, keeps relative paths what they are.
+            # The user's own folder, if it exists, keeps relative paths valid.
             name = shadow.name(path)
             exists = isinstance(path, (str, bytes, os.PathLike)) and not shadow.hidden(name) and _exists(name)
             seen = path if exists else shadow.view(path)
@@ -567,7 +560,7 @@ def _movers(shadow: FileRedirect) -> dict[str, Callable[..., Any]]:
         source, target = shadow.name(src, src_dir_fd), shadow.name(dst, dst_dir_fd)
         if not shadow.covers(source) and not shadow.covers(target):
             if shadow.is_ours(source) or shadow.is_ours(target):
-                # In its place the script alone would have had a folder on another disk.
+                # Without the redirect the script would have had a folder on another disk.
                 _move(shadow, source, target)
             else:
                 _real["replace"](src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)

@@ -1,12 +1,11 @@
-"""A process that has loaded what takes a training script seconds to import, and forks once per trial.
+"""Fork server: a process that has loaded the slow imports of a training script, and forks once per trial.
 
-It is started as every trial is, by the same command in the same environment and folder, and stays where a
-trial would read its plan. What it forks is the trial's keeper and guard (`autotune.launch.guard.guard`,
-loaded by
-path); the process that the guard then forks for the script goes on here as if it had just been started.
+It starts like a trial, by the same command in the same environment and folder, but waits instead of reading a
+plan. Its forks are the trial's keeper and guard (`autotune.launch.guard.guard`, loaded by path). The process
+that the guard forks for the script continues here like a new one.
 
-It refuses to fork where a fork is no fresh process: beside a thread, a process or a file that a library has
-opened, or with an accelerator in use.
+It refuses to fork if the fork would differ from a new process: with a thread, a process or a file that a
+library has opened, or with an accelerator in use.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ _SHOWN = 3
 
 
 def serve(fd: int) -> None:
-    """Fork trials until the launcher has gone; returns in the process of a trial and nowhere else.
+    """Fork trials until the launcher has ended; return only in the process of a trial.
 
     Args:
-        fd: Our end of the connection.
+        fd: This end of the connection.
     """
     channel = socket.socket(fileno=fd)
     channel.set_inheritable(False)
@@ -56,7 +55,7 @@ def serve(fd: int) -> None:
         refused = f"{type(error).__name__}: {error}"
     if refused:
         for pid in _children():
-            # What a library has started would outlive it; a trial starts its own.
+            # Processes started by a library would outlive it; each trial starts its own.
             os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(OSError):
             send(channel, {"refused": refused})
@@ -65,16 +64,16 @@ def serve(fd: int) -> None:
 
 
 class Zygote:
-    """See the module.
+    """The fork server; see the module.
 
     Args:
-        channel: To the launcher.
+        channel: Connection to the launcher.
     """
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
         self._block = _block()
-        """The environment that this process was started with."""
+        """Environment with which this process was started."""
         self._writes_bytecode = not sys.dont_write_bytecode
         self._keepers: set[int] = set()
         self._changed: dict[bytes, bytes | None] = {}
@@ -83,7 +82,7 @@ class Zygote:
         self._mark_of_guard = self._mark_of_trial = ""
 
     def prepare(self) -> str:
-        """Load everything; why nothing may be forked, empty where it may."""
+        """Import all libraries; return why no fork is possible, or an empty string."""
         orders, _ = receive(self._channel)
         if orders is None:
             os._exit(0)
@@ -106,12 +105,12 @@ class Zygote:
         if own := sorted(os.fsdecode(n) for n in self._changed if os.fsdecode(n) in orders["own"]):
             return f"importing {', '.join(orders['preload'])} sets {', '.join(own)}"
         for stream in (sys.stdout, sys.stderr):
-            # What is left in a buffer would be printed by every trial.
+            # Each trial would print the contents of the buffers.
             stream.flush()
-        # Libraries that keep threads, such as OpenBLAS, end them before a fork and start them when needed.
+        # Libraries with threads, such as OpenBLAS, end them before a fork and restart them when needed.
         os.waitpid(_fork_nothing(), 0)
         gc.collect()
-        # The collector of a guard must not touch, and so copy, what it shares with its trial.
+        # The guard's collector would copy the pages that it shares with its trial.
         gc.freeze()
         if reason := self.unsafe(()):
             return reason
@@ -119,7 +118,7 @@ class Zygote:
         return ""
 
     def run(self) -> None:
-        """Answer the launcher; returns in the process of a trial."""
+        """Answer the launcher's requests; return in the process of a trial."""
         while True:
             try:
                 request, fds = receive(self._channel)
@@ -133,10 +132,10 @@ class Zygote:
                 os._exit(1)
 
     def unsafe(self, fds: Iterable[int]) -> str:
-        """Why a fork of this process now would be no fresh process; empty where it would.
+        """Return why a fork would differ from a new process now; empty if it would not.
 
         Args:
-            fds: Descriptors that are open and meant to be.
+            fds: Descriptors that are open on purpose.
         """
         if threads := _threads():
             return f"a library keeps threads ({', '.join(threads[:_SHOWN])})"
@@ -152,7 +151,7 @@ class Zygote:
         return f"a library holds files open ({', '.join(others[:_SHOWN])})" if others else ""
 
     def _reaped(self, pid: int) -> int | None:
-        """How a keeper has ended; None where it has not, or is none of ours."""
+        """Return how a keeper has ended; None if it runs, or is no child of this process."""
         if pid not in self._keepers:
             return None
         found, status = os.waitpid(pid, os.WNOHANG)
@@ -162,7 +161,7 @@ class Zygote:
         return status
 
     def _forked(self, uid: str, fds: Sequence[int]) -> bool:
-        """Fork one trial and tell; True in its process."""
+        """Fork one trial and report it; return True in its process."""
         reason = self.unsafe(fds) if len(uid) <= MARK_CHARS else "its name is too long"
         pid = 0
         if not reason:
@@ -181,7 +180,7 @@ class Zygote:
         return False
 
     def _become_keeper(self, uid: str, fds: Sequence[int]) -> None:
-        """The new process is the keeper of a trial, then its guard; returns in the trial itself."""
+        """Turn the new process into a trial's keeper, then its guard; return in the trial itself."""
         code = 1
         try:
             self._channel.close()
@@ -206,14 +205,14 @@ class Zygote:
         self._marks.put(name, text)
 
     def _become_script(self, orders: Mapping[str, Any]) -> None:
-        """Make this process, a fork of a fork, what a new one would be that was started by these orders."""
+        """Turn this fork of a fork into the equivalent of a new process started with these orders."""
         self._put(self._mark_of_guard, "")
         self._put(self._mark_of_trial, str(orders["uid"]))
         if orders.get("enclosure") and os.geteuid() != 0:
             _drop_capabilities()
         self._set_environment(orders["env"])
         signal.set_wakeup_fd(-1)
-        # As Python leaves them when it starts.
+        # As set by Python at its start.
         for number, handler in (
             (signal.SIGPIPE, signal.SIG_IGN),
             (signal.SIGXFSZ, signal.SIG_IGN),
@@ -227,11 +226,11 @@ class Zygote:
             parent, _, last = name.rpartition(".")
             sys.modules.pop(name, None)
             vars(sys.modules[parent]).pop(last, None)
-        # At last, as the guard takes the end of one of them for a start without errors.
+        # Last, as the guard takes the closing of one of them for a successful start.
         os.closerange(3, max([2, *_open_files()]) + 1)
 
     def _changes(self) -> dict[bytes, bytes | None]:
-        """What the start of Python and the libraries have done to the environment; None for removed."""
+        """Return the environment changes made by Python's start and the libraries; None for removed."""
         ours = {os.fsencode(n) for n in (FORKS_VARIABLE, self._mark_of_guard, self._mark_of_trial)}
         names = [*self._block, *(name for name in os.environb if name not in self._block)]
         return {
@@ -241,7 +240,7 @@ class Zygote:
         }
 
     def _set_environment(self, wanted: Mapping[str, str]) -> None:
-        # The launcher's own encoding of names that are no text, whatever this interpreter's is.
+        # The launcher's encoding of undecodable names, whatever this interpreter's is.
         found = {_bytes(name): _bytes(value) for name, value in wanted.items()}
         for name, value in self._changed.items():
             found.pop(name, None)
@@ -252,14 +251,13 @@ class Zygote:
 
 
 class Marks:
-    """Variables in the block of memory that the kernel shows as this process's environment.
+    """Variables in the memory block that the kernel shows as this process's environment.
 
-    That block is written at exec and never again: what is set later is elsewhere. A process that was forked
-    has its parent's, in memory of its own, so the name of its trial is written into the room that was left
-    for it there.
+    The kernel writes the block at exec only; later changes are stored elsewhere. A forked process has its own
+    copy of its parent's block, so the name of its trial is written into space reserved for it.
 
     Args:
-        names: Of variables that this process was started with, each with `BLANK` as its value.
+        names: Variables that this process was started with, each with `BLANK` as its value.
 
     Raises:
         OSError: They cannot be written here.
@@ -283,7 +281,7 @@ class Marks:
                 raise OSError(message)
 
     def put(self, name: str, text: str) -> None:
-        """Write it, in place of what was written before."""
+        """Write a mark in place of the previous one."""
         data = _bytes(text)[:MARK_CHARS]
         ctypes.memmove(self._places[name], data.ljust(MARK_CHARS, b"\0"), MARK_CHARS)
 
@@ -293,7 +291,7 @@ def _bytes(text: str) -> bytes:
 
 
 def _block() -> dict[bytes, bytes]:
-    """What ``/proc`` shows of this process's environment; of two with one name the first, as C has it."""
+    """Return this process's environment in ``/proc``; of two with one name the first, as in C."""
     with open("/proc/self/environ", "rb") as file:
         entries = file.read().split(b"\0")
     found: dict[bytes, bytes] = {}
@@ -305,7 +303,7 @@ def _block() -> dict[bytes, bytes]:
 
 
 def _load_guard(folder: str) -> ModuleType:
-    """The guard and its neighbours, loaded by path and under no name that a script could meet."""
+    """Load the guard and its folder by path, under names that a script does not use."""
     kept = {name: sys.modules.pop(name) for name in _GUARD_PARTS if name in sys.modules}
     try:
         for name in _GUARD_PARTS:
@@ -325,7 +323,7 @@ def _load_guard(folder: str) -> ModuleType:
 
 @contextlib.contextmanager
 def _bounded(limit_s: float) -> Generator[None, None, None]:
-    """While this lasts the kernel ends this process when the time is up, whatever it hangs in."""
+    """Have the kernel end this process after a time limit, even if it hangs."""
     kept = signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, limit_s)
     try:
@@ -339,7 +337,7 @@ def _bounded(limit_s: float) -> Generator[None, None, None]:
 def _die_with(launcher: int) -> None:
     """Have the kernel end this process with the thread that started it.
 
-    The end of the connection alone does not tell: a fork of the launcher's program keeps it open.
+    The end of the connection does not suffice: a fork of the launcher's program keeps it open.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != launcher:
@@ -347,7 +345,7 @@ def _die_with(launcher: int) -> None:
 
 
 def _shadowed(loaded: set[str], places: Sequence[str]) -> str | None:
-    """A file of the user's that an import by the script itself would have found in place of a library's."""
+    """Return a user file that the script's own import would have found instead of a library; else None."""
     names = sorted({name.partition(".")[0] for name in loaded})
     for place in places:
         known = place in sys.path_importer_cache
@@ -369,7 +367,7 @@ def _fork_nothing() -> int:
 
 
 def _threads() -> list[str]:
-    """Names of the threads of this process beside its first."""
+    """Return the names of this process's threads other than the main one."""
     found: list[str] = []
     for thread in os.listdir("/proc/self/task"):
         if int(thread) == os.getpid():
@@ -380,7 +378,7 @@ def _threads() -> list[str]:
 
 
 def _children() -> set[int]:
-    """Processes that this one has started; none where the kernel does not tell."""
+    """Return the child processes; empty if the kernel does not list them."""
     try:
         with open(f"/proc/self/task/{os.getpid()}/children") as file:
             return {int(word) for word in file.read().split()}
@@ -389,17 +387,17 @@ def _children() -> set[int]:
 
 
 def _open_files() -> dict[int, str]:
-    """Descriptor -> what it is."""
+    """Return descriptor -> target."""
     found: dict[int, str] = {}
     for name in os.listdir("/proc/self/fd"):
-        # The one that listed them is closed again.
+        # The descriptor used for the listing is closed again.
         with contextlib.suppress(OSError):
             found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
     return found
 
 
 def _anonymous_bytes() -> int:
-    """Memory that a trial shares with us from its start."""
+    """Return the memory that a trial shares with this process from its start, in bytes."""
     with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/status", "rb") as file:
         for line in file:
             if line.startswith(b"RssAnon:"):
@@ -408,7 +406,7 @@ def _anonymous_bytes() -> int:
 
 
 def _draw_anew() -> None:
-    """Random states, keys and names that a new process draws when it starts."""
+    """Draw new random states, keys and names, as a new process does at its start."""
     random.seed()
     modules: Any = sys.modules
     if "numpy.random" in modules:
@@ -416,14 +414,14 @@ def _draw_anew() -> None:
     if "torch.random" in modules:
         modules["torch.random"].default_generator.seed()
     if "tempfile" in modules:
-        # The folder is the trial's own.
+        # The folder belongs to the trial.
         modules["tempfile"].tempdir = modules["tempfile"]._name_sequence = None
     if "multiprocessing.process" in modules:
         modules["multiprocessing.process"].current_process().authkey = os.urandom(32)
 
 
 def _drop_capabilities() -> None:
-    """What exec does to a user other than root, who has all of them inside a user namespace of its own.
+    """Drop the capabilities that exec would drop, for a user other than root in its own user namespace.
 
     Raises:
         OSError: The kernel refuses.

@@ -1,9 +1,9 @@
-"""Several processes that train together: started as ``torchrun`` would, and ended with the first that ends.
+"""Ranks of a distributed trial: started like ``torchrun`` does, and ended with the first that ends.
 
-The process that the launcher starts trains nothing then. It starts itself once for each of them and waits;
-the first (rank 0) measures, the others carry out the same changes and tell nothing but their failure. A trial
-is over with rank 0, or with the first that fails: whoever is left waits for one that is gone. Under `apply`
-all of them run to their ends. Standard library only.
+The process that the launcher starts does not train then. It starts itself once per rank and waits. Rank 0
+measures; the others apply the same changes and report failures only. A trial ends with rank 0 or with the
+first failure, as the others wait for a missing peer. Under `apply` all ranks run to their end. Standard
+library only.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _BY_OPTION = ("--local_rank", "--local-rank")
-"""Of `autotune.model.distributed_launch.rank_words`."""
+"""Options of `autotune.model.distributed_launch.rank_words`."""
 _GRACE_S = 30.0
-"""From the request to end to the kill, under `apply`; torchrun's own."""
-_TOLD_CODES = (1, 6, 130)
-"""Of a process that has told of its failure itself."""
-_LAST_WORDS_S = 2.0
-"""In a trial: what the others get to say why they failed."""
+"""From the request to end to the kill, under `apply`; the same as torchrun's."""
+_REPORTED_CODES = (1, 6, 130)
+"""Exit codes of a process that has reported its failure itself."""
+_REPORT_S = 2.0
+"""In a trial: time for the other ranks to report their failures."""
 _POLL_S = 0.05
 _MESSAGE_CHARS = 500
 _TAIL_CHARS = 8000
 
 
 def lead(plan: Plan) -> NoReturn:
-    """Start the processes of this plan, see them to their end, and end with the code of the first failure."""
+    """Start the ranks of this plan, wait for them, and exit with the code of the first failure."""
     ranks = _Ranks()
     for number in _PASSED_ON:
         signal.signal(number, lambda number, _frame: ranks.pass_on(number))
@@ -56,11 +56,11 @@ def lead(plan: Plan) -> NoReturn:
 
 
 def wait_for(plan: Plan, processes: Sequence[Any]) -> NoReturn:
-    """See ranks that the script has started to their end, and end with the code of the first failure.
+    """Wait for ranks that the script has started, and exit with the code of the first failure.
 
     Args:
-        plan: Of this process, with their number.
-        processes: Of `multiprocessing`, in the order of their ranks.
+        plan: Plan of this process, with the number of ranks.
+        processes: From `multiprocessing`, in rank order.
     """
     ranks = _Ranks()
     ranks.left = {rank: _Started(process.pid) for rank, process in enumerate(processes)}
@@ -72,34 +72,34 @@ def wait_for(plan: Plan, processes: Sequence[Any]) -> NoReturn:
 
 
 def report_end(plan: Plan, rank: int, code: int) -> None:
-    """Report how a rank ended, where it cannot have reported that itself."""
+    """Report how a rank ended, unless it has reported that itself."""
     if code < 0:
         _tell(plan, _killed(plan, rank, -code))
-    elif code > 0 and code not in _TOLD_CODES:
+    elif code > 0 and code not in _REPORTED_CODES:
         _tell(plan, _gone(plan, rank, f"ended with code {code}"))
 
 
 def own_rank() -> int | None:
-    """Of this process; None in one that has to start them. Nobody below learns of it."""
+    """Return the rank of this process; None in the parent. Removes it from the environment."""
     os.environ.pop(RANKS_VARIABLE, None)
     text = os.environ.pop(RANK_VARIABLE, "")
     return int(text) if text.isdecimal() else None
 
 
 def own_argv(argv: tuple[str, ...], rank: int) -> tuple[str, ...]:
-    """Return the arguments of a rank where its launcher gives the local rank as the first of them."""
+    """Return the arguments of a rank, with the local rank first if its launcher passes it so."""
     name = argv[0].partition("=")[0] if argv else ""
     return (f"{name}={rank}", *argv[1:]) if name in _BY_OPTION else argv
 
 
 def tell_exit(plan: Plan, rank: int, code: int) -> None:
-    """Say that the script ended this process as failed, without an exception."""
+    """Report that the script ended this process as failed, without an exception."""
     if code:
         _tell(plan, _gone(plan, rank, f"ended with code {code}"))
 
 
 def tell(plan: Plan, rank: int, error: BaseException, tail: str) -> None:
-    """Say that this process failed, beside what the first one tells."""
+    """Report that this process failed, in addition to rank 0's reports."""
     lines = str(error).strip().splitlines() or [""]
     _tell(
         plan,
@@ -115,8 +115,8 @@ def tell(plan: Plan, rank: int, error: BaseException, tail: str) -> None:
 
 
 def tell_untuned(plan: Plan, rank: int, knob: str, why: str) -> None:
-    """Say that a change did not take effect in this process."""
-    how = next((change.spelling.how for change in plan.changes if change.knob == knob), "")
+    """Report that a change did not take effect in this process."""
+    ending = next((change.spelling.how for change in plan.changes if change.knob == knob), "")
     _tell(
         plan,
         Broke(
@@ -126,7 +126,7 @@ def tell_untuned(plan: Plan, rank: int, knob: str, why: str) -> None:
             tail="",
             phase="",
             knob=knob,
-            how=how,
+            ending=ending,
             rank=rank,
         ),
     )
@@ -146,7 +146,7 @@ def _tell(plan: Plan, event: Applied | Broke) -> None:
 
 
 def _started(rank: int) -> subprocess.Popen[bytes]:
-    # Options of the interpreter and what it runs, as this one was started.
+    # The same interpreter options and program as for this process.
     return subprocess.Popen(
         [sys.executable, *sys.orig_argv[1:]],
         env={**os.environ, **rank_variables(rank), RANK_VARIABLE: str(rank)},
@@ -160,44 +160,44 @@ def _kill(pid: int, number: int) -> None:
 
 @dataclass(slots=True)
 class _Started:
-    """A process that was started by the script."""
+    """A process started by the script."""
 
     pid: int
     returncode: int | None = None
 
 
 class _Ranks:
-    """The processes that have not ended yet."""
+    """The processes that are still running."""
 
     def __init__(self) -> None:
         self.left: dict[int, subprocess.Popen[bytes] | _Started] = {}
         self.asked = False
-        """Somebody has asked for the end of all of it."""
+        """The end of all processes was requested."""
         self._sent: list[int] = []
 
     def start(self, count: int) -> None:
-        """Start all of them; what was sent meanwhile reaches the later ones too."""
+        """Start all processes; signals received meanwhile reach the later ones too."""
         for rank in range(count):
             process = self.left[rank] = _started(rank)
             for number in tuple(self._sent):
                 _kill(process.pid, number)
 
     def pass_on(self, number: int) -> None:
-        """What this process was sent, for all of them."""
+        """Forward a signal of this process to all of them."""
         self.asked = self.asked or number in _ENDING
-        # A terminal has told its whole foreground group about Ctrl-C: a second one would break off what a
-        # script does about the first, such as its last checkpoint.
+        # A terminal has already sent Ctrl-C to the whole foreground group. A second one would interrupt the
+        # script's handling of the first, such as its last checkpoint.
         if number != signal.SIGINT or not sys.stdin or not sys.stdin.isatty():
             self.send(number)
 
     def send(self, number: int) -> None:
-        """A signal for all of them."""
+        """Send a signal to all of them."""
         self._sent.append(number)
         for process in tuple(self.left.values()):
             _kill(process.pid, number)
 
     def next(self, within_s: float | None = None) -> tuple[int, int] | None:
-        """The next one to end, and its code, below 0 for a signal; None where none does in time."""
+        """Wait for the next process to end; return it and its code, below 0 for a signal; None on timeout."""
         until_s = None if within_s is None else time.monotonic() + within_s
         while self.left:
             pid, status = os.waitpid(-1, 0 if until_s is None else os.WNOHANG)
@@ -217,28 +217,28 @@ def _measured(plan: Plan, ranks: _Ranks) -> int:
     code, early = 0, None
     while not code and (ended := ranks.next()) is not None:
         rank, code = ended
-        _tell_end(plan, ranks, rank, code)
+        _report_unreported_end(plan, ranks, rank, code)
         if rank == 0:
             break
         early = rank if early is None else early
-    # Why it failed, another one may know better; a first one that is done needs nobody any more.
-    until_s = time.monotonic() + (_LAST_WORDS_S if code else 0.0)
+    # Another rank may report the cause; a finished rank 0 needs no peer.
+    until_s = time.monotonic() + (_REPORT_S if code else 0.0)
     while ranks.left and (left_s := until_s - time.monotonic()) > 0:
         if (ended := ranks.next(left_s)) is not None:
-            _tell_end(plan, ranks, *ended)
+            _report_unreported_end(plan, ranks, *ended)
     if code > 0 and early is not None and not ranks.asked:
-        # Not at once: that it ended before the first is no failure where nobody misses it. What it has told
-        # itself counts before this.
+        # Delayed, as an end before rank 0's is no failure if no peer needs the process. Its own report has
+        # priority.
         _tell(plan, _gone(plan, early, "had ended before the first one"))
     ranks.send(signal.SIGKILL)
     return code
 
 
-def _tell_end(plan: Plan, ranks: _Ranks, rank: int, code: int) -> None:
-    """Say that this process has ended in a way of which it cannot tell itself."""
+def _report_unreported_end(plan: Plan, ranks: _Ranks, rank: int, code: int) -> None:
+    """Report the end of a process that cannot report it itself."""
     if code < 0 and not ranks.asked:
         _tell(plan, _killed(plan, rank, -code))
-    elif rank and code > 0 and code not in _TOLD_CODES:
+    elif rank and code > 0 and code not in _REPORTED_CODES:
         _tell(plan, _gone(plan, rank, f"ended with code {code}"))
 
 
@@ -251,16 +251,16 @@ def _applied(ranks: _Ranks) -> int:
         elif ended[1] and not code:
             code, grace_s = ended[1], _GRACE_S
             if not ranks.asked:
-                # Else all of them know, and one may still be writing its checkpoint.
+                # Otherwise all ranks got the signal, and one may still be writing its checkpoint.
                 ranks.send(signal.SIGTERM)
     return code
 
 
-def _gone(plan: Plan, rank: int, how: str) -> Broke:
+def _gone(plan: Plan, rank: int, ending: str) -> Broke:
     return Broke(
         kind="crash_exit",
         error="SystemExit",
-        message=f"rank {rank} of {plan.ranks} {how}",
+        message=f"rank {rank} of {plan.ranks} {ending}",
         tail="",
         phase="",
         rank=rank,

@@ -1,12 +1,12 @@
-"""Ranks that the script starts by itself: by `torch.multiprocessing`, or by starting itself again.
+"""Ranks that the script starts itself: by `torch.multiprocessing`, or by starting itself again.
 
-Frameworks that spawn do one of both: `mp.spawn`, Lightning's ``ddp_spawn`` and Accelerate's notebook launcher
-call `start_processes`; Lightning's ``ddp`` starts the script again with ``LOCAL_RANK`` in its environment. In
-the first case each process enters our part before its function, and the parent waits as it does for ranks
-that were started by us. In the second the parent is rank 0, and the others start through our part.
+Frameworks use one of two ways. `mp.spawn`, Lightning's ``ddp_spawn`` and Accelerate's notebook launcher call
+`start_processes`. Each new process then enters the trial runtime before its function, and the parent waits as
+for ranks of the launcher. Lightning's ``ddp`` starts the script again with ``LOCAL_RANK`` in its environment.
+Then the parent is rank 0, and the others start through the trial runtime.
 """
 
-# What scripts hand over is of any type; narrowing it yields partly unknown types.
+# Scripts pass values of any type; narrowing them yields partly unknown types.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _START_PROCESSES: Final = ("fn", "args", "nprocs", "join", "daemon", "start_meth
 
 
 class Process(Protocol):
-    """What is needed of the training process under observation."""
+    """Interface of the training process under observation."""
 
     plan: Plan
     state: RuntimeState
@@ -45,15 +45,15 @@ class Process(Protocol):
         """Become one of several ranks."""
 
     def waits_for(self, processes: Sequence[Any]) -> NoReturn:
-        """Leave measuring to rank 0 of these, and end with them."""
+        """Leave measuring to rank 0 of these processes, and end with them."""
         ...
 
 
 class Entry:
-    """The function of a spawned rank, behind our part of the process; pickled to it.
+    """Function of a spawned rank, run under the trial runtime; pickled for the rank.
 
     Args:
-        function: The script's own.
+        function: The script's function.
         count: Number of ranks.
     """
 
@@ -68,17 +68,17 @@ class Entry:
 
 
 class Spawning:
-    """Notices that the script starts its own ranks.
+    """Detects that the script starts its own ranks.
 
     Args:
-        session: Of this process, which started as the only one.
+        session: Runtime of this process, which started as the only one.
     """
 
     def __init__(self, session: Process) -> None:
         self._session = session
 
     def watch(self) -> None:
-        """Take part from now on in what the script starts."""
+        """Observe processes that the script starts from now on."""
         session = self._session
         session.hooks.on("torch.multiprocessing", self._watch_spawn)
         original = subprocess.Popen.__init__
@@ -100,7 +100,7 @@ class Spawning:
         session.undo.assign(subprocess.Popen, "__init__", start)
 
     def _starts_itself(self, args: Any, env: Any) -> int:
-        """Number of ranks where this command is the script itself as another rank of one machine, else 0."""
+        """Return the number of ranks if the command runs the script as another local rank, else 0."""
         plan = self._session.plan
         if not self._session.state.active or not isinstance(args, Sequence) or not isinstance(env, Mapping):
             return 0

@@ -1,4 +1,4 @@
-"""Puts the hooks in when the script imports torch, carries the changes out, and gathers facts."""
+"""Runtime of a trial: installs hooks when the script imports torch, applies changes, gathers facts."""
 
 from __future__ import annotations
 
@@ -79,11 +79,11 @@ _QUIET_STEPS = 2
 _DETECT_STEPS = 12
 _TOLD_CHARS = 64
 _MOST_AWAITED = 4
-"""Times that detection begins again because a parameter got its first gradient."""
+"""Largest number of detection restarts because a parameter got its first gradient."""
 _THREADS_NS = 5_000_000_000
-"""Training in another thread for so long, and none in the script's own, is all that there is."""
+"""After this much training in another thread, and none in the main thread, no more is expected."""
 _IN_A_THREAD = (
-    "no optimizer step was seen in the script's main thread, but in another one that it started: "
+    "no optimizer step was observed in the main thread, but in another thread of the script: "
     "training in threads cannot be measured; call the training function directly"
 )
 _WHERE_BUILT = frozenset(
@@ -94,9 +94,9 @@ _WHERE_BUILT = frozenset(
         *("ddp_static_graph", "ddp_comm_hook", "fsdp_reshard_after_forward", "fsdp_param_dtype"),
     }
 )
-"""Knobs that are carried out once, or where a loader or an optimizer is built, and at no step."""
+"""Knobs that act once, or when a loader or an optimizer is built, and not per step."""
 _AT_STEPS = frozenset({"gc_control"})
-"""Knobs that have to be told that a step has ended, and of nothing else."""
+"""Knobs that only need a call at the end of each step."""
 _VERSIONED = (
     "torch",
     "numpy",
@@ -113,7 +113,7 @@ _VERSIONED = (
     "onnxruntime",
 )
 _INSTALLED = ("torchao",)
-"""Packages that a knob imports itself, so that being installed is what counts."""
+"""Packages that a knob imports itself, so that an installed one suffices."""
 
 
 @functools.cache
@@ -127,7 +127,7 @@ def _installed() -> dict[str, str]:
 
 @functools.cache
 def _is_there(name: str) -> bool:
-    """A package can be imported; that is not done."""
+    """Return whether a package can be imported, without importing it."""
     try:
         return importlib.util.find_spec(name) is not None
     except ValueError:
@@ -135,12 +135,12 @@ def _is_there(name: str) -> bool:
 
 
 def _is_deterministic(torch: Any) -> bool:
-    """The script wants the same from run to run: of every operator, or of cuDNN's alone."""
+    """Return whether the script requests determinism, of all operators or of cuDNN alone."""
     return bool(torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic)
 
 
 def _modules(plan: Plan) -> Modules | None:
-    """None where nothing is measured, and where there is no working directory."""
+    """Return the user's modules; None without a measurement or a working directory."""
     if not plan.measure:
         return None
     try:
@@ -153,8 +153,8 @@ class TrialRuntime:
     """One training process under observation.
 
     Args:
-        plan: What to run, change and measure.
-        channel: Where events go; None under `apply`.
+        plan: Program, changes and segments.
+        channel: Event channel; None under `apply`.
     """
 
     def __init__(self, plan: Plan, channel: Channel | None) -> None:
@@ -183,12 +183,12 @@ class TrialRuntime:
         self._draws: LoopDraws | None = None
         self._schedules: Schedules | None = None
         self._defaults: dict[str, Any] = {}
-        """What the script has itself of what it took by `autotune.value`."""
+        """The script's own values for names passed to `autotune.value`."""
         self._model: ModelHooks | None = None
         self._copies: H2dCopies | None = None
         self._distributed: Distributed | None = None
         self._threads_ns = 0
-        """Since when there was training in another thread."""
+        """Time of the first training step in another thread."""
         self._roots_at = (0, 0)
         self._reopened_at = 0
         self._awaited = 0
@@ -224,7 +224,7 @@ class TrialRuntime:
         if channel is not None:
             self.state.beat = channel.beat
             channel.before_flush = self.state.calm.leave
-        # Before everything else that waits for torch: what it would touch may not be there.
+        # First of all callbacks for torch, as the others may fail on an unsupported version.
         self.hooks.on("torch", self._check_torch)
 
     def watch_rank(self, rank: int) -> None:
@@ -241,7 +241,7 @@ class TrialRuntime:
             self._guarded("communication", lambda: rank.watch(torch, communication))
 
     def joins(self, rank: int, count: int) -> None:
-        """Become one of several ranks, which the script starts by itself."""
+        """Become one of several ranks that the script starts itself."""
         if self.plan.ranks == count:
             return
         self.plan = replace(self.plan, ranks=count)
@@ -254,13 +254,13 @@ class TrialRuntime:
             self.watch_rank(rank)
 
     def waits_for(self, processes: Sequence[Any]) -> NoReturn:
-        """Leave measuring to rank 0 of these, and end with them."""
+        """Leave measuring to rank 0 of these processes, and end with them."""
         if self.channel is not None:
             self.channel.close()
         ranks.wait_for(replace(self.plan, ranks=len(processes)), processes)
 
     def begin(self) -> None:
-        """Register what waits for the script's own imports; imports nothing itself."""
+        """Register callbacks for the script's imports; import nothing."""
         self.constants.install(self.undo)
         if self.plan.measure:
             self.hooks.start_timing()
@@ -282,7 +282,7 @@ class TrialRuntime:
         sdk.attach(self)
 
     def _check_torch(self, torch: Any) -> None:
-        """End the process where this PyTorch is one that nothing of ours was made for."""
+        """End the process if this PyTorch version is not supported."""
         reason = torch_refusal(str(getattr(torch, "__version__", "")))
         if not reason:
             return
@@ -313,7 +313,7 @@ class TrialRuntime:
         loader = Loader(state, undo)
         compiling = Compile(state, undo, self.hooks, self.channel)
         root = TrainedModules(state, undo, compiling)
-        # What the user changes themselves, by a knob of theirs or for a real training, may be any size.
+        # Changes by the user, with their own knob or for a real training, may have any size.
         as_it_was = self.plan.measure and all(c.knob in self.knobs for c in self.plan.changes)
         root.inputs.expect(self.plan.batch, self.plan.changes, holds_rest=as_it_was)
         if self.plan.measure:
@@ -369,7 +369,7 @@ class TrialRuntime:
             draws.withdrawn()
 
         loader.on_started = started
-        # In the baseline alone: the answer is a fact of the script, and finding out takes a moment.
+        # In the baseline only: the result is a fact of the script, and the check takes time.
         loader.is_measured = self.plan.measure
         loader.looks_closely = self.plan.measure and not self.plan.changes
         if loader.looks_closely:
@@ -423,7 +423,7 @@ class TrialRuntime:
                 self._patch(change.knob, change.value)
 
     def _assigned(self, loader: Loader, frames: Sequence[FrameType]) -> None:
-        """Find out what the loop assigns to that loader workers would have a copy of."""
+        """Record assignments of the loop that workers of the loader would miss."""
         for record in loader.records:
             iterator = record.iterator() if record.iterator is not None else None
             if iterator is None or not record.fetches:
@@ -433,17 +433,17 @@ class TrialRuntime:
             if found is not None:
                 record.note_change(found.when, found.text)
 
-    # What contradicts the search, under `apply`
+    # Contradictions to the search, under `apply`
 
     def _watch_workers(self, torch: Any, hook: Loader) -> None:
-        """Workers that the script has none of by itself get copies of what it goes on to change."""
+        """Track state that the script changes later, since workers added by a knob have a copy of it."""
         wanted = {change.knob: change for change in self.plan.changes}
         by_option = "num_workers" in wanted and isinstance(wanted["num_workers"].spelling, Flag)
         if {"num_workers", "persistent_workers"} & wanted.keys():
 
             def has_own(loader: Any) -> bool:
                 record = attribute_of(loader, "_autotune_record")
-                # By the script's own option it is built with workers that are not its own.
+                # The script's own option sets the number of workers.
                 built = {} if record is None else record.own
                 own = (self.plan.own if by_option else built).get("num_workers")
                 return bool(own) and "num_workers" in wanted
@@ -454,7 +454,7 @@ class TrialRuntime:
             WorkerWatch(self.state, withdraw, has_own, hook.workers_refused).install(torch, self.undo)
 
     def _watch_loaders(self, loader: Loader) -> None:
-        """Loaders of another size than those that the search has seen keep it."""
+        """Leave loaders of other sizes than those of the search unchanged."""
         batch = next((change for change in self.plan.changes if change.knob == "batch_size"), None)
         loader.searched = self.plan.own
         own = self.plan.own.get("batch_size")
@@ -467,20 +467,20 @@ class TrialRuntime:
         def other_size(size: int, searched: int, site: str) -> None:
             self.withdrawal.aside(
                 ("batch_size",),
-                f"is left out for a loader of {size} samples, built at {site}: the search saw {searched}",
+                f"is left out for a loader of {size} samples, built at {site}: the search used {searched}",
             )
 
         overrides.on_other_size = other_size
 
     def _aside(self, what: str, batches: bool) -> None:
         names = ("precision", "compile_mode", "channels_last")
-        reason = f"is left out of {what}, which is to see the script's own"
+        reason = f"is left out of {what}, which needs the script's own batches"
         self.withdrawal.aside((*names, "batch_size") if batches else names, reason, is_exact=True)
 
     def _prepare_probe(self, torch: Any, loader: Loader, optimizer: Optimizer, root: TrainedModules) -> None:
-        """What goes on after the window; imported where it is asked for alone."""
+        """Prepare the probe that runs after the window; imports its modules only if requested."""
         if self.plan.ranks > 1:
-            # One rank alone is no faster on cached batches: the others wait for theirs.
+            # A single rank is no faster on cached batches, as the others wait for theirs.
             return
         if self.plan.segments[0].fidelity.probe == CEILINGS:
             from autotune.trial.probe.ceiling_probe import CeilingProbe
@@ -506,7 +506,7 @@ class TrialRuntime:
         )
 
     def _wrap_save(self, torch: Any) -> None:
-        """Show signs of life before a checkpoint."""
+        """Send a heartbeat before each checkpoint."""
         original, state = torch.save, self.state
 
         @functools.wraps(original)
@@ -529,20 +529,20 @@ class TrialRuntime:
             self.faults.note(f"patch:{name}", error)
 
     def ended(self) -> None:
-        """Under `apply`, once the script has ended: its exit handlers find the interpreter as it was."""
+        """Restore the interpreter under `apply` after the script's end, for its exit handlers."""
         self._guarded("collector", self.collector.release)
 
     # sdk
 
     def sdk_step(self, samples: int | None, loss: object) -> None:
-        """`autotune.sdk.step`."""
+        """Implement `autotune.sdk.step`."""
         try:
             self.boundary.sdk_step(samples, loss)
         except Exception as error:
             self.faults.note("sdk", error)
 
     def sdk_value(self, name: str, default: Any) -> Any:
-        """`autotune.sdk.value`: what the plan wants under this name."""
+        """Return the value for this name: the plan's, else the default. Implements `autotune.sdk.value`."""
         wanted = next((change.value for change in self.plan.changes if change.knob == name), None)
         if wanted is not None:
             self.readings.asked[name] = wanted
@@ -559,7 +559,7 @@ class TrialRuntime:
             self.readings.handed.setdefault(name, found if plain else str(found)[:_TOLD_CHARS])
 
     def _doubt(self, name: str) -> str:
-        """Why the rate of a run with this value says nothing, by what the script tells of its samples."""
+        """Return why the rate with this value is not valid, by the reported sample counts; may be empty."""
         if self._loader is not None and self._loader.train is not None:
             return ""
         others = [value for other, value in self.readings.handed.items() if other != name]
@@ -567,18 +567,16 @@ class TrialRuntime:
         return stands_still(name, self._defaults.get(name), self.readings.asked.get(name), told, others)
 
     def _unseen(self) -> str:
-        """Why a run had no step, as far as that is known."""
+        """Return why the run had no step, if known."""
         if self._optimizer is not None and self._optimizer.steps_in_threads:
             return _IN_A_THREAD
         reason = self.children.train()
         if reason or "torch" in sys.modules:
             return reason
-        return (
-            "no step was seen: the script does not use PyTorch, so it has to call autotune.step() after each"
-        )
+        return "no step was observed: without PyTorch the script must call autotune.step() after each step"
 
     def _trains_in_a_thread(self) -> None:
-        """End a run that would go on to its deadline with nothing measured, as it seems."""
+        """End a run that would time out without a measurement, as it trains in a thread."""
         now_ns = time.perf_counter_ns()
         self._threads_ns = self._threads_ns or now_ns
         is_long = now_ns - self._threads_ns > _THREADS_NS
@@ -588,7 +586,7 @@ class TrialRuntime:
     # Settling
 
     def _settle_root(self, steps: int) -> bool:
-        """No new root for two steps, or there is none to wait for."""
+        """Return whether no new root appeared for two steps, or none is expected."""
         root = self._root
         if root is None:
             return True
@@ -607,7 +605,7 @@ class TrialRuntime:
         return True
 
     def _looks_for_roots(self, optimizer: Any) -> None:
-        """The model of a later fold or phase gets the changes as well."""
+        """Apply the changes also to the model of a later fold or phase."""
         self._reopen(p for group in optimizer.param_groups for p in group["params"])
 
     def _reopen(self, parameters: Iterable[Any]) -> None:
@@ -618,7 +616,7 @@ class TrialRuntime:
             self.recorder.reopen()
 
     def _await_models(self, root: TrainedModules) -> None:
-        """What an optimizer holds and no call has come by yet may belong to a model that trains later."""
+        """Wait for models of an optimizer that no call has used yet; they may train later."""
         if self._optimizer is None or self._awaited >= _MOST_AWAITED:
             return
         alive = [held for held in (ref() for ref in self._optimizer.stepped.values()) if held is not None]
@@ -631,7 +629,7 @@ class TrialRuntime:
             root.look_again()
         is_free = final and self.channel is None and self.recorder.rank is None
         if root is not None and is_free and not root.stays:
-            # A training that is not measured has no more use for us in its model.
+            # Without a measurement no hook is needed in the model any more.
             root.release()
         if is_free:
             self._guarded("release", self._let_go)
@@ -639,11 +637,11 @@ class TrialRuntime:
             self._guarded("status", lambda: self._write_status(readings))
 
     def _let_go(self) -> None:
-        """Under `apply`, once every knob was read as applied: nothing of ours stays that is not needed."""
+        """Remove unneeded hooks under `apply`, once every knob was read as applied."""
         loader, optimizer, root = self._loader, self._optimizer, self._root
         if loader is None or optimizer is None or root is None:
             return
-        # What the script compiles may have been traced through us, and would be traced anew.
+        # Compiled code may have been traced through the hooks, and would be traced again.
         if root.stays or root.compiles or not self.recorder.patched <= {*_WHERE_BUILT, *_AT_STEPS}:
             return
         steps = not self.state.at_step
@@ -663,7 +661,7 @@ class TrialRuntime:
     # Facts
 
     def facts(self) -> RunFacts:
-        """Everything the run has shown so far."""
+        """Return all facts of the run so far."""
         torch = sys.modules.get("torch")
         versions = {"python": platform.python_version()}
         for name in _VERSIONED:
@@ -694,7 +692,7 @@ class TrialRuntime:
         )
         effective = values.get("effective_batch")
         if not isinstance(effective, int) and isinstance(batch, int):
-            # Several losses on one batch, or several optimizers, do not make the batch larger.
+            # Several losses on one batch, or several optimizers, do not increase the batch.
             parts = own_accumulation or optimizer.accumulation.factor > 1
             effective = round(batch * max(1.0, per_step)) if parts else batch
         hazards = () if self.plan.changes else self._hazards(root, optimizer)
@@ -757,7 +755,7 @@ class TrialRuntime:
         )
 
     def _hazards(self, root: TrainedModules, optimizer: Optimizer) -> tuple[str, ...]:
-        """What the source of the loop says, and what was seen of it beside."""
+        """Return the hazards from the source of the loop and from observations."""
         found = {*optimizer.loop_hazards()}
         if root.carries:
             found.add(CARRIED)
@@ -774,15 +772,15 @@ class TrialRuntime:
             return "loader"
         if self.boundary.tells_samples:
             return TOLD
-        # Of a script that trains inside a function the model is gone once that has returned.
+        # If a script trains inside a function, the model is deleted when the function returns.
         if inputs is None and (root is None or not root.calls):
             return "none"
-        # A closure runs the model as often as it likes.
+        # A closure runs the model any number of times.
         closure = optimizer is not None and optimizer.closure
         return OPTION if inputs is not None and inputs.counts and not closure else "input"
 
     def _facts_without_torch(self, versions: dict[str, str]) -> RunFacts:
-        """What is known of a script whose steps are told by itself alone."""
+        """Return the facts of a script whose steps are reported through the SDK alone."""
         tells, state = self.boundary.tells_samples, self.state
         return RunFacts(
             samples_source=TOLD if tells else "none",
@@ -802,7 +800,7 @@ class TrialRuntime:
         return found
 
     def _imported(self) -> dict[str, str]:
-        """Files of the user's own that were imported by now; of the baseline alone, for nobody else asks."""
+        """Return the user's files imported so far; in the baseline only, which alone needs them."""
         if self.modules is None or self.plan.changes:
             return {}
         try:

@@ -5,7 +5,7 @@ owners are looked up in the frames of a backward pass, and compared with what a 
 (`autotune.trial.records.fetch_state`). Nothing of the script's is called, properties included.
 """
 
-# What scripts hand over is of any type; narrowing it yields partly unknown types.
+# Scripts pass values of any type; narrowing them yields partly unknown types.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ One that comes from the loader's length follows a batch size that is changed at 
 from the constant behind the batch size does not.
 """
 
-# What scripts hand over is of any type; narrowing it yields partly unknown types.
+# Scripts pass values of any type; narrowing them yields partly unknown types.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations

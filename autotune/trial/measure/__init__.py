@@ -1,1 +1,1 @@
-"""The measured window: warm-up, optimizer steps, and the end of the run."""
+"""Measurement inside the process: warm-up, the window of optimizer steps, and the end of the run."""

@@ -1,13 +1,14 @@
-"""Time and bytes of a rank's communication, without a collective of our own.
+"""Time and bytes of a rank's communication, measured without additional collectives.
 
-Two sources, which do not overlap. What the script or a framework calls from Python (`torch.distributed`'s
-functions and `Work.wait`) is timed on the host: FSDP2, DeepSpeed, reductions by hand. What DDP's reducer
-starts from C++ is in DDP's own log: `backward_comm_time` less its overlap with the backward pass is what a
-rank waits at the end of it. Both hold for gloo and NCCL. On CUDA a call returns before its work is done, so
-that only DDP's log, which uses CUDA events, is a time there.
+There are two sources, which do not overlap. Calls from Python (`torch.distributed`'s functions and
+`Work.wait`) are timed
+on the host: FSDP2, DeepSpeed, manual reductions. Work that DDP's reducer starts in C++ is in DDP's own log:
+`backward_comm_time` less its overlap with the backward pass is the rank's wait at its end. Both work with
+gloo and NCCL. On CUDA a call returns before its work is done, so only DDP's log, which uses CUDA events, is a
+time there.
 """
 
-# What scripts hand over is of any type; narrowing it yields partly unknown types.
+# Scripts pass values of any type; narrowing them yields partly unknown types.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ _REDUCTIONS: Final = {
     **dict.fromkeys(("all_reduce", "all_reduce_coalesced", "reduce"), 0),
     **dict.fromkeys(("reduce_scatter", "reduce_scatter_tensor", "_reduce_scatter_base"), 1),
 }
-"""Function -> place of the argument that holds what a rank gives to the reduction."""
+"""Function -> index of the argument with a rank's input to the reduction."""
 _OTHERS: Final = (
     *("broadcast", "all_gather", "all_gather_into_tensor", "_all_gather_base", "all_gather_coalesced"),
     *("gather", "scatter", "all_to_all", "all_to_all_single", "send", "recv", "barrier"),
     *("all_gather_object", "broadcast_object_list", "gather_object"),
 )
 _READ_NS: Final = 5_000_000
-"""DDP's log is read at most so often: reading takes about 0.04 ms (2 cores, torch 2.13)."""
+"""Least time between readings of DDP's log; one takes about 0.04 ms (2 cores, torch 2.13)."""
 _HALF: Final = frozenset({"FP16_COMPRESS", "BF16_COMPRESS"})
 """Hooks in C++ that send two bytes of every four."""
 
@@ -46,7 +47,7 @@ class Communication:
 
     Args:
         state: Shared counters of this process.
-        undo: Takes the wrappers back.
+        undo: Restores the wrapped functions.
         on_cuda: Whether the script trains on CUDA.
     """
 
@@ -62,7 +63,7 @@ class Communication:
         self._read_ns = 0
 
     def install(self, torch: Any) -> None:
-        """Wrap what communicates; nothing where this PyTorch has no `torch.distributed`."""
+        """Wrap communication functions; do nothing if this PyTorch has no `torch.distributed`."""
         distributed = torch.distributed
         if not distributed.is_available():
             return
@@ -82,7 +83,7 @@ class Communication:
     def take(self, now_ns: int) -> tuple[int, int | None]:
         """Return nanoseconds blocked (or `UNKNOWN`) and bytes reduced (or None) since the last step.
 
-        Bytes are None where nothing that reduces gradients was seen so far.
+        Bytes are None if no gradient reduction was observed so far.
         """
         blocked_ns, size = self._blocked_ns, self._bytes
         self._blocked_ns = self._bytes = 0
@@ -92,7 +93,7 @@ class Communication:
                 return UNKNOWN, None
             return (UNKNOWN if self._on_cuda() else blocked_ns), size
         if now_ns - self._read_ns < _READ_NS:
-            # What was counted meanwhile is given out with what DDP's log says of the same steps.
+            # Counts are held back until DDP's log covers the same steps.
             self._blocked_ns, self._bytes = blocked_ns, size
             return UNKNOWN, None
         self._read_ns = now_ns
@@ -142,12 +143,12 @@ class Communication:
 
 
 class _Reducer:
-    """One DDP model and what its log said before.
+    """One DDP model and the previous values of its log.
 
     Args:
         model: The wrapper.
-        models: Where it is taken out once it is gone.
-        is_sampled: Leave DDP's own sampling (the first 10 steps, then one of 100): on CUDA its log waits for
+        models: Collection that it is removed from after its deletion.
+        is_sampled: Keep DDP's own sampling (the first 10 steps, then one of 100): on CUDA its log waits for
             events.
     """
 
@@ -171,7 +172,7 @@ class _Reducer:
             overlap_ns = counts.get("backward_compute_comm_overlap_time", 0)
             self._exposed_ns = max(0, int(counts["backward_comm_time"]) - int(overlap_ns))
         exposed_ns = None if self._exposed_ns is None else self._exposed_ns * passes
-        # A hook in Python reduces by functions that are counted themselves.
+        # A hook in Python uses functions that are counted themselves.
         by_hook = bool(getattr(model, "_comm_hooks", ()))
         return exposed_ns, 0 if by_hook else passes * _bucket_bytes(log.strs_map)
 
@@ -183,7 +184,7 @@ def _bucket_bytes(texts: Any) -> int:
 
 
 def _size(args: Any, kwargs: Any, place: int) -> int:
-    """Bytes of the tensors that are reduced; a scalar (no dimension) is a figure for a log."""
+    """Return the bytes of the reduced tensors; 0-dimensional ones are figures for a log."""
     given: Any = args[place] if len(args) > place else next((kwargs[n] for n in _NAMES if n in kwargs), None)
     tensors = given if isinstance(given, (list, tuple)) else (given,)
     return sum(t.numel() * t.element_size() for t in tensors if hasattr(t, "element_size") and t.dim())

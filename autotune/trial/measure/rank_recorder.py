@@ -1,4 +1,4 @@
-"""Writes what one rank of a distributed training does, step by step; every rank has one."""
+"""Log of one rank of a distributed training, step by step."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from autotune.trial.runtime.memory import DeviceMemory
 
 _LATER_NS = 250_000_000
-"""Period of what is read from a device: its memory, and losses, which lie there."""
+"""Interval between readings of device state: memory, and losses stored there."""
 _MOST_PENDING = 256
 
 
 class RankRecorder:
-    """One row per optimizer step; nothing here raises into the script or waits for a device.
+    """Writes one row per optimizer step; never raises into the script or waits for a device.
 
     Args:
-        writer: The file of this rank.
+        writer: Log file of this rank.
         memory: Allocator figures of this process.
-        faults: Where errors are noted.
-        ranks: Number of ranks; counted samples are this rank's times so many.
+        faults: Log of errors.
+        ranks: Number of ranks; sample counts are this rank's times this number.
     """
 
     def __init__(self, writer: RankWriter, memory: DeviceMemory, faults: Faults, *, ranks: int) -> None:
@@ -40,9 +40,9 @@ class RankRecorder:
         self._later_ns = 0
         self._device: int | None = None
         self._pending: list[tuple[int, Any]] = []
-        """Step and scalar on the device, in the order of the steps."""
+        """Step and loss on the device, in step order."""
         self._copy: tuple[tuple[int, ...], Any, Any] | None = None
-        """Steps, their losses on the way to the host, and the event after which they are there."""
+        """Steps, their losses being copied to the host, and the event that marks completion."""
 
     def watch(self, torch: Any, communication: Communication) -> None:
         """Count communication from now on; called once torch is imported."""
@@ -51,7 +51,7 @@ class RankRecorder:
         self._communication = communication
 
     def step(self, row: Row, loss: Any) -> None:
-        """One step has ended."""
+        """Record the end of a step."""
         if "rank_log" in self._faults.off:
             return
         try:
@@ -72,7 +72,7 @@ class RankRecorder:
             self._read_device()
 
     def _value(self, loss: Any) -> float | None:
-        """The step's loss where it is a number; one that lies on a device is read later."""
+        """Return the step's loss if it is a number; losses on a device are read later."""
         if loss is None or isinstance(loss, (int, float)):
             return loss
         if any(getattr(value, "is_cuda", False) for value, _ in loss):

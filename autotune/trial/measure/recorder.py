@@ -1,7 +1,7 @@
-"""When warm-up ends, when the window is long enough, and the end of the process.
+"""Recorder of a process: end of warm-up, length of the window, and end of the process.
 
-Nothing here raises into the script. A measured process ends at once from the boundary: `Closed` and
-`Done` are on disk before, and no handler, join or bare ``except`` of the script can get in between.
+It never raises into the script. A measured process ends directly at a step boundary: `Closed` and `Done` are
+on disk before, and no handler, join or bare ``except`` of the script can intervene.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ _GROWTH = 1.3
 _MAX_RESTARTS = 3
 _MAX_SHAPE_EVENTS = 4
 _LONG_STEP, _LONG_STEP_NS = 3.0, 50_000_000
-"""Times the usual step, and at least so long: taken for a compilation of which nobody tells."""
+"""Ratio to the usual step, and least duration: longer steps are taken for unreported compilations."""
 _LOSS_POINTS = 300
 _FEWEST_STEPS = 6
 _FEWEST_BLOCKS = 3
 _KEPT_STEPS = 4096
-"""Steps before a window that are kept, for a run that ends without one; about 1 MiB."""
+"""Number of steps retained before a window, for a run that ends without one; about 1 MiB."""
 _MOST_WARM_UP = 1.0
 """Longest wait for a loader's queue to settle, in longest windows; see docs/decisions/0099."""
 _HOPELESS_FRAC = 0.5
@@ -67,11 +67,11 @@ _MAX_GROWTHS = 3
 _CLOCKS_AGREE_FRAC = 0.02
 _BEYOND_DOUBT = 2.0
 _LONGEST_ROUND = 1.5
-"""Windows for which the end of a round is waited for."""
+"""Longest wait for the end of a round, in windows."""
 _LEVEL_NS = 250_000_000
-"""From one look at the queue of the loader to the next, while a window is open: about a block."""
+"""Interval between readings of the loader's queue in an open window: about one block."""
 _CALM_NS = 500_000_000
-"""Steps that are alike are counted, and their losses looked at, after so long at the latest."""
+"""Longest time until uniform steps are counted and their losses checked."""
 
 
 class Recorder:
@@ -79,11 +79,11 @@ class Recorder:
 
     Args:
         state: Shared counters.
-        channel: The event file; None under `apply`.
-        segment: What to measure; None under `apply`.
+        channel: The event channel; None under `apply`.
+        segment: Segment to measure; None under `apply`.
         memory: Allocator figures.
-        readings: Computes the status of every knob now.
-        facts: Computes what the run showed; called outside timed windows only.
+        readings: Returns the status of every knob now.
+        facts: Returns the facts of the run; called outside timed windows only.
         settled: Called once when detection has settled, with the readings.
         settle_root: Ends the detection of roots.
     """
@@ -108,31 +108,31 @@ class Recorder:
         self._facts = facts
         self._on_settled = settled
         self.hows: dict[str, str] = {}
-        """Knob -> how its change travels, for the record of a rejection."""
+        """Knob -> delivery of its change, for the record of a rejection."""
         self.patched: set[str] = set()
-        """Knobs that are carried out in this process, not by an option or the environment."""
+        """Knobs applied in this process, not by an option or the environment."""
         self._settle_root = settle_root
         self.disturbed: Callable[[], Sequence[Span]] = tuple
-        """When others spoilt the timing, as far as the launcher has told."""
+        """Spans disturbed by other processes, as reported by the launcher."""
         self.stop_timing_imports: Callable[[], int] = int
-        """Nanoseconds that the script's imports took; called once, when the first step has ended."""
+        """Returns the nanoseconds of the script's imports; called once, after the first step."""
         self._import_ns = 0
         self.withdrawal: Withdrawal | None = None
-        """Under `apply`: undoes what the run contradicts."""
+        """Under `apply`: undoes knobs that the run contradicts."""
         self.unseen: Callable[[], str] = str
-        """Why a run had no step, as far as that is known."""
+        """Returns why a run had no step, if known."""
         self.loader: Loader | None = None
         self.rank: RankRecorder | None = None
-        """Logs every step of this rank, where several processes train together."""
+        """Logs every step of this rank in a distributed training."""
         self.probe: Probe | Capture | None = None
-        """Goes on after the window, where that was asked for."""
+        """Runs after the window, if requested."""
         self.ceilings: CeilingProbe | None = None
-        """Goes on once the segment is sent, where that was asked for."""
+        """Runs after the segment was sent, if requested."""
         self._sent_ns = 0
-        """When it was sent, in that case."""
+        """Time at which it was sent, in that case."""
         self._clock: DeviceClock | None = None
         self.on_host = True
-        """Steps are timed by the host alone, as far as is known."""
+        """Steps are timed by the host's clock only, as far as known."""
         self._clock_used = ""
         self._began_ns = time.perf_counter_ns()
         self._settled = False
@@ -145,7 +145,7 @@ class Recorder:
         self._levels: deque[int] = deque(maxlen=_LEVELS)
         self._restarts = 0
         self._rounds = 0
-        """Steps before which something was gathered to train on."""
+        """Steps preceded by data gathering (rollouts)."""
         self._shape_events = 0
         self._periods: deque[int] = deque(maxlen=15)
         self._last_ns = 0
@@ -153,42 +153,42 @@ class Recorder:
         self._rows: list[WindowRow] = []
         self._forming: WindowBlocks | None = None
         self._finished: list[tuple[WindowRow, float]] = []
-        """Rows of the window that the device has come by, with their periods in seconds."""
+        """Window steps whose CUDA events have completed, as (row, seconds)."""
         self._growths = 0
         self._next_check_ns = 0
         self._checked_ns = 0
         self._ready: deque[tuple[int, int]] = deque(maxlen=_KEPT_STEPS)
-        """When, and how many batches lay ready in the loader's queue."""
+        """(time, ready batches in the loader's queue)."""
         self._next_level_ns = 0
         self._has_queue = False
         self._decided: tuple[str, int, int | None] | None = None
         self._past: deque[tuple[WindowRow, float]] = deque(maxlen=_KEPT_STEPS)
-        """Steps before the window, with the device's periods in seconds; -1 by the host's clock."""
+        """Steps before the window, with device periods in seconds; -1 on the host's clock."""
         self._origin_ns = 0
-        """End of the first of them where the device had done all of it; 0 where no device trains."""
+        """End of the first of them at which the device was idle; 0 without a device."""
         self._is_short = False
-        """The window is made of the steps that there were, without the usual warm-up."""
+        """The window was made of the available steps, without the usual warm-up."""
         self._is_unsettled = False
-        """The window opened before the level of the loader's queue had settled."""
+        """The window opened before the loader's queue had settled."""
         self._may_be_hopeless = True
-        """Whether a few slow steps can end the run; not where the device's clock does not see them."""
+        """Whether a few slow steps can end the run; not if the device's clock misses them."""
         self._slow_for_s = 0.0
         self._opened_at_step = 0
         self._compile_before_ns = 0
         self._compile_until_ns = 0
         self._compile_over_ns: int | None = None
-        """Compiling of the process when the run had gone on long enough for its loss."""
+        """Compile time of the process when the run was long enough for its loss."""
         self._compiled: list[tuple[int, int]] = []
-        """Ends of steps in the window that compiled, and the compiling of the process up to them (ns)."""
+        """(end of a compiling step in the window, compile time of the process up to it), in ns."""
 
     @property
     def measures(self) -> bool:
-        """False under `apply`: nothing is recorded."""
+        """False under `apply`, which records nothing."""
         return self._channel is not None
 
     @property
     def phase(self) -> str:
-        """``import``, ``setup``, ``warmup`` or ``window``."""
+        """Return ``import``, ``setup``, ``warmup`` or ``window``."""
         if self._begin_ns:
             return "window"
         if self._state.steps:
@@ -196,10 +196,10 @@ class Recorder:
         return "setup" if self.loader is not None else "import"
 
     def restart(self, *, forgets: bool = False) -> None:
-        """Warm up again: something changed that the window must not contain.
+        """Warm up again after a change that the window must not contain.
 
         Args:
-            forgets: The steps so far were not those that are to be timed.
+            forgets: Drop the steps so far, which differ from those to be timed.
         """
         self._state.calm.leave()
         self._state.calm.fruitless = 0
@@ -219,7 +219,7 @@ class Recorder:
         self._event_ns = time.perf_counter_ns()
 
     def step(self, row: Row, loss: Any, batches: int) -> None:
-        """One step has ended."""
+        """Record the end of a step."""
         if self.rank is not None:
             self.rank.step(row, loss)
         if self._begin_ns and row[0] < min(self._next_check_ns, self._next_level_ns) and self._is_usual(row):
@@ -249,7 +249,7 @@ class Recorder:
             self._warm_up(row, batches)
 
     def calm_until_ns(self, now: int) -> int:
-        """When an open window is looked at next; 0 where each step may be one to decide at."""
+        """Return when an open window is evaluated next; 0 if each step may require a decision."""
         may = self._begin_ns and self._decided is None and self._accepted and self.on_host and self.measures
         if not may or self.rank is not None:
             return 0
@@ -257,12 +257,12 @@ class Recorder:
         return min(self._next_check_ns, look_ns)
 
     def calm_steps(self, rows: Sequence[Row], losses: Sequence[float], samples_total: int) -> None:
-        """Steps inside of an open window, before it is looked at again: `step` of each.
+        """Record steps inside an open window, between two evaluations; like `step` for each.
 
         Args:
-            rows: Of one or more such steps.
-            losses: One each.
-            samples_total: Of the run, when the last of them had ended.
+            rows: One or more such steps.
+            losses: One per step.
+            samples_total: Samples of the run at the end of the last step.
         """
         if not self._begin_ns or self._decided is not None:
             return
@@ -275,7 +275,7 @@ class Recorder:
         self._losses += [(s, loss, row[0]) for s, loss, row in zip(totals, losses, rows, strict=True)]
 
     def _is_usual(self, row: Row) -> bool:
-        """A step inside of an open window, before it is looked at again, on the host's clock."""
+        """Return whether a step is inside an open window, between two evaluations, on the host's clock."""
         usual = self._decided is None and self._accepted and self.on_host
         return usual and not row[5] & (COMPILE | ROLLOUT)
 
@@ -284,7 +284,7 @@ class Recorder:
             self._clock = self._state.device_clock = self._memory.clock()
             self.on_host = self._clock is None
             if self._clock is not None:
-                # Host and device agree about the end of this step, from which a short run is timed.
+                # Host and device agree about the end of this step, so a short run can be timed from it.
                 self._memory.synchronise()
                 self._past.clear()
                 self._origin_ns = time.perf_counter_ns()
@@ -294,10 +294,10 @@ class Recorder:
                 self._past.append((_window_row(row), -1.0))
             return
         self._clock.mark(row)
-        self._pass_on()
+        self._write_finished()
 
-    def _pass_on(self) -> None:
-        """Write the steps that the device has come by, which may be long after the host."""
+    def _write_finished(self) -> None:
+        """Write the steps that the device has completed, which may be long after the host."""
         if self._clock is None or self._channel is None:
             return
         for row in self._clock.finished():
@@ -309,7 +309,7 @@ class Recorder:
     # Detection
 
     def _settle_steps(self) -> bool:
-        """Whether detection has settled and nothing speaks against the requested knobs so far."""
+        """Return whether detection has settled and no requested knob is known to have failed."""
         steps = self._state.steps
         if not self._settle_root(steps) or steps < SETTLE_STEPS:
             return False
@@ -340,10 +340,10 @@ class Recorder:
         return self._accepted
 
     def reject(self, readings: Sequence[Reading]) -> None:
-        """A knob that was asked for is not in effect: end the process, or withdraw the knob where it was."""
+        """End the process because a requested knob is not in effect; withdraw it if it once was."""
         unfit = self._unapplied(readings)
         if self._channel is None and self._was_accepted:
-            # A later model or optimizer: what was trained so far is not given away.
+            # A later model or optimizer: the training so far is not discarded.
             for reading in unfit:
                 self._withdraw(reading.knob, reading.reason)
             return
@@ -364,7 +364,7 @@ class Recorder:
         return [r for r in readings if r.wanted is not None and r.status != "applied" and r.knob not in gone]
 
     def end_untuned(self, knob: str, why: str) -> NoReturn:
-        """Under `apply`, in the first steps: better no training than one that is not what was asked for."""
+        """End a run under `apply` in its first steps, as it lacks requested settings."""
         self.on_untuned(knob, why)
         with contextlib.suppress(Exception):
             sys.stdout.flush()
@@ -377,7 +377,7 @@ class Recorder:
             self.withdrawal.withdraw(knob, reason)
 
     def reopen(self) -> None:
-        """A new model has come: the knobs are read again with it, and measuring begins again."""
+        """Read the knobs again for a new model, and measure again."""
         self._state.calm.leave()
         self._accepted = False
         if self._restarts < _MAX_RESTARTS:
@@ -385,11 +385,11 @@ class Recorder:
             self.restart()
 
     def lost(self, knob: str, reason: str) -> None:
-        """A knob that was accepted is not carried out any more: end the trial; under `apply`, withdraw it."""
+        """End the trial because an accepted knob is no longer applied; under `apply`, withdraw it."""
         if not self._accepted or knob not in self.hows:
             return  # what was not accepted yet is judged by its reading
         if self._channel is None and self.withdrawal is None:
-            # Of several processes of a trial one that does not measure: the trial ends with it.
+            # In a distributed trial, on a rank that does not measure: the trial ends with it.
             self.end_untuned(knob, reason)
         if self._channel is None:
             self._withdraw(knob, reason)
@@ -403,20 +403,20 @@ class Recorder:
         )
 
     def fault(self, hook: str) -> None:
-        """Under `apply`: a hook failed; nothing goes on half tuned."""
+        """End a run under `apply` after a hook failure, rather than continue partly tuned."""
         if self._channel is not None or not self.patched:
             return
         if hook in ("torch", "boundary") and not self._accepted:
             knob = next(iter(sorted(self.patched)))
             self.end_untuned(
-                knob, f"{knob} was not applied: watching the script failed at {hook}; see faults.log."
+                knob, f"{knob} was not applied: observing the script failed at {hook}; see faults.log."
             )
         if self._accepted:
             for bad in self._unfit(self._readings()):
                 self._withdraw(bad.knob, bad.reason)
 
     def unapplied(self) -> str | None:
-        """After a run under `apply`: why what was asked for did not happen; None where it did."""
+        """Return why requested changes were not applied under `apply`; None if they were."""
         if self._accepted or not self.patched:
             return None
         seen = {r.knob for r in self._latest if r.status == "applied"}
@@ -441,7 +441,7 @@ class Recorder:
             return
         news = bool(row[5] & NEW_SHAPE) or (self.loader is None and self._was_long(row[0]))
         if row[5] & COMPILE or (news and self._shape_events < _MAX_SHAPE_EVENTS):
-            # Scripts whose shapes never settle are warm once they have seen some.
+            # Scripts with ever new shapes are warm after a number of them.
             self._shape_events += 0 if row[5] & COMPILE else 1
             self.restart()
             return
@@ -455,13 +455,13 @@ class Recorder:
         if self._inside_round(row, self._event_ns):
             return
         if self._growths < _MAX_GROWTHS and self._memory.grew():
-            # The device's allocator still asks for memory; its peak is yet to come.
+            # The device's allocator still requests memory, so its peak is yet to come.
             self._growths += 1
             return
         self._open(row[0])
 
     def _was_long(self, now: int) -> bool:
-        """Without PyTorch nobody may tell of compiling: a step far beyond the usual one is taken for that."""
+        """Return whether a step far longer than usual suggests a compilation, without PyTorch's reports."""
         period, self._last_ns = now - self._last_ns if self._last_ns else 0, now
         if not period:
             return False
@@ -490,7 +490,7 @@ class Recorder:
         return late <= 1.0 or late >= sum(levels[:half]) / half - 0.5
 
     def _ends_early(self, row: Row) -> bool:
-        """Whether the steps so far are all that is timed; ends the process unless its loss is waited for."""
+        """Return whether no further steps are timed; ends the process unless its loss is needed."""
         if not self._accepted:
             return False
         if self._past_deadline(row[0]):
@@ -498,7 +498,7 @@ class Recorder:
         return self._ends_hopeless()
 
     def _ends_hopeless(self) -> bool:
-        """Whether the last few steps are so slow that they are all that is timed."""
+        """Return whether the last few steps are so slow that the run is not continued."""
         first = self._hopeless_from() if self._may_be_hopeless else None
         if first is None:
             return False
@@ -506,7 +506,7 @@ class Recorder:
         return self._may_be_hopeless
 
     def _hopeless_from(self) -> int | None:
-        """Index of the first of the last steps where these are hopelessly slow, of all kept; else None."""
+        """Return the index of the first of the last steps if these are hopelessly slow; else None."""
         assert self._segment is not None
         fidelity = self._segment.fidelity
         bar = _HOPELESS_FRAC * fidelity.dominated_below
@@ -517,7 +517,7 @@ class Recorder:
         self._slow_for_s += slow_s[0]
         if self._slow_for_s < SLOW_S:
             return None
-        # Once for every second of slow steps only, as going through all of them takes time.
+        # Checked once per second of slow steps, as a check reads all of them.
         self._slow_for_s = 0.0
         timed = self._finished if self._clock is not None else self._rows
         count = len(self._past) + len(timed)
@@ -529,7 +529,7 @@ class Recorder:
         return count - slow
 
     def _periods_s(self, count: int) -> list[tuple[WindowRow, float]]:
-        """The last `count` steps that were timed, with their periods; fewer where there are fewer."""
+        """Return the last `count` timed steps with their periods; fewer if there are fewer."""
         if count <= 0:
             return []
         last = slice(-count - 1, None)
@@ -541,11 +541,10 @@ class Recorder:
         return [(row, (row[0] - before[0]) / 1e9) for (before, _), (row, _) in itertools.pairwise(steps)]
 
     def _inside_round(self, row: Row, since_ns: int) -> bool:
-        """More steps may follow on what was gathered last, before something is gathered anew.
+        """Return whether more steps may follow on the data gathered last, before the next gathering.
 
-        A window from one such moment to another holds as much of gathering as of steps on it, as the training
-        does. Between two others it would hold a rollout too many or too few. Rounds that last far longer
-        than a window are not waited for.
+        A window between two such moments has the training's ratio of gathering to steps; any other has a
+        rollout too many or too few. Rounds far longer than a window are not waited for.
         """
         assert self._segment is not None
         if not self._rounds or row[5] & ROLLOUT:
@@ -557,7 +556,7 @@ class Recorder:
         assert self._segment is not None
         if self._memory.on_cuda:
             self._memory.synchronise()
-            self._pass_on()
+            self._write_finished()
             self._read_losses()
             self._end_if_broken(ended=False)
             self._memory.grew()
@@ -594,7 +593,7 @@ class Recorder:
         if row[0] < self._next_check_ns or self._inside_round(row, self._begin_ns):
             return
         fidelity = self._segment.fidelity
-        # What is set aside takes nothing off the window.
+        # Excluded time does not shorten the window.
         apart_ns = self._apart_ns() + self._lost_ns()
         spent_s = (row[0] - self._begin_ns - apart_ns) / 1e9
         if self._memory.grew():
@@ -613,7 +612,7 @@ class Recorder:
             self._next_check_ns = max(row[0] + step_ns // 2, min(wanted, limit))
 
     def _note_level(self, now: int) -> None:
-        """How full the queue is: where the start of a window is cut off, its own level says nothing."""
+        """Record the level of the queue, since the level at the window's start does not hold after a cut."""
         ready = self.loader.ready() if self.loader is not None else None
         if ready is not None:
             self._ready.append((now, ready))
@@ -621,20 +620,20 @@ class Recorder:
         self._next_level_ns = now + _LEVEL_NS
 
     def _ready_at(self, begin_ns: int) -> int | None:
-        """Batches that lay ready when the steady part began; None where nobody looked at about that time."""
+        """Return the batches ready when the steady part began; None if not read at about that time."""
         looks = (look for look in self._ready if look[0] >= self._begin_ns)
         near = min(looks, key=lambda look: abs(look[0] - begin_ns), default=None)
         return near[1] if near is not None and abs(near[0] - begin_ns) <= _LEVEL_NS else None
 
     def _apart_ns(self) -> int:
-        """Time of the window so far that is no training."""
+        """Return the time of the window so far that is not training."""
         if self._formed() is not None:
             return 0
         periods, trained = self._trained()
         return int(1e9 * sum(p - (t or 0.0) for p, t in zip(periods, trained, strict=True)))
 
     def _lost_ns(self) -> int:
-        """Time of blocks that others spoilt: so much longer the window is, and twice as long at the most."""
+        """Return the time of disturbed blocks, which extends the window, at most to twice its length."""
         assert self._segment is not None
         if not self.disturbed():
             return 0
@@ -642,20 +641,20 @@ class Recorder:
         return int(1e9 * min(lost_s, self._segment.fidelity.max_window_s))
 
     def _timed(self) -> tuple[list[WindowRow], list[float]]:
-        """Steps of the window with their periods: the device's where it has a clock, else the host's.
+        """Return the steps of the window with their periods, by the device's clock if it has one.
 
-        By the device's clock the last steps are missing while the host runs ahead of it.
+        The last steps are missing on the device's clock while the host runs ahead of it.
         """
         if self._clock is not None and self._clock_used != "host":
             return [r for r, _ in self._finished], [period_s for _, period_s in self._finished]
         ends = [self._begin_ns, *(r[0] for r in self._rows)]
         if self._decided is not None and self._rows:
-            # What the device still had to do when the host's last step ended.
+            # Work that the device had left when the host's last step ended.
             ends[-1] = max(ends[-1], self._decided[1])
         return self._rows, [(b - a) / 1e9 for a, b in itertools.pairwise(ends)]
 
     def _trained(self) -> tuple[list[float], tuple[float | None, ...]]:
-        """Seconds from step to step, and how much of them trained, None where a step is set aside."""
+        """Return seconds from step to step, and the training part of them, None for a step set aside."""
         rows, periods = self._timed()
         return periods, self._trained_s(rows, periods)
 
@@ -668,7 +667,7 @@ class Recorder:
         return evaluation_counts([r[3] for r in rows]) if decided is None else decided
 
     def _blocks(self) -> tuple[tuple[int, ...], tuple[intervals.Block, ...]]:
-        """When each block began (ns), and the blocks, of the steps that are all training."""
+        """Return the start of each block (ns), and the blocks, of the steps that are all training."""
         assert self._segment is not None
         if not self.disturbed() and (formed := self._formed()) is not None:
             return formed.of(self._rows)
@@ -679,7 +678,7 @@ class Recorder:
         kept = [
             (b, s, r, d) for b, s, r, d in zip(begins, trained, rows, dirty, strict=True) if s is not None
         ]
-        # On a clock that stands still while no step trains.
+        # On a clock that stops outside of training.
         ends = list(itertools.accumulate(s for _, s, _, _ in kept))
         min_block_s = self._min_block_s()
         blocks = intervals.form_blocks(
@@ -703,7 +702,7 @@ class Recorder:
         return min(0.25, self._segment.fidelity.min_window_s / 8)
 
     def _formed(self) -> WindowBlocks | None:
-        """The open window by the host's clock, if its steps are all nothing but training."""
+        """Return the open window on the host's clock, if all its steps are pure training."""
         if self._clock is not None or self._decided is not None:
             return None
         key = (self._begin_ns, self._min_block_s(), max(1, self._workers()))
@@ -712,10 +711,10 @@ class Recorder:
         return self._forming if self._forming.knows(self._rows) else None
 
     def _steady(self, blocks: Sequence[intervals.Block]) -> tuple[int, str]:
-        """Index of the first steady block of a window, and whether it was steady."""
+        """Return the index of the first steady block of a window, and whether it was steady."""
         if self._is_short:
             return 0, "steady"
-        # What others spoilt tells nothing of warming up.
+        # Disturbed blocks are no evidence about warm-up.
         clean = [k for k, b in enumerate(blocks) if b.clean]
         kept = clean if len(clean) >= _FEWEST_BLOCKS else range(len(blocks))
         shown = [blocks[k] for k in kept]
@@ -723,7 +722,7 @@ class Recorder:
         cut, steady = intervals.steady_start(rates) if len(rates) == len(shown) else (0, "steady")
         cut = kept[cut] if cut else 0
         if cut and self._clock_used == "host":
-            # Only where the window opened does the host's clock say how far the device was: nothing is cut.
+            # Host and device clocks agree at the window's start only, so nothing is cut.
             return 0, "no_steady_state"
         return cut, steady
 
@@ -732,18 +731,18 @@ class Recorder:
         return int(found) if found else 1
 
     def _enough(self) -> str | None:
-        """Why the window may end before its limit; None where it may not."""
+        """Return why the window may end before its limit; None if it may not."""
         assert self._segment is not None
         fidelity = self._segment.fidelity
         _, whole = self._blocks()
         cut, steady = self._steady(whole)
-        # What will be published is the clean part of what is steady: that has to be long enough, and tight.
+        # Only the clean part of the steady blocks is reported: it must be long enough and precise.
         blocks = [block for block in whole[cut:] if block.clean]
         is_part = len(blocks) < len(whole)
         too_short = math.fsum(b.seconds for b in blocks) < fidelity.min_window_s if is_part else False
         if too_short or steady == "no_steady_state" or len(blocks) < _FEWEST_BLOCKS:
             return None
-        # Samples unknown: seconds per step tell how tight the interval is, and no rate is compared.
+        # Samples are unknown: the interval of seconds per step is used, and no rate is compared.
         per_step = not any(block.samples for block in blocks)
         unit = "s" if per_step else "samples/s"
         least, most = intervals.doubted_start(whole, cut)
@@ -751,25 +750,25 @@ class Recorder:
         if is_tight and most - least <= fidelity.target_width:
             return "tight"
         estimate = intervals.window_estimate(blocks, unit=unit, per_step=per_step)
-        # A prefilled queue makes a rate look higher than it is, which errs towards going on.
+        # A prefilled queue overestimates the rate, which errs towards continuing.
         doubt = _BEYOND_DOUBT * (max(estimate.high, most * estimate.value) - estimate.value)
         return "dominated" if not per_step and estimate.value + doubt < fidelity.dominated_below else None
 
     def _end_in_time(self, now: int) -> None:
-        """The time of the process is over: what can tell something is measured."""
+        """Measure what is possible when the process's time is over."""
         end = self._device_end(now, meanwhile=False)
-        if self._can_tell():
+        if self._has_rate():
             self._decide("limit", end)
         elif not self._decide_short("limit", fewest=_FEWEST_BLOCKS):
-            self._tell_no_window()
+            self._report_no_window()
             self.done("deadline")
 
-    def _can_tell(self) -> bool:
-        """The window holds steps enough for a rate and an interval around it."""
+    def _has_rate(self) -> bool:
+        """Return whether the window has enough steps for a rate with an interval."""
         return len(self._rows) >= _FEWEST_STEPS and len(self._blocks()[1]) >= _FEWEST_BLOCKS
 
     def _decide(self, ended: str, now: int) -> None:
-        """The window is over; the run goes on only for the loss guard."""
+        """End the window; the run continues only for the loss guard."""
         now = self._device_end(now, meanwhile=False)
         self._end_window(ended, now, self.loader.ready() if self.loader is not None else None)
         self._wait_for_loss(now)
@@ -777,20 +776,20 @@ class Recorder:
     def _decide_short(
         self, ended: str, *, fewest: int, first: int | None = None, meanwhile: bool = False
     ) -> bool:
-        """Make the window of steps that have ended already; whether there are enough.
+        """Form the window from past steps; return whether there are enough.
 
-        On a device the window begins where the device's clock and the host's are known to agree.
+        On a device the window begins at a moment at which the device's and the host's clock agree.
 
         Args:
             ended: As in `Measurement.ended`.
-            fewest: Steps that it holds at the least.
-            first: Index of its first step, among all that are kept; None for what is left when the
-                first ones, which carry the start-up, are dropped.
-            meanwhile: The script has done other things since the last step.
+            fewest: Least number of steps.
+            first: Index of its first step, among all retained ones; None: all but the first ones, which
+                include the start-up.
+            meanwhile: The script has done other work since the last step.
         """
         if self._clock is not None:
             self._memory.synchronise()
-            self._pass_on()
+            self._write_finished()
         timed = self._finished if self._clock is not None else [(r, -1.0) for r in self._rows]
         steps = [*self._past, *timed]
         rows = [row for row, _ in steps]
@@ -810,7 +809,7 @@ class Recorder:
             begin = begin if agree else 1
         begin_ns = self._origin_ns if begin == 1 and is_whole else rows[begin - 1][0]
         if first is None and self._comes_from_queue(rows, begin):
-            # The only start of the loader is a part of every such run, and all there is to tell of it.
+            # Every run of this kind includes the loader's only start.
             begin, begin_ns = 0, self._state.began_ns
             self._clock_used = "" if self._clock is None else "host"
         self._begin_ns, self._rows = begin_ns, rows[begin:]
@@ -824,7 +823,7 @@ class Recorder:
         return True
 
     def _comes_from_queue(self, rows: Sequence[WindowRow], begin: int) -> bool:
-        """Whether workers could load every batch from `begin` on before the window, in a run of one pass."""
+        """Return whether workers could load all batches from `begin` on before the window (one-pass run)."""
         loader = self.loader
         if loader is None or not self._state.began_ns or self._state.steps != len(rows):
             return False
@@ -843,19 +842,19 @@ class Recorder:
         self._compile_over_ns = None
 
     def _device_end(self, now: int, *, meanwhile: bool) -> int:
-        """When the last step was really done, on the host's clock; `now` where no device trains.
+        """Return the completion of the last step on the host's clock; `now` without a device.
 
-        The window lies between two moments at which device and host agree, so over all of it their
-        clocks have to. They do not where training was launched somewhere the events did not go.
+        The window lies between two moments at which device and host agree, so their clocks must agree over
+        its length. They do not if training was launched on a stream without events.
 
         Args:
-            now: When the host was done with the last step.
-            meanwhile: The script has done other things since.
+            now: When the host completed the last step.
+            meanwhile: The script has done other work since.
         """
         if self._clock is None:
             return now
         self._memory.synchronise()
-        self._pass_on()
+        self._write_finished()
         end = max(now, self._clock.passed_ns() if meanwhile else time.perf_counter_ns())
         whole_s = (end - self._begin_ns) / 1e9
         told_s = math.fsum(period_s for _, period_s in self._finished)
@@ -871,7 +870,7 @@ class Recorder:
         if not (self._state.samples_total >= wanted or not self._losses or late):
             return
         if self._compile_over_ns is None:
-            # What a probe makes compile anew is none of the script's.
+            # Recompilations caused by a probe are not the script's.
             self._compile_over_ns = self._state.compile_ns
         if self.ceilings is not None:
             self._count(self.ceilings, mark, late=late)
@@ -879,7 +878,7 @@ class Recorder:
             self._close("measured")
 
     def _count(self, probe: CeilingProbe, mark: int, *, late: bool) -> None:
-        """Let the probe count steps; what it may break is sent before."""
+        """Have the probe count steps; the segment is sent before, as the probe may fail."""
         assert self._channel is not None
         assert self._decided is not None
         if not self._sent_ns:
@@ -944,7 +943,7 @@ class Recorder:
                     "restarts": float(self._restarts),
                     "window_steps": float(len(self._rows)),
                     "opened_at_step": float(self._opened_at_step),
-                    # Those on which skips are counted: a run may go on after its window.
+                    # Steps over which skips are counted; a run may continue after its window.
                     "guarded_steps": float(self._state.steps - self._opened_at_step),
                     "compile_events": float(self._state.compile_events + self._state.xla_events),
                     "faults": float(len(self._state.faults.off)),
@@ -956,10 +955,10 @@ class Recorder:
         )
 
     def _compile_ns(self, begin_ns: int) -> int:
-        """Compiling that is no part of the throughput: before the window, and in steps that are set aside.
+        """Return the compile time outside of the throughput: before the window, and in steps set aside.
 
         Args:
-            begin_ns: Of the steady part of the window.
+            begin_ns: Start of the steady part of the window.
         """
         if not self._compiling_counts(begin_ns):
             return self._compile_until_ns
@@ -967,7 +966,7 @@ class Recorder:
         return max([self._compile_before_ns, *before[-1:]])
 
     def _late_compile_ns(self, begin_ns: int) -> int:
-        """Compiling since the window; none where it is a part of its steps, which have told what it costs."""
+        """Return the compile time after the window; 0 if its steps include and report their own."""
         if self._compiling_counts(begin_ns):
             return 0
         over_ns = self._state.compile_ns if self._compile_over_ns is None else self._compile_over_ns
@@ -980,34 +979,34 @@ class Recorder:
         """Called once every requested knob was first read as applied."""
 
     def on_untuned(self, knob: str, why: str) -> None:
-        """Told before a process that is not measured ends for want of a knob; set where somebody listens."""
+        """Called before an unmeasured process ends because a knob failed; can be replaced."""
 
     def window_opens(self) -> None:
-        """Told when a window opens; set where there is torch."""
+        """Called when a window opens; replaced if torch is loaded."""
 
     def skipped_steps(self) -> int:
-        """Steps that a gradient scaler skipped; set where there is torch."""
+        """Return the steps that a gradient scaler skipped; replaced if torch is loaded."""
         return 0
 
     def graph_breaks(self) -> int:
-        """Graph breaks of dynamo; set where there is torch."""
+        """Return the graph breaks of dynamo; replaced if torch is loaded."""
         return 0
 
     def _drain(self) -> None:
         if self._clock is not None:
             self._memory.synchronise()
-            self._pass_on()
+            self._write_finished()
         self._read_losses()
 
     def _read_losses(self) -> None:
-        """Those that cannot be read are not known, and left out."""
+        """Read pending losses; unreadable ones are left out."""
         read = [(s, read_loss(v), t) for s, v, t in self._losses]
         self._losses = [(s, loss, t) for s, loss, t in read if loss is not None]
 
     def _trace(self) -> tuple[LossPoint, ...]:
-        """The loss from the first step on, bins of equal step counts; ends the trial where it broke.
+        """Return the loss from the first step on, in bins of equal step counts; ends a diverged trial.
 
-        A single loss that is no number is left out, as the run went on after it.
+        A single non-finite loss is left out, as the run continued after it.
         """
         points = self._losses
         self._end_if_broken()
@@ -1024,13 +1023,13 @@ class Recorder:
         return tuple(thin)
 
     def _end_if_broken(self, *, ended: bool = True) -> None:
-        """By the losses that were read by now."""
+        """End the process if the losses read so far have diverged."""
         at = broken_at([p[1] for p in self._losses], ended=ended)
         if at is not None:
             self.diverged(self._losses[at][1])
 
     def script_ended(self, code: int, why: str) -> None:
-        """The script came to its end before the window did: close what is there, or only say so."""
+        """Handle the script's end before the window's: close the available part, or only report the end."""
         if self._channel is None:
             return
         self._state.calm.leave()
@@ -1040,20 +1039,20 @@ class Recorder:
             self.broke(kind="no_metric", message=reason)
         if code == 0 and self._decided is None and len(self._rows) >= _FEWEST_STEPS:
             end = self._device_end(self._rows[-1][0], meanwhile=True)
-            if self._can_tell():
+            if self._has_rate():
                 self._end_window("script_end", end, None)
         if code == 0 and self._decided is None:
             self._decide_short("script_end", fewest=1, meanwhile=True)
         if code == 0 and self._decided is not None:
             self._send_closed()
         elif code == 0 and self._state.steps:
-            self._tell_no_window()
+            self._report_no_window()
         self.done(why, code)
 
-    def _tell_no_window(self) -> None:
-        """What the run showed beside a rate.
+    def _report_no_window(self) -> None:
+        """Report the facts of a run without a rate.
 
-        Ends the process where its loss broke, or a knob that was asked for was refused.
+        Ends the process if its loss diverged, or a requested knob was refused.
         """
         assert self._channel is not None
         self._drain()
@@ -1064,7 +1063,7 @@ class Recorder:
         self._channel.send(ReadBack(facts=self._facts()))
 
     def diverged(self, loss: float) -> None:
-        """The loss is no number any more."""
+        """End the process because the loss is not finite."""
         if self._channel is None:
             return
         self.broke(kind="diverged", message=f"the loss became {loss}", readings=self._safe_readings())
@@ -1131,7 +1130,7 @@ def _window_row(row: Row) -> WindowRow:
 
 
 def _doubt(blocks: Sequence[intervals.Block], cut: int) -> dict[str, float]:
-    """How far the interval reaches if what was cut off was no start; empty where it is one beyond doubt."""
+    """Return the range of the interval if the cut steps were no start-up; empty if they certainly were."""
     low, high = intervals.doubted_start(blocks, cut)
     if (low, high) == (1.0, 1.0) or not math.isfinite(high):
         return {}

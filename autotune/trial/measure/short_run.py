@@ -1,4 +1,4 @@
-"""Which steps of a run are timed where there is no room for the usual warm-up and window. Pure."""
+"""Choice of the timed steps in runs too short for the usual warm-up and window. Pure."""
 
 from __future__ import annotations
 
@@ -13,27 +13,29 @@ if TYPE_CHECKING:
     from autotune.trial.measure.window_blocks import Row
 
 FIRST_STEPS = 2
-"""Steps at the start of a process that say nothing of the others: memory, kernels and workers are new."""
+"""Start-up steps of a process, not representative: memory, kernels and workers are new."""
 _DROPPED_FRAC = 0.25
 _MOST_DROPPED = 6
-"""After so many steps the usual warm-up lets a window open, too."""
+"""Number of steps after which the usual warm-up lets a window open, too."""
 _FEWEST_SLOW = 3
 SLOW_S = 1.0
-"""Seconds that slow steps last together before they are believed. Kernels that are chosen on first use, and
-short disturbances, make a dozen quick steps slow."""
+"""Least total duration of slow steps as evidence.
+
+Kernel selection on first use, and short disturbances, make a dozen quick steps slow.
+"""
 _SLOW_FRAC = 0.5
-"""Of the time of all steps that are alike: more of it was slow than was not."""
+"""Share of the time of all comparable steps that was slow: more than half."""
 _BEYOND_DOUBT = 2.0
 _UNLIKE = EVALUATION | COMPILE | LOADER | NEW_SHAPE | ALLOCATOR | ROLLOUT
-"""Marks of steps that are slow for a reason of their own."""
+"""Marks of steps with a known reason to be slow."""
 
 
 def first_timed(marks: Sequence[int]) -> int:
-    """Index of the first step that is timed; all after it are, too.
+    """Return the index of the first timed step; all later ones are timed, too.
 
-    The first quarter of the steps is dropped, at least one and at most six, and so is what precedes the
-    last compile. Whole epochs are timed where at least half of the steps remain: the start of a loader
-    then counts once an epoch, as it does in the training.
+    The first quarter of the steps is dropped, at least one and at most six, and so are the steps up to the
+    last compile. Whole epochs are timed if at least half of the steps remain: the start of a loader then
+    counts once per epoch, as in the training.
 
     Args:
         marks: `autotune.protocol.events.StepRow.mark` of every step of the run.
@@ -48,12 +50,12 @@ def first_timed(marks: Sequence[int]) -> int:
 
 
 def slow_steps(steps: Sequence[tuple[Row, float]], bar: float, *, long_s: float) -> int:
-    """How many of the last steps show beyond doubt a rate below a bar; 0 where they do not.
+    """Return how many of the last steps clearly have a rate below a bar; 0 if they do not.
 
     Args:
-        steps: All steps so far that are timed, with their periods in seconds.
+        steps: All timed steps so far, with their periods in seconds.
         bar: Samples per second.
-        long_s: Two steps that last so long together are enough; three are, else.
+        long_s: Total duration from which two steps are enough; else three are needed.
     """
     blocks: list[intervals.Block] = []
     for row, period_s in reversed(steps):
@@ -69,5 +71,5 @@ def slow_steps(steps: Sequence[tuple[Row, float]], bar: float, *, long_s: float)
 
 
 def _is_alike(row: Row, period_s: float) -> bool:
-    """Whether the duration of a step has no reason of its own, such as a compile or an evaluation."""
+    """Return whether a step's duration has no special reason, such as a compile or an evaluation."""
     return not row[3] & _UNLIKE and period_s > 0.0 and row[2] > 0

@@ -1,6 +1,6 @@
-"""The boundary: one optimizer step that took effect. Everything that can end a run happens here."""
+"""Step boundary: one optimizer step that took effect. All decisions to end a run are made here."""
 
-# What scripts hand over is of any type; narrowing it yields partly unknown types.
+# Scripts pass values of any type; narrowing them yields partly unknown types.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -34,18 +34,20 @@ _UNFED_STEPS = 8
 _MESSAGE_CHARS = 500
 _MOST_TOLD_SIZES = 4
 _LATE_STEPS = 2
-"""A told loss that a device computes is read so many steps later: host and device need not wait for each
-other at every step, and the host's clock is never further ahead than that."""
+"""Delay in steps before a reported loss on a device is read.
+
+So host and device need not synchronize at every step, and the host is never further ahead than that.
+"""
 _COUNTED_FROM = 3
-"""The step after which the time spent on garbage is counted: what precedes it is imports and set-up."""
+"""Step from which garbage collection time is counted; earlier ones are imports and set-up."""
 _COUNTED_NS = 1_000_000_000
-"""The least time in which that share is known."""
+"""Least time for an estimate of that share."""
 _QUEUE_NS = 50_000_000
-"""How often the scheduler is asked; it takes a system call."""
+"""Interval between readings of the run queue; each takes a system call."""
 
 
 class _Period(NamedTuple):
-    """What the hooks counted between two moments that may both be boundaries."""
+    """Counts of the hooks between two possible boundaries."""
 
     end_ns: int
     queued_ns: int
@@ -60,7 +62,7 @@ class _Period(NamedTuple):
     backwards: int
 
     def then(self, later: _Period) -> _Period:
-        """Both as one."""
+        """Return both periods as one."""
         counts = [count for count in (self.fetched, later.fetched) if count is not None]
         return _Period(
             end_ns=later.end_ns,
@@ -77,11 +79,11 @@ class _Period(NamedTuple):
 
 
 class StepCounter:
-    """Turns what the hooks counted since the last step into one row.
+    """Turns the counts of the hooks since the last step into one row.
 
-    The first optimizer seen is the anchor; where it stays silent while others step, the anchor
-    moves. `sdk.step` replaces every other source. What may turn out to have been steps is held back
-    until that is known, so that none is lost.
+    The first optimizer observed is the anchor. If it does not step while others do, the anchor moves.
+    `sdk.step` replaces every other source. Possible steps are held back until they are confirmed, so that
+    none is lost.
     """
 
     def __init__(self, state: RuntimeState, recorder: Recorder) -> None:
@@ -92,17 +94,17 @@ class StepCounter:
         self._anchor: weakref.ref[Any] | None = None
         self._others: dict[int, int] = {}
         self._held: list[tuple[int, _Period]] = []
-        """Optimizer (0: none, a backward pass), and what came before its step."""
+        """(optimizer, or 0 for a backward pass; counts before its step)."""
         self._by_sdk = False
-        # A signal handler of the script, or what its collector finalizes, may tell of a step inside of one.
+        # Signal handlers and finalizers of the script may report a step during another one.
         self._lock = threading.RLock()
         self._told_steps = self._told_with_samples = 0
         self._told = self._shown = 0
         self.told_sizes: set[int] = set()
-        """What the script told of samples per step, the first few that differ."""
+        """Reported samples per step, the first few distinct values."""
         self._unfed = 0
         self.reuses = False
-        """Many steps in a row took no new batch of the loader that trains: it does not tell their samples."""
+        """Many steps in a row took no new batch of the training loader, so it does not give their samples."""
         self._late: deque[Later] = deque()
         self._schedstat = _open_schedstat()
         self._queue_ns = self._read_queue_ns()
@@ -112,37 +114,37 @@ class StepCounter:
         self.batch_total = 0
         self._first_backwards = 0
         self._collects_ns = self._collected_ns = self._counted_ns = 0
-        """When a search for garbage began, how long all of them took, and since when these are counted."""
+        """Start of the current collection, time of all collections, and start of their count."""
         if recorder.measures:
-            # Python drops what is raised in there, and with it a Ctrl-C that comes meanwhile: nothing
-            # of the user's may be lost where they train for real.
+            # Python drops exceptions in this callback, and with them a Ctrl-C: no callback in a real
+            # training.
             gc.callbacks.append(self._collected)
 
     def anchor_optimizer(self) -> Any:
-        """The optimizer whose step is the boundary; None where it is another source."""
+        """Return the optimizer whose step is the boundary; None for another source."""
         return self._anchor() if self._anchor is not None else None
 
     @property
     def tells_samples(self) -> bool:
-        """The script has said of every step that it told of how many samples it took."""
+        """Whether the script has reported the sample count of every step."""
         return 0 < self._told_steps == self._told_with_samples
 
     def told_per_sample(self) -> float:
-        """Samples that the script told of, for each one its model was called with; 0 where not known."""
+        """Return reported samples per sample of the model's calls; 0 if unknown."""
         return self._told / self._shown if self.tells_samples and self._shown else 0.0
 
     def backwards_per_step(self) -> float:
-        """Backward passes per step, of the whole periods seen."""
+        """Return backward passes per step, over the complete periods observed."""
         whole = self._state.steps - 1
         return self.backward_total / whole if whole > 0 else float(self._first_backwards)
 
     def batches_per_step(self) -> float | None:
-        """Batches fetched per step, of the whole periods seen; None where none were seen."""
+        """Return batches fetched per step, over the complete periods observed; None without any."""
         whole = self._state.steps - 1
         return self.batch_total / whole if whole > 0 and self.batch_total else None
 
     def passed(self, optimizer: Any) -> None:
-        """A step took effect (None: counted by backward passes)."""
+        """Handle a step that took effect (None: counted by backward passes)."""
         if self._by_sdk:
             return
         self._state.calm.leave()
@@ -161,21 +163,21 @@ class StepCounter:
             for period in periods:
                 self._close_step(period)
             if len(periods) > 1 and before is not self.anchor_optimizer():
-                # Steps that were held end all at once: no window may have begun among them.
+                # Held steps end all at once, so no window may begin among them.
                 self._recorder.restart()
         except Exception as error:
             self._failed(error)
 
     def _failed(self, error: Exception) -> None:
-        """A step could not be counted: where steps are measured, the run ends."""
+        """Handle an error in counting a step: a measured run ends."""
         self._state.faults.note("boundary", error)
         if self._recorder.measures:
-            # Steps that cannot be counted yield nothing, however long the script runs on.
+            # Without counted steps the run cannot be measured, however long it is.
             kind, message = _broken(error)
             self._recorder.broke(kind=kind, error=type(error).__name__, message=message)
 
     def _is_usual(self, optimizer: Any) -> bool:
-        """A step of the anchor, on the CPU, between two others, of which nothing is unknown."""
+        """Return whether a step is the anchor's, on the CPU, between two others, with all counts known."""
         state, anchor = self._state, self._anchor
         return (
             bool(state.backwards)
@@ -187,7 +189,7 @@ class StepCounter:
             and anchor() is optimizer
             and self._recorder.on_host
             and self._losses_are_numbers()
-            # What is measured has a loss on the CPU, and then nothing is recorded into a graph.
+            # A measured loss is on the CPU, so no graph capture is active.
             and (state.keeps_losses or not state.capturing())
         )
 
@@ -199,7 +201,7 @@ class StepCounter:
         return bool(state.losses) or not state.keeps_losses
 
     def _close_usual(self, optimizer: Optimizer) -> None:
-        """`_take` and `_close_step` of a usual step."""
+        """Do the work of `_take` and `_close_step` for a usual step."""
         state, loader = self._state, self.loader
         now = time.perf_counter_ns()
         samples = None if loader is None else loader.take_samples()
@@ -235,7 +237,7 @@ class StepCounter:
             self._begin_calm(optimizer, batches, samples, inputs)
 
     def _begin_calm(self, optimizer: Optimizer, batches: int, samples: int | None, inputs: int) -> None:
-        """The step that has ended was one of one batch and one pass: those to come may be like it."""
+        """Start a uniform stretch, as the last step had one batch and one pass."""
         state, loader, anchor = self._state, self.loader, self.anchor_optimizer()
         until_ns = self._recorder.calm_until_ns(self._queue_read_ns)
         if (
@@ -262,17 +264,17 @@ class StepCounter:
         )
 
     def queued_ns(self, now: int) -> tuple[int, int]:
-        """Time in the run queue since it was read last, and when it is to be read again."""
+        """Return the run queue time since the last reading, and the time of the next one."""
         queued_ns = self._queued_ns(now)
         return queued_ns, self._queue_read_ns + _QUEUE_NS
 
     def count_steady(self, rows: list[Noted], record: LoaderStats | None, samples: int) -> None:
-        """Steps that were alike: `_close_usual` of each.
+        """Count uniform steps, as `_close_usual` does for each.
 
         Args:
-            rows: Of each.
-            record: Of the loader; None without one.
-            samples: Of each, in this process.
+            rows: One per step.
+            record: Loader; None without one.
+            samples: Samples per step in this process.
         """
         state, loader, optimizer = self._state, self.loader, self.optimizer
         count, batches = len(rows), 0 if record is None else 1
@@ -303,7 +305,7 @@ class StepCounter:
             self._failed(error)
 
     def fetched_calmly(self, record: LoaderStats, samples: int, wait_ns: int) -> None:
-        """The part of a calm step that goes on: its batch."""
+        """Count the batch of an unfinished uniform step."""
         try:
             if self.loader is not None:
                 self.loader.fetched_calmly(record, samples, wait_ns)
@@ -311,12 +313,12 @@ class StepCounter:
             self._state.faults.note("loader", error)
 
     def passes_calmly(self, loss: float, *, is_over: bool) -> None:
-        """The same: its backward pass."""
+        """Count the backward pass of an unfinished uniform step."""
         if self.optimizer is not None:
             self.optimizer.passes_calmly(loss, is_over=is_over)
 
     def may_have_passed(self) -> None:
-        """A backward pass ended, of which it is not known yet whether it stands for a step."""
+        """Record the end of a backward pass that may stand for a step."""
         if self._by_sdk or self._state.capturing():
             return
         try:
@@ -325,7 +327,7 @@ class StepCounter:
             self._state.faults.note("boundary", error)
 
     def _ended(self, optimizer: Any) -> list[_Period]:
-        """Periods that are over with this step: none where it may be a part of one."""
+        """Return the periods completed by this step: none if it may be part of a step."""
         key = 0 if optimizer is None else id(optimizer)
         if optimizer is not None:
             anchor = self.anchor_optimizer()
@@ -335,7 +337,7 @@ class StepCounter:
                 steps = self._others.get(key, 0) + 1
                 self._others[key] = steps
                 if steps <= _SILENT_STEPS:
-                    # Whether an evaluation goes on is asked where a period ends for certain.
+                    # Evaluations are checked where a period certainly ends.
                     self._held.append((key, self._take(apart=False)))
                     return []
                 self._anchor = weakref.ref(optimizer)
@@ -344,7 +346,7 @@ class StepCounter:
         return self._with_held(self._take(), key)
 
     def _with_held(self, last: _Period, key: int) -> list[_Period]:
-        """The same with what was held: steps of the new anchor end a period each, others are parts of one."""
+        """Return the periods with the held ones: each step of the new anchor ends one, others join one."""
         held, self._held = self._held, []
         periods: list[_Period] = []
         part: _Period | None = None
@@ -356,10 +358,10 @@ class StepCounter:
         return [*periods, last if part is None else part.then(last)]
 
     def _take(self, *, apart: bool = True) -> _Period:
-        """What was counted since the last time.
+        """Return the counts since the last call and reset them.
 
         Args:
-            apart: With what is known of evaluations.
+            apart: Include evaluation time.
         """
         state = self._state
         now = time.perf_counter_ns()
@@ -389,7 +391,7 @@ class StepCounter:
         return self._queue_ns - before_ns
 
     def sdk_step(self, samples: int | None, loss: Any) -> None:
-        """`autotune.sdk.step` was called, by whichever thread: who calls it means it."""
+        """Handle `autotune.sdk.step`, from any thread."""
         if not self._state.active:
             return
         self._state.calm.leave()
@@ -401,7 +403,7 @@ class StepCounter:
             except Exception as error:
                 self._state.faults.note("sdk", error)
                 if self._recorder.measures:
-                    # Steps that cannot be counted yield nothing, however long the script runs on.
+                    # Without counted steps the run cannot be measured, however long it is.
                     kind, message = _broken(error)
                     self._recorder.broke(kind=kind, error=type(error).__name__, message=message)
 
@@ -409,18 +411,18 @@ class StepCounter:
         self._by_sdk = True
         period = self._with_held(self._take(), -1)[-1]
         if loss is not None:
-            # In place of all that was seen, of what was held back as well.
-            period = period._replace(losses=self._told_loss(loss))
+            # Replaces all observed counts, including held ones.
+            period = period._replace(losses=self._reported_loss(loss))
         given = None if samples is None else int(samples)
         self._told_steps += 1
         self._told_with_samples += given is not None
         if given is not None:
             self._note_told(given, period.input_samples)
         if period.fetched is not None and not self.reuses:
-            # What a training loader hands over is what counts, whatever the script says of it.
+            # Samples of a training loader have priority over the script's report.
             given = None
         elif given is None and period.fetched is None and not period.input_samples:
-            # Nobody knows; the loss is then told over steps.
+            # Unknown; the loss is then recorded per step.
             given = 1
         self._close_step(period, given)
 
@@ -428,12 +430,12 @@ class StepCounter:
         if len(self.told_sizes) < _MOST_TOLD_SIZES:
             self.told_sizes.add(given)
         if self._told_steps > 1:
-            # What was called before the first step may have been for something else.
+            # Calls before the first step may have been for other purposes.
             self._told += given
             self._shown += shown
 
-    def _told_loss(self, loss: Any) -> list[tuple[Any, float]]:
-        """What the script says a step's loss is; nothing once that could not be read."""
+    def _reported_loss(self, loss: Any) -> list[tuple[Any, float]]:
+        """Return the loss that the script reported for a step; empty once it was unreadable."""
         faults = self._state.faults
         if not self._recorder.measures or "told_loss" in faults.off:
             return []
@@ -441,10 +443,10 @@ class StepCounter:
             return [(loss, 1.0)]
         if hasattr(loss, "detach"):
             value = loss.detach()
-            # What a CUDA graph returns is overwritten by its next replay.
+            # The output of a CUDA graph is overwritten by its next replay.
             return [(value.clone() if getattr(value, "is_cuda", False) else value, 1.0)]
         try:
-            # The first one is read at once, which shows whether it is a number at all.
+            # The first loss is read at once, to check that it is a number.
             if self._told_steps and is_computed_later(loss):
                 return [(Later(loss, lambda error: faults.note("told_loss", error)), 1.0)]
             return [(number(loss), 1.0)]
@@ -468,7 +470,7 @@ class StepCounter:
         if optimizer is not None and period.backwards:
             optimizer.accumulation.note(1 if optimizer.closure else period.backwards)
         if state.steps > 1:
-            # What precedes the anchor's first step is part of no whole period.
+            # Work before the anchor's first step belongs to no complete period.
             self.backward_total += period.backwards
             self.batch_total += period.batches
         else:
@@ -491,7 +493,7 @@ class StepCounter:
         self._recorder.step(row, loss, period.batches)
 
     def _loss(self, losses: list[tuple[Any, float]]) -> Any:
-        """The step's loss as a number where that costs nothing, else as what is to be read later."""
+        """Return the step's loss as a number if that is free, else as a value to read later."""
         if not losses or not self._state.keeps_losses:
             return None
         optimizer = self.optimizer
@@ -510,7 +512,7 @@ class StepCounter:
         return loss
 
     def _judge(self, loss: float | None) -> None:
-        """End the process where it has diverged; a loss that is not known says nothing about that."""
+        """End the process if the loss has diverged; an unknown loss is no evidence."""
         if loss is None:
             return
         self._bad = 0 if math.isfinite(loss) else self._bad + 1
@@ -530,7 +532,7 @@ class StepCounter:
             self._state.note(COLLECTION)
 
     def collecting_frac(self) -> float | None:
-        """Share of the time in which Python looked for garbage, of all threads; None before it is known."""
+        """Return the share of time in garbage collection, over all threads; None before it is known."""
         whole_ns = time.perf_counter_ns() - self._counted_ns
         if not self._counted_ns or whole_ns < _COUNTED_NS:
             return None
@@ -545,7 +547,7 @@ class StepCounter:
             return 0
 
     def release(self) -> None:
-        """Give back what is held of the system."""
+        """Release system resources."""
         if self._collected in gc.callbacks:
             gc.callbacks.remove(self._collected)
         if self._schedstat >= 0:
@@ -554,7 +556,7 @@ class StepCounter:
 
 
 def _broken(error: Exception) -> tuple[str, str]:
-    """Kind and message: a kernel's own error comes to light wherever the device is asked next."""
+    """Return failure kind and message: asynchronous kernel errors surface at any later device call."""
     kind = kind_of(error)
     if kind in ("oom_cuda", "oom_host", "cuda_fatal"):
         return kind, (str(error).strip().splitlines() or [""])[0][:_MESSAGE_CHARS]

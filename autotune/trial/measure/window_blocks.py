@@ -1,4 +1,4 @@
-"""Blocks of an open window whose steps are all training, formed as the window grows."""
+"""Blocks of an open window that is pure training, formed incrementally."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class WindowBlocks:
     A window is evaluated some ten times; each step is processed once.
 
     Args:
-        begin_ns: When the window began.
+        begin_ns: Start of the window.
         min_block_s: Shortest block.
-        min_steps: A block has a multiple of so many.
+        min_steps: The number of steps in a block is a multiple of this.
     """
 
     def __init__(self, begin_ns: int, min_block_s: float, min_steps: int) -> None:
@@ -33,19 +33,19 @@ class WindowBlocks:
         self._least_s = min_block_s * _ROUNDING
         self._min_steps = min_steps
         self._ends = [begin_ns]
-        """Of steps, after the beginning of the first."""
+        """Ends of steps, after the start of the first."""
         self._cuts = [0]
-        """How many steps lie before each block, and in all whole ones."""
+        """Number of steps before each block, then that of all complete ones."""
         self._blocks: list[Block] = []
         self._seconds = 0.0
-        """Of the steps after these."""
+        """Duration of the steps after these, in seconds."""
         self._is_training = True
 
     def knows(self, rows: Sequence[Row]) -> bool:
-        """Go through the steps that are new; whether all of them so far are nothing but training.
+        """Process new steps; return whether all steps so far are pure training.
 
         Args:
-            rows: Of the window so far.
+            rows: All steps of the window so far.
         """
         ends = self._ends
         for index in range(len(ends) - 1, len(rows)):
@@ -61,10 +61,10 @@ class WindowBlocks:
         return self._is_training
 
     def of(self, rows: Sequence[Row]) -> tuple[tuple[int, ...], tuple[Block, ...]]:
-        """When each block began (ns), and the blocks; what is left at the end joins the last.
+        """Return the start of each block (ns), and the blocks; remaining steps join the last one.
 
         Args:
-            rows: Of the window so far, which `knows` went through.
+            rows: All steps of the window so far, processed by `knows`.
         """
         blocks, begins = self._blocks, self._cuts[:-1]
         if len(rows) > self._cuts[-1]:

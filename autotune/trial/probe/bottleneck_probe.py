@@ -4,7 +4,7 @@ The process ends right after, so nothing here has to leave the script as it was.
 place while the window runs.
 """
 
-# What scripts hand over is of any type; narrowing it yields partly unknown types.
+# Scripts pass values of any type; narrowing them yields partly unknown types.
 # pyright: reportPrivateUsage=false, reportUnknownVariableType=false, reportUnknownMemberType=false
 # pyright: reportUnknownArgumentType=false
 

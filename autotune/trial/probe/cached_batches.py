@@ -4,7 +4,7 @@ The loop stays the script's; only what its loader's iterators give out is replac
 that ends right after. Standard library only.
 """
 
-# What scripts hand over is of any type; narrowing it yields partly unknown types.
+# Scripts pass values of any type; narrowing them yields partly unknown types.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations

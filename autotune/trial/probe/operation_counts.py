@@ -4,7 +4,7 @@ Arithmetic is counted by the formulas of `torch.utils.flop_counter`; for attenti
 count as nothing in 2.13, by the same formula as for other devices.
 """
 
-# What scripts hand over is of any type; narrowing it yields partly unknown types.
+# Scripts pass values of any type; narrowing them yields partly unknown types.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations

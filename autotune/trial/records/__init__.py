@@ -1,1 +1,1 @@
-"""Values that describe batches, samples and loaders; no state of the training process."""
+"""Descriptions of batches, samples and loaders; no state of the training process."""

@@ -1,6 +1,6 @@
-"""Batches of any form: where they show how many samples they have. Standard library only."""
+"""Number of samples in batches of any structure. Standard library only."""
 
-# What scripts hand over is of any type; narrowing it yields partly unknown types.
+# Scripts pass values of any type; narrowing them yields partly unknown types.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ _LEVELS = 5
 How = tuple[str, tuple[Any, ...], int]
 """Kind, path and dimension, as `find_count` returns them."""
 _Item = tuple[tuple[Any, ...], Any]
-"""Where in a batch something is, and what."""
+"""Path and value of a part of a batch."""
 
 
 class AttributeName(str):
-    """Of an attribute, where a path leads through an object of a class of the script's own."""
+    """Name of an attribute, in a path through an object of the script's own class."""
 
     __slots__ = ()
 
 
 def find_count(batch: Any, expected: int | None) -> How:
-    """How to count the samples of batches of this form.
+    """Return how to count the samples in batches of this structure.
 
-    Looked for from list to list inwards, since what lies deeper belongs to single samples. That is the
-    first dimension of a tensor, or the length of a list whose elements are samples; the loader's own
-    batch size tells which, and whether it is another dimension.
+    Outer lists are searched first, since inner ones belong to single samples. The count is the first
+    dimension of a tensor, or the length of a list whose elements are samples. The loader's own batch size
+    decides between candidates, including other dimensions.
 
     Returns:
-        (kind, path, dimension), for `count`.
+        (kind, path, dimension), the argument of `count`.
     """
     told = _told(batch)
     if told is not None and (expected is None or count(batch, told) == expected):
@@ -45,7 +45,7 @@ def find_count(batch: Any, expected: int | None) -> How:
             return ("graphs", graphs, 0)
         sized = [(path, shape) for path, item in items if (shape := _shape(item))]
         lists = [(path, item) for path, item in items if isinstance(item, (list, tuple)) and item]
-        # At the top, a list holds the fields of a batch, unless its elements are samples by their looks.
+        # A top-level list holds the fields of a batch, unless its elements have the form of samples.
         samples = [(path, item) for path, item in lists if path or _are_samples(item, expected)]
         found = None if expected is None else _expected_among(sized, samples, expected)
         if found is not None:
@@ -63,21 +63,21 @@ def find_count(batch: Any, expected: int | None) -> How:
 
 
 def _told(batch: Any) -> How | None:
-    """How a batch of a class of its own tells its size: by an attribute or its length; None without one.
+    """Return where a batch class of the script stores its size: an attribute or its length; else None.
 
-    What else it holds may come first: the names of its fields, or what was sampled around each of its nodes.
+    This has priority over its content: the first may be field names, or the neighbours of each node.
     """
     if _shape(batch) is not None or isinstance(batch, (list, tuple, str, bytes, Mapping)):
         return None
     size = attribute_of(batch, "batch_size")
     if type(size) is int and size > 0:
         return ("size", (), 0)
-    # A mapping is as long as it has fields.
+    # The length of a mapping is its number of fields.
     return ("len", (), 0) if not _is_mapping(batch) and length_of(batch, 0) > 0 else None
 
 
 def is_batch_of_one(item: Any, depth: int = _LEVELS) -> bool:
-    """Whether this looks like a batch with one sample in it, and not like that sample itself."""
+    """Return whether this has the form of a batch with one sample, not of the sample itself."""
     shape = _shape(item)
     if shape is not None:
         return shape[:1] == (1,)
@@ -119,7 +119,7 @@ def _expected_among(
 
 
 def _are_samples(items: Any, expected: int | None) -> bool:
-    """Elements of a whole batch that are one sample each, and no fields of it: all of one form."""
+    """Return whether these are samples of a batch, not its fields: all of one form."""
     shapes = [_shape(item) for item in items]
     if all(shape is not None for shape in shapes):
         alike = len({len(shape) for shape in shapes if shape is not None}) == 1
@@ -132,7 +132,7 @@ def _are_samples(items: Any, expected: int | None) -> bool:
 
 
 def _without_mappings(items: list[_Item]) -> list[_Item]:
-    """The same with what mappings hold in their place."""
+    """Return the items with mappings replaced by their contents."""
     found: list[_Item] = []
     pending = items[::-1]
     while pending:
@@ -144,10 +144,10 @@ def _without_mappings(items: list[_Item]) -> list[_Item]:
             elif _is_mapping(item):
                 inner = [((*path, key), item[key]) for key in keys_of(item)[:WIDE]]
             elif not path and not isinstance(item, (list, tuple)):
-                # A batch of a class of the script's own; inside of another form it may be one sample.
+                # A batch of the script's own class; inside another structure it may be one sample.
                 inner = [((AttributeName(name),), held) for name, held in list(held_by(item).items())[:WIDE]]
         except Exception:
-            inner = []  # an object of the script's that only looks like one
+            inner = []  # an object of the script that only resembles one
         if inner:
             pending += inner[::-1]
         else:
@@ -160,7 +160,7 @@ def _is_graphs(item: Any) -> bool:
 
 
 def keys_of(item: Any) -> list[Any]:
-    """Of a mapping, or of what looks like one: some have `keys` as a property."""
+    """Return the keys of a mapping or a similar object; some have `keys` as a property."""
     keys: Any = item.keys
     if callable(keys):
         keys = keys()
@@ -172,7 +172,7 @@ def _is_mapping(item: Any) -> bool:
 
 
 def _shape(item: Any) -> tuple[int, ...] | None:
-    """Sizes of a tensor, None for anything else."""
+    """Return the shape of a tensor, None for anything else."""
     shape = attribute_of(item, "shape")
     if shape is None or callable(shape):
         return None
@@ -183,7 +183,7 @@ def _shape(item: Any) -> tuple[int, ...] | None:
 
 
 def count(batch: Any, how: How) -> int:
-    """Samples in a batch."""
+    """Return the number of samples in a batch."""
     kind, path, dimension = how
     if kind == "one":
         return 1

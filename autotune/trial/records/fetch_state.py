@@ -1,9 +1,9 @@
-"""What a fetch reads: the objects that a loader's dataset and functions lead to, by the names in their code.
+"""State read by a fetch: objects reachable from a loader's dataset and functions, by names in their code.
 
-A worker has a copy of all of it, made when the worker starts. Standard library only.
+A worker has a copy of this state, made when the worker starts. Standard library only.
 """
 
-# What scripts hand over is of any type; narrowing it yields partly unknown types.
+# Scripts pass values of any type; narrowing them yields partly unknown types.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -28,51 +28,51 @@ _ENTRIES: Final = frozenset({"__getitem__", "__getitems__", "__iter__", "__next_
 _CONTAINERS: Final = (list, tuple, dict, set, frozenset, deque)
 _PLAIN: Final = (bool, int, float, complex, str, bytes, type(None))
 _SHARED: Final = frozenset({"multiprocessing", "ctypes", "threading", "_thread", "logging"})
-"""Packages whose objects are made to be shared, or are no state of a fetch."""
+"""Packages whose objects are shared by design, or are no state of a fetch."""
 
 Key = tuple[int, str]
-"""Identity of an object (of a namespace, of a cell) and a name in it; no name for its content."""
+"""Identity of an object, namespace or cell, and a name in it; empty name: its content."""
 
 
 class FetchReads:
-    """Objects and names that a fetch can come by.
+    """Objects and names that a fetch can reach.
 
     Args:
-        roots: The dataset first, the collate function and what initialises workers.
+        roots: The dataset first, then the collate function and the worker initialization.
     """
 
     def __init__(self, *roots: Any) -> None:
         self.objects: dict[int, Any] = {}
-        """By identity; held, so that none is taken for another one."""
+        """By identity; referenced, so that ids are not reused."""
         self.names: set[str] = set()
-        """Attributes and globals that code of a fetch uses."""
+        """Attributes and globals used by the code of a fetch."""
         self.globals: dict[Key, dict[str, Any]] = {}
-        """Names of plain values in the namespace of a module -> that namespace."""
+        """Names of plain values in a module's namespace -> that namespace."""
         self.cells: dict[Key, CellType] = {}
-        """Free variables of functions: identity of the code that has them and name -> the cell."""
+        """Free variables of functions: identity of their code and name -> the cell."""
         self._caches = SampleCaches(roots[0] if roots else None)
         self._methods: dict[str, list[FunctionType]] = {}
         self._waiting: dict[str, list[Any]] = {}
         self._taken: set[int] = set()
         self._pending: list[Any] = [root for root in roots if root is not None]
         while self._pending and len(self.objects) < _MOST_OBJECTS:
-            # Objects of the script's answer some questions with any error.
+            # Attribute access on the script's objects may raise any error.
             with contextlib.suppress(Exception):
                 self._add(self._pending.pop())
 
     def reaches(self, item: Any, name: str) -> bool:
-        """Whether a fetch reads this attribute of an object, or the content of a container (no name).
+        """Return whether a fetch reads this attribute of an object, or a container's content (empty name).
 
-        That of a cache does not count.
+        Attributes of caches do not count.
         """
         if id(item) not in self.objects or self.objects[id(item)] is not item:
             return False
         return name in self.names if name else not self._caches.holds(item)
 
     def changed(self, before: Mapping[Key, Any], now: Mapping[Key, Any]) -> Key | None:
-        """What differs between two snapshots, caches aside.
+        """Return the difference between two snapshots, without caches.
 
-        What is not there any more, or was not there, does not count.
+        Missing entries in either of them do not count.
         """
         differ = (key for key, value in before.items() if now.get(key, value) != value)
         return next((key for key in differ if not self._is_cache(key)), None)
@@ -81,9 +81,9 @@ class FetchReads:
         return not key[1] and self._caches.holds(self.objects[key[0]])
 
     def snapshot(self) -> dict[Key, Any]:
-        """What all of it holds now: numbers and texts as they are, the rest by identity.
+        """Return the current state: numbers and strings by value, the rest by identity.
 
-        What is None may be made whenever it is asked for, so it is left out.
+        None is left out, as such an attribute may be created on first use.
         """
         found: dict[Key, Any] = {}
         for key, item in self.objects.items():
@@ -105,7 +105,7 @@ class FetchReads:
         return found
 
     def text(self, key: Key) -> str:
-        """``Noise.strength``: class and attribute, or a plain name."""
+        """Return ``Noise.strength``: class and attribute, or a plain name."""
         item = self.objects.get(key[0])
         if item is None or key in self.globals or key in self.cells:
             return key[1]
@@ -152,7 +152,7 @@ class FetchReads:
             self._waiting.setdefault(name, []).append(value)
 
     def _take(self, function: FunctionType) -> None:
-        """A fetch may call this function."""
+        """Follow a function that a fetch may call."""
         if id(function) in self._taken or len(self._taken) >= _MOST_FUNCTIONS:
             return
         self._taken.add(id(function))
@@ -184,25 +184,25 @@ class FetchReads:
 
 
 def _leads_on(item: Any) -> bool:
-    """Whether what an object holds is looked at: not that of tensors, arrays and models."""
+    """Return whether an object's contents are followed: not those of tensors, arrays and models."""
     names = {kind.__name__ for kind in type(item).__mro__}
     return not names & {"Tensor", "ndarray", "Module", "DataFrame", "Series"}
 
 
 def _is_shared(item: Any) -> bool:
-    """Workers see what is written into it, or it is made to be used from several processes."""
+    """Return whether workers share writes to this object, or it is made for use across processes."""
     kind = type(item)
     if str(attribute_of(kind, "__module__")).partition(".")[0] in _SHARED:
         return True
     names = {base.__name__ for base in kind.__mro__}
     if "Tensor" in names:
         return bool(attribute_of(item, "is_cuda") or (attribute_of(item, "is_shared") or bool)())
-    # An array that owns no memory may be a view of shared memory, or of a file.
+    # An array that does not own its memory may be a view of shared memory or of a file.
     return "ndarray" in names and attribute_of(item, "base") is not None
 
 
 def _first(item: Any) -> list[Any]:
-    # At once: another thread of the script's may be changing it.
+    # Copied in one call: another thread of the script may change it.
     return list(islice(item.values() if isinstance(item, dict) else item, WIDE))
 
 
@@ -211,7 +211,7 @@ def _mark(value: Any) -> Any:
         return value
     if type(value) is float:
         return repr(value)
-    # A tensor counts how often it was written into.
+    # A tensor has a version counter of its writes.
     return (id(value), version) if type(version := attribute_of(value, "_version")) is int else id(value)
 
 
@@ -224,6 +224,6 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 @functools.lru_cache(maxsize=512)
 def _globals_of(code: CodeType) -> frozenset[str]:
-    """Names that code reads from its module; `co_names` has those of attributes as well."""
+    """Return names that code reads from its module; `co_names` also contains attributes."""
     wanted = ("LOAD_GLOBAL", "LOAD_NAME")
     return frozenset(str(i.argval) for i in dis.get_instructions(code) if i.opname in wanted)

@@ -1,4 +1,4 @@
-"""A question that is answered in a forked child: whatever it changes, this process stays as it was."""
+"""Tasks in a forked child, so that their side effects do not reach this process."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _GRACE_S = 2.0
-"""For a child that is asked to end: it leaves the blocks that it is in, and unlocks what it has locked."""
+"""Time for a child to end on request; it leaves its blocks and releases its locks."""
 
 
 class _Ended(BaseException):
-    """The child is asked to end; no error that code of the script's would take for one of its own."""
+    """End request of the child; not derived from exceptions that the script's code handles."""
 
 
 def answer_of(task: Callable[[], Any], *, limit_s: float) -> Any:
-    """Run a task in a child, as a loader's worker would run it, and return its answer.
+    """Run a task in a child, like a loader's worker, and return its result.
 
-    The child has no sockets or pipes of this process, whose other ends would be confused. Positions of open
-    files are shared by fork and are put back; this process waits meanwhile. Locks of `multiprocessing` are
-    shared as well, so a child that takes too long is asked to end, and killed only where it does not.
+    Sockets and pipes are closed in the child, whose peers would be confused. Offsets of open files are shared
+    by fork and are restored; this process waits meanwhile. Locks of `multiprocessing` are shared as well, so
+    a child that takes too long is first requested to end, and then killed.
 
     Args:
-        task: Its answer is JSON-ready.
-        limit_s: The child has to end after so many seconds.
+        task: Returns a JSON-serializable result.
+        limit_s: Time limit of the child, in seconds.
 
     Returns:
-        The answer; None where there is none: an error, the end of the time, no fork.
+        The result; None after an error, a timeout or a failed fork.
     """
     read, write = os.pipe()
     positions = _positions()
@@ -63,7 +63,7 @@ def answer_of(task: Callable[[], Any], *, limit_s: float) -> Any:
 
 
 def _run(task: Callable[[], Any], write: int) -> NoReturn:
-    """In the child: nothing of the parent's may run again, not even its exit handlers."""
+    """Run the task in the child; no code of the parent may run again, not even its exit handlers."""
     code = 1
     try:
         try:
@@ -72,12 +72,12 @@ def _run(task: Callable[[], Any], write: int) -> NoReturn:
         finally:
             os._exit(code)
     finally:
-        # The one exception of `_asked_to_end` may have come between the two.
+        # The exception of the signal handler may have been raised between the two.
         os._exit(code)
 
 
 def _answer(task: Callable[[], Any], write: int) -> None:
-    signal.signal(signal.SIGTERM, _asked_to_end)
+    signal.signal(signal.SIGTERM, _raise_ended)
     silent = os.open(os.devnull, os.O_RDWR)
     for descriptor in list(descriptors()):
         mode = os.fstat(descriptor).st_mode
@@ -87,14 +87,14 @@ def _answer(task: Callable[[], Any], write: int) -> None:
     os.write(write, json.dumps(task()).encode())
 
 
-def _asked_to_end(_number: int, _frame: FrameType | None) -> None:
-    # Once: what the blocks that are left do is not interrupted.
+def _raise_ended(_number: int, _frame: FrameType | None) -> None:
+    # Raised once, so that cleanup in the blocks is not interrupted.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise _Ended
 
 
 def _end(child: int, read: int) -> None:
-    """Wait for a child that has answered; ask one that has not to end, then kill it."""
+    """Wait for a child that has answered; request another one to end, then kill it."""
     with contextlib.suppress(OSError):
         os.kill(child, signal.SIGTERM)
         # Its end of the pipe is closed when it ends.
@@ -119,7 +119,7 @@ def _read_answer(read: int, limit_s: float) -> Any:
 
 
 def descriptors() -> Iterator[int]:
-    """Open file descriptors of this process; none where ``/proc`` does not show them."""
+    """Return open file descriptors of this process; none without ``/proc``."""
     with contextlib.suppress(OSError):
         for name in os.listdir("/proc/self/fd"):
             with contextlib.suppress(OSError):
@@ -137,6 +137,6 @@ def _positions() -> dict[int, int]:
 
 
 def is_read_from(descriptor: int) -> bool:
-    """Whether it is a file with a position that is only read: no thread writes to it meanwhile."""
+    """Return whether it is a read-only file with an offset, to which no thread writes meanwhile."""
     reads = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
     return reads and stat.S_ISREG(os.fstat(descriptor).st_mode)

@@ -1,4 +1,4 @@
-"""Objects of the script's, which may answer any question with any error. Standard library only."""
+"""Safe access to the script's objects, whose methods may raise any error. Standard library only."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from types import FrameType
 
 WIDE: Final = 16
-"""So many members of a list or of a mapping are looked at."""
+"""Largest number of members of a list or mapping that are examined."""
 
 
 def attribute_of(item: Any, name: str) -> Any:
-    """An attribute, None where there is none or the object does not say."""
+    """Return an attribute; None if it is missing or its access fails."""
     try:
         return getattr(item, name, None)
     except Exception:
@@ -26,9 +26,9 @@ def attribute_of(item: Any, name: str) -> Any:
 
 
 def held_by(item: Any) -> dict[str, Any]:
-    """What an object of the script's holds in itself; some answer questions about it with any error.
+    """Return an object's own attributes; never raises.
 
-    A `__getattribute__` of its own is passed by: it may load what has been put off until now.
+    A custom `__getattribute__` is bypassed: it may trigger lazy loading.
     """
     try:
         return dict(object.__getattribute__(item, "__dict__"))
@@ -37,7 +37,7 @@ def held_by(item: Any) -> dict[str, Any]:
 
 
 def function_of(member: Any) -> FunctionType | None:
-    """The function of a member of a class, however it is decorated; None for anything else."""
+    """Return the function of a class member, whatever its decorator; None for anything else."""
     if isinstance(member, (staticmethod, classmethod)):
         member = member.__func__
     elif isinstance(member, property):
@@ -48,11 +48,11 @@ def function_of(member: Any) -> FunctionType | None:
 
 
 def locals_of(frame: FrameType) -> dict[str, Any]:
-    """A copy of a frame's variables; the frame and the script's own `locals()` stay as they are.
+    """Return a copy of a frame's variables, without side effects on the frame or the script's `locals()`.
 
-    Before Python 3.13 a function has one dictionary for all who ask: `locals()` of the script is that
-    one, and would be filled with later variables. Such a function has none here. A frame also keeps what
-    it has handed over, which may be a whole graph, so it is emptied again.
+    Before Python 3.13 a function has a single dictionary: the one that the script's `locals()` returned,
+    which would be filled with later variables. Such a function has no copy here. A frame also retains the
+    returned dictionary, which may reference a whole graph, so it is cleared.
     """
     code = frame.f_code
     if sys.version_info >= (3, 13) or not code.co_flags & inspect.CO_OPTIMIZED:
@@ -66,14 +66,14 @@ def locals_of(frame: FrameType) -> dict[str, Any]:
 
 
 def names_of(frame: FrameType) -> Mapping[str, Any]:
-    """What the names in a frame stand for; of a module its namespace itself."""
+    """Return the names in a frame; for a module, its namespace itself."""
     space = frame.f_globals
     is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
     return space if not is_function and frame.f_locals is space else ChainMap(locals_of(frame), space)
 
 
 def length_of(sized: Any, default: Any) -> Any:
-    """How long it is, or the default where it does not say."""
+    """Return the length, or the default if it cannot be read."""
     try:
         return len(sized)
     except Exception:

@@ -1,10 +1,10 @@
-"""Containers that a dataset keeps samples in: what they hold is in the samples anyway.
+"""Caches of a dataset: containers whose contents are reproduced by fetching samples.
 
-The training process may fill a cache that loader workers have a copy of, with a fetch of its own or before a
-pass. Nothing is lost by that: a worker makes for itself what it has not.
+The training process may fill a cache that loader workers have a copy of, by its own fetch or before a pass.
+Nothing is lost: a worker computes missing entries itself.
 """
 
-# What scripts hand over is of any type; narrowing it yields partly unknown types.
+# Scripts pass values of any type; narrowing them yields partly unknown types.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
 
 _NEWEST: Final = 8
 _SPREAD: Final = 8
-"""Samples that are fetched for it: those of the newest keys, and some of the whole data set."""
+"""Number of fetched samples: those of the newest keys, and some of the whole dataset."""
 _MOST_TESTS: Final = 8
-"""Of one dataset; each forks the process twice."""
+"""Largest number of tests per dataset; each forks the process twice."""
 _LIMIT_S: Final = 5.0
 
 
 class SampleCaches:
-    """Tells caches of a dataset from other containers.
+    """Distinguishes caches of a dataset from other containers.
 
     Args:
-        dataset: Whose samples are fetched, in children of this process.
+        dataset: Dataset whose samples are fetched, in children of this process.
     """
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
         self._known: dict[int, tuple[Any, bool]] = {}
-        """By identity; held, so that none is taken for another one."""
+        """By identity; referenced, so that ids are not reused."""
 
     def holds(self, container: Any) -> bool:
-        """Whether samples are the same without what is in a container, and fetches fill it again."""
+        """Return whether samples do not depend on a container's contents, and fetches refill it."""
         if not isinstance(container, (dict, list, set)) or not container:
             return False
         if id(container) not in self._known:
@@ -54,29 +54,29 @@ class SampleCaches:
         if not length or not hasattr(self._dataset, "__getitem__"):
             return False
         keys = (key for key in _newest(container) if type(key) is int and 0 <= key < length)
-        asked = list(dict.fromkeys([*keys, *range(0, length, length // _SPREAD + 1)]))
-        whole = answer_of(lambda: self._samples(asked), limit_s=_LIMIT_S)
-        anew = None if whole is None else answer_of(lambda: self._without(container, asked), limit_s=_LIMIT_S)
+        drawn = list(dict.fromkeys([*keys, *range(0, length, length // _SPREAD + 1)]))
+        whole = answer_of(lambda: self._samples(drawn), limit_s=_LIMIT_S)
+        anew = None if whole is None else answer_of(lambda: self._without(container, drawn), limit_s=_LIMIT_S)
         return anew is not None and anew == [whole, True]
 
-    def _samples(self, asked: Sequence[int]) -> list[str]:
-        """In a child: some samples, each as if it were the first that is drawn."""
+    def _samples(self, drawn: Sequence[int]) -> list[str]:
+        """Return some samples, each as the first one drawn; runs in a child."""
         torch: Any = sys.modules["torch"]
-        # As a worker does: the threads of the parent are not there.
+        # Like a worker, as the parent's threads do not exist here.
         torch.set_num_threads(1)
         found: list[str] = []
-        for index in asked:
+        for index in drawn:
             seed_all(torch, index)
             found.append(digest(self._dataset[index], torch))
         return found
 
-    def _without(self, container: Any, asked: Sequence[int]) -> tuple[list[str], bool]:
-        """In a child: the same with an empty container, and whether it was filled again."""
+    def _without(self, container: Any, drawn: Sequence[int]) -> tuple[list[str], bool]:
+        """Return the same with an empty container, and whether it was refilled; runs in a child."""
         if isinstance(container, list):
             container[:] = [None] * len(container)
         else:
             container.clear()
-        samples = self._samples(asked)
+        samples = self._samples(drawn)
         is_filled = any(item is not None for item in container) if isinstance(container, list) else container
         return samples, bool(is_filled)
 

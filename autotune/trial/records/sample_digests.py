@@ -1,6 +1,6 @@
-"""Samples that are fetched twice to be compared: alike seeds, and digests of what they hold."""
+"""Comparison of samples fetched twice: equal seeds, and digests of their contents."""
 
-# What scripts hand over is of any type; narrowing it yields partly unknown types.
+# Scripts pass values of any type; narrowing them yields partly unknown types.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def seed_all(torch: Any, number: int) -> None:
 
 
 def digest(sample: Any, torch: Any) -> str:
-    """Of the bytes of a sample.
+    """Return a digest of the bytes of a sample.
 
     Raises:
-        TypeError: It holds something whose content is not known.
+        TypeError: It holds a value whose content cannot be read.
     """
     found = hashlib.blake2b(digest_size=16)
     _add(sample, torch, found, 0)

@@ -1,14 +1,13 @@
-"""A stretch of steps that are all alike: each hook notes the least there is, and all is counted together.
+"""Stretches of uniform steps: each hook records the minimum, and all are counted together.
 
-The hooks' cost is not in what they compute but in how many lines of code and objects the training has thrown
-out of the caches until the next of them is reached. While the steps of an open window do the same things in
-the same order (a batch is fetched, the model called with it, its loss goes backward, the optimizer steps), a
-hook asks for nothing but its turn. Whoever sees something else, or wants to know of what was counted, has
-`leave` count first what was noted. Nothing is decided later than at the step that it belongs to, but that a
-loss is no number: that is seen when the stretch is counted, within half a second.
+The cost of a hook is not its computation but cache misses: the training evicts the hook's code and objects
+between calls. While the steps of an open window repeat the same sequence (fetch a batch, call the model,
+backward pass on its loss, optimizer step), a hook only checks its turn. On any deviation, or when a count is
+needed, `leave` first counts the recorded steps. No decision is made later than its step, except for a
+non-finite loss. That is detected when the stretch is counted, within half a second.
 
-Whatever code of the script's runs inside of a hook, a data set or a signal handler, may come by another one
-and have the stretch left. So a hook sets the stage only where nothing can have run since it asked for it.
+Code of the script that runs inside a hook, a dataset or a signal handler, may call another hook and end the
+stretch. So a hook changes the stage only if no such code can have run since its check.
 """
 
 from __future__ import annotations
@@ -28,55 +27,55 @@ FETCHING: Final = 4
 CALLING: Final = 5
 PASSING: Final = 6
 STEPPING: Final = 7
-"""Whose turn it is; the last four while the script's own fetch, call, backward pass or step goes on."""
+"""Next hook; the last four apply while the script's own fetch, call, backward pass or step runs."""
 _FETCHED: Final = frozenset({CALL, CALLING, BACKWARD, PASSING, STEP, STEPPING})
 _CALLED: Final = frozenset({CALLING, BACKWARD, PASSING, STEP, STEPPING})
 _PASSED: Final = frozenset({PASSING, STEP, STEPPING})
 _FRUITLESS: Final = 8
-"""Stretches of no step at all, after which none is begun: the script does things in another order."""
+"""Number of stretches without a step after which none is begun, as the script uses another order."""
 _ENDLESS: Final = 1 << 60
 _ident = threading.get_ident
 
 
 Noted = tuple[int, int, float, int]
-"""End of a step (ns), its wait (ns), its loss, and the time in the run queue that was read then (ns)."""
+"""End of a step (ns), its wait (ns), its loss, and the run queue time read then (ns)."""
 
 
 class Model(Protocol):
-    """The one that is called; `root.RootCall` is the one there is."""
+    """Interface of the called model, implemented by `TrainedModules`."""
 
     def look_closely(self) -> None:
-        """At the next call."""
+        """Observe the next call in detail."""
 
     def only_shape(self) -> Any:
-        """Of its one argument in the last training call; None where there were more."""
+        """Return the shape of its one argument in the last training call; None if there were more."""
         ...
 
     def called_calmly(self) -> None:
-        """A training call went as the last one, and what follows is not known."""
+        """Record a training call equal to the last one, with unknown continuation."""
 
 
 class Counting(Protocol):
-    """Counts what was noted; `steps.Boundary` is the one there is."""
+    """Interface that counts recorded steps, implemented by `StepCounter`."""
 
     def queued_ns(self, now: int) -> tuple[int, int]:
-        """Time in the run queue since it was read last, and when it is to be read again."""
+        """Return the run queue time since the last reading, and the time of the next one."""
         ...
 
     def count_steady(self, rows: list[Noted], record: LoaderStats | None, samples: int) -> None:
-        """Steps that were alike."""
+        """Count uniform steps."""
 
     def fetched_calmly(self, record: LoaderStats, samples: int, wait_ns: int) -> None:
-        """The part of a step that goes on: its batch."""
+        """Count the batch of an unfinished step."""
 
     def passes_calmly(self, loss: float, *, is_over: bool) -> None:
-        """The same: its backward pass."""
+        """Count the backward pass of an unfinished step."""
 
 
 class SteadySteps:
-    """The stretch that goes on, if one does.
+    """The current stretch, if any.
 
-    The hooks read and set the attributes themselves; a call would cost more than what they note.
+    The hooks access the attributes directly, as a call would cost more than the recording.
     """
 
     __slots__ = (
@@ -104,31 +103,30 @@ class SteadySteps:
 
     def __init__(self, main: int) -> None:
         self.main = main
-        """The script's own thread."""
+        """The script's main thread."""
         self.stage = OFF
         self.boundary: Counting | None = None
         self.first = FETCH
-        """What a step begins with: a fetch, or the call where batches come from no loader."""
+        """First stage of a step: a fetch, or the call if batches come from no loader."""
         self.iterator = 0
-        """Which iterator it is, by `id`: one that is kept would keep its workers, and one that is made anew
-        has the stretch left."""
+        """The iterator's `id`. A reference would keep its workers alive; a new iterator ends the stretch."""
         self.optimizer: Any = None
         self.call: Model | None = None
         self.record: LoaderStats | None = None
         self.place: Any = None
         self.dimension = 0
-        """Where a batch shows how many samples it has; see `loader_record.Record`."""
+        """Where a batch shows its number of samples; see `LoaderStats.dimension`."""
         self.wait_ns = 0
         self.loss = 0.0
         self.shape: Any = None
-        """Of the model's one argument; None where there are more."""
+        """Shape of the model's one argument; None if there are more."""
         self.samples = 0
-        """Of each step, in this process."""
+        """Samples per step in this process."""
         self.rows: list[Noted] = []
         self.left = 0
-        """Steps until the end of the pass over the loader comes near."""
+        """Steps until shortly before the end of the pass over the loader."""
         self.soon_ns = 0
-        """When a step is to be looked at: to read the run queue, or because the stretch is over."""
+        """Time of the next check: to read the run queue, or at the end of the stretch."""
         self.until_ns = 0
         self.queue_ns = 0
         self.fruitless = 0
@@ -144,16 +142,16 @@ class SteadySteps:
         until_ns: int,
         queue_ns: int,
     ) -> None:
-        """The steps to come are like the last one, as far as is known.
+        """Begin a stretch of steps like the last one.
 
         Args:
-            boundary: Counts them in the end.
-            record: Of the loader that batches come from; None where they come from none.
+            boundary: Counts the steps at the end.
+            record: Loader of the batches; None without one.
             call: The one model.
-            optimizer: The one that steps.
-            samples: Of a step, in this process.
-            until_ns: When the window is looked at.
-            queue_ns: When the run queue is read next.
+            optimizer: The optimizer that steps.
+            samples: Samples per step in this process.
+            until_ns: Next evaluation of the window.
+            queue_ns: Next reading of the run queue.
         """
         iterator = record.iterator() if record is not None and record.iterator is not None else None
         if record is not None and iterator is None:
@@ -173,10 +171,10 @@ class SteadySteps:
         self.stage = self.first = CALL if record is None else FETCH
 
     def looked_at(self, now: int) -> bool:
-        """A step has ended that is not to be passed over, or none is left.
+        """Handle the end of a step at which a check is due, or the last one of the stretch.
 
         Returns:
-            Whether it is counted; not where the stretch was left meanwhile.
+            Whether it is counted; False if the stretch ended meanwhile.
         """
         boundary = self.boundary
         if boundary is None:
@@ -195,17 +193,17 @@ class SteadySteps:
         return True
 
     def end_soon(self) -> None:
-        """From another thread: at the end of the step that goes on."""
+        """End the stretch after the current step; called from another thread."""
         self.soon_ns = self.until_ns = 0
 
     def drop(self) -> None:
-        """In a forked child: what was noted is the parent's."""
+        """Drop the recorded steps in a forked child, as they are the parent's."""
         self.stage = OFF
         self.rows = []
         self.optimizer = self.call = self.record = None
 
     def leave(self) -> None:
-        """Count what was noted, the part of a step that goes on as well, and note nothing any more."""
+        """Count the recorded steps, including a part of a current one, and end the stretch."""
         if self.stage == OFF or _ident() != self.main:
             return
         stage, boundary = self.stage, self.boundary
@@ -218,7 +216,7 @@ class SteadySteps:
         self.record = self.call = self.optimizer = None
         if call is None:
             return
-        # The next of each is looked at closely.
+        # Each hook observes its next event in detail.
         call.look_closely()
         boundary.count_steady(rows, record, samples)
         if record is not None and stage in _FETCHED:

@@ -1,1 +1,1 @@
-"""State of the training process that the hooks share: undo list, imports, faults, memory, channel."""
+"""State of the training process shared by the hooks: undo list, imports, faults, memory, channel."""

@@ -1,4 +1,4 @@
-"""What leaves the process: events, buffered steps at most four times a second."""
+"""Event channel of the process; steps are buffered and written at most four times a second."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ __all__ = ["BEAT_NS", "FLUSH_NS", "Channel", "Row"]
 
 
 class Channel:
-    """The event file of this process."""
+    """Event file of this process."""
 
     def __init__(self, path: Path, nonce: str) -> None:
         self._writer = Writer(path, nonce)
         self._rows: list[Row] = []
         self._flushed_ns = 0
         self._beat_ns = 0
-        """When the launcher was last told of life alone; 0 where it has been told of steps since."""
+        """Time of the last heartbeat; 0 if steps were reported since."""
         self.before_flush: Callable[[], None] | None = None
-        """Hands over first what is not buffered yet."""
+        """Hands over pending steps before a flush."""
 
     def send(self, event: Event) -> None:
-        """Write now, buffered steps first, so that the order on disk is the order of events."""
+        """Write an event now, after buffered steps, so that events on disk are in order."""
         self.flush()
         self._writer.write(event)
 
@@ -44,7 +44,7 @@ class Channel:
             self.flush()
 
     def steps(self, rows: Sequence[Row]) -> None:
-        """The same of one or more steps."""
+        """Buffer one or more steps."""
         self._rows += rows
         if rows[-1][0] - self._flushed_ns > FLUSH_NS:
             self.flush()
@@ -61,10 +61,10 @@ class Channel:
         self._writer.write_rows(rows)
 
     def beat(self) -> None:
-        """A sign of life where no step ends: an empty batch of steps.
+        """Send a heartbeat while no step ends: an empty batch of steps.
 
-        At most one a second, but always one where steps have been told of since the last: the launcher
-        waits longer for a process whose last word was this.
+        At most one per second, but always one after a report of steps: the launcher allows more time after a
+        heartbeat.
         """
         now = time.perf_counter_ns()
         if now - self._beat_ns < BEAT_NS:
@@ -74,6 +74,6 @@ class Channel:
         self._writer.write(Steps(rows=()))
 
     def close(self) -> None:
-        """Force everything to disk."""
+        """Force all data to disk."""
         self.flush()
         self._writer.sync()

@@ -1,4 +1,4 @@
-"""Processes that the script starts by itself: training in them is not seen from here."""
+"""Child processes of the script; training in them cannot be observed."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _HELPERS = (
     os.path.join("multiprocessing", "pool.py"),
     os.path.join("multiprocessing", "managers.py"),
 )
-"""Files whose processes load, prepare or hold data, and train nothing."""
+"""Files of child processes that load, prepare or hold data, and do not train."""
 
 
 class Children:
-    """Counts them; `started` is what a run without a step is explained by."""
+    """Counts child processes; `started` explains a run without steps."""
 
     def __init__(self, state: RuntimeState, undo: Undo) -> None:
         self._state = state
@@ -46,11 +46,11 @@ class Children:
         self._undo.assign(base, "start", start)
 
     def train(self) -> str:
-        """Why no step was seen, where training may happen in them; empty without any."""
+        """Return why no step was observed, if children may train; empty without any."""
         if not self.started:
             return ""
         processes = "a process" if self.started == 1 else f"{self.started} processes"
         return (
-            f"no optimizer step was seen in the script's own process, which started {processes}: training "
+            f"no optimizer step was observed in the script's process, which started {processes}: training "
             "in processes that the script starts cannot be measured"
         )

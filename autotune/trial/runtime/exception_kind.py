@@ -1,4 +1,4 @@
-"""Which kind of failure an exception is."""
+"""Failure kind of an exception."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from autotune.protocol import device_errors
 
 
 def kind_of(error: BaseException) -> str:
-    """Label of the failure kind of an exception that ended the script, or broke our counting of it."""
+    """Return the failure kind of an exception that ended the script or the counting of steps."""
     name, text = type(error).__name__, str(error)
     of_device = device_errors.kind_of(f"{name}: {text}")
     if of_device:

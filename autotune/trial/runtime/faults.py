@@ -1,6 +1,6 @@
-"""Our own faults: noted in a file, the hook switched off, the script unharmed.
+"""Faults of autotune itself: logged in a file, with the hook switched off and the script unharmed.
 
-A hook that is off no longer confirms its knobs, so a trial that asked for them is not ranked.
+A hook that is off no longer confirms its knobs, so a trial that requested them is not ranked.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class Faults:
         self._path = path
         self.off: set[str] = set()
         self.told: Callable[[str], None] | None = None
-        """Called once with each hook that was switched off, after it was written down."""
+        """Called once per hook that was switched off, after the log entry."""
 
     def note(self, hook: str, error: BaseException) -> None:
-        """Switch the hook off and write down why; never raises."""
+        """Switch the hook off and log the reason; never raises."""
         if hook in self.off:
             return
         self.off.add(hook)

@@ -1,4 +1,4 @@
-"""Callbacks once a module's body has run, and the time of imports; imports nothing the script would not."""
+"""Callbacks after a module's execution, and the time of imports; never imports a module itself."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ _OF_FILES = (SourceFileLoader, SourcelessFileLoader, ExtensionFileLoader)
 
 
 class AfterImport:
-    """A finder in front of all others that finds nothing itself.
+    """First finder in `sys.meta_path`; it finds no modules itself.
 
-    It asks the others for the module and lets the loader they found call back after its body. An
-    early import of ours would change the script: variables of the environment that it sets above
-    its own ``import torch`` would come too late.
+    It delegates to the other finders and wraps the loader that they return, to call back after the module's
+    execution. An early import would change the script: environment variables set before its own ``import
+    torch`` would come too late.
     """
 
     _depth: ClassVar[int] = 0
-    """Timed imports under way, of all finders: finders that time each other search exponentially often."""
+    """Depth of timed imports over all finders; nested timing would search exponentially often.
+    """
 
     def __init__(self) -> None:
         self._wanted: dict[str, list[Callable[[Any], None]]] = {}
@@ -34,7 +35,7 @@ class AfterImport:
         self._spent_ns = 0
 
     def on(self, name: str, callback: Callable[[Any], None]) -> None:
-        """Call back with the module once its body has run; at once if it is loaded already."""
+        """Call back with the module after its execution; at once if it is loaded already."""
         module = sys.modules.get(name)
         spec = getattr(module, "__spec__", None)
         if module is not None and not getattr(spec, "_initializing", False):
@@ -45,18 +46,18 @@ class AfterImport:
             sys.meta_path.insert(0, self)
 
     def start_timing(self) -> None:
-        """Add up from now on how long this thread's outermost imports take."""
+        """Sum up the time of this thread's outermost imports from now on."""
         self._timed_thread = threading.get_ident()
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
 
     def stop_timing(self) -> int:
-        """Stop that; nanoseconds since it was started that were spent in imports."""
+        """Stop timing; return the nanoseconds spent in imports since the start."""
         self._timed_thread = 0
         return self._spent_ns
 
     def remove(self) -> None:
-        """Take the finder out again."""
+        """Remove the finder."""
         self._wanted.clear()
         self._timed_thread = 0
         if self in sys.meta_path:
@@ -65,12 +66,12 @@ class AfterImport:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The import system's question; answered only for awaited modules and for timed imports."""
+        """Return a spec for awaited modules and timed imports; None otherwise."""
         is_timed = not AfterImport._depth and self._timed_thread == threading.get_ident()
         if fullname not in self._wanted and not is_timed:
             return None
         begin_ns = time.perf_counter_ns() if is_timed else 0
-        # A finder that imports something for itself is part of this import.
+        # Imports by a finder itself are part of this import.
         AfterImport._depth += is_timed
         try:
             for finder in sys.meta_path:
@@ -100,7 +101,7 @@ class AfterImport:
             finally:
                 AfterImport._depth -= is_timed
                 self._spent_ns += time.perf_counter_ns() - begin_ns if is_timed else 0
-            # Another hook of this kind may have taken the attribute away, or put its own there.
+            # Another hook of this kind may have removed or replaced the attribute.
             if vars(loader).get("exec_module") is exec_module:
                 del loader.exec_module
             for callback in self._wanted.pop(fullname, ()):

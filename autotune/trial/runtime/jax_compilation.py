@@ -1,6 +1,6 @@
-"""Compilation under JAX, as JAX itself tells of it: a step with one inside is no usual step.
+"""Compilation events of JAX: a step that compiles is not a typical step.
 
-JAX is imported by the script alone; without it nothing happens here.
+Only the script imports JAX; without it this module does nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _COMPILED = "backend_compile_duration"
 _MOST_STEPS = 8
-"""Steps that compile after the first; a script that goes on and on does so as a part of its steps."""
+"""Largest number of compiling steps after the first; more are part of the script's normal steps."""
 
 
 class Xla:
@@ -28,7 +28,7 @@ class Xla:
         self._at = -1
 
     def watch(self, hooks: AfterImport) -> None:
-        """Listen from the import of JAX on."""
+        """Register a listener when JAX is imported."""
         hooks.on("jax", self._listen)
 
     def _listen(self, _jax: Any) -> None:
@@ -39,7 +39,7 @@ class Xla:
             self._state.faults.note("xla", error)
 
     def told(self, event: str, _seconds: float, **_: Any) -> None:
-        """Something took so long; JAX calls it in the thread that waited."""
+        """Record a duration event; JAX calls this in the thread that waited."""
         state = self._state
         if not event.endswith(_COMPILED) or not state.active or self._marked >= _MOST_STEPS:
             return

@@ -1,4 +1,4 @@
-"""What the devices' allocators hold, and time on a device without waiting for it. Inert without CUDA."""
+"""Allocator figures of the devices, and device time without synchronization. Inert without CUDA."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 
 
 _MOST_PAIRS = 1024
-"""Fetches or evaluations of one step that are timed on the device; with more, the host's figure stands."""
+"""Largest number of fetches or evaluations per step timed on the device; beyond it the host's time is used.
+"""
 
 
 @dataclass(slots=True)
 class _Marked:
-    """A step's row and what was recorded on the device until its end."""
+    """Row of a step, and the device events recorded up to its end."""
 
     row: Row
     end: Any
@@ -32,9 +33,9 @@ class _Marked:
 class DeviceClock:
     """Periods between step ends as the device came by them.
 
-    The host runs ahead of the device, so its stamps are wrong step by step, and so is what it saw of
-    waiting and of evaluation. Here an event is recorded where a stamp is taken; events are asked whether
-    the device has passed them and reused, and nothing ever waits for one but `passed_ns`.
+    The host runs ahead of the device, so its time stamps of steps, waits and evaluations do not hold for the
+    device. Here an event is recorded with each time stamp. Events are queried and reused; only `passed_ns`
+    waits for one.
 
     Args:
         torch: The module.
@@ -54,49 +55,49 @@ class DeviceClock:
         self._broken = False
 
     def begin(self) -> None:
-        """Let the next period begin now; called where the device is idle and every row was given out."""
+        """Start the next period now; called while the device is idle and all rows were returned."""
         if self._previous is not None:
             self._free.append(self._previous)
         self._asides, self._fetches = [], []
         self._previous = self._record()
 
     def mark(self, row: Row) -> None:
-        """Record an event at a step's end; nothing waits."""
+        """Record an event at a step's end, without waiting."""
         self._pending.append(_Marked(row, self._record(), self._asides, self._fetches))
         self._asides, self._fetches = [], []
 
     def aside_begins(self) -> None:
-        """An evaluation begins; what was launched before it still belongs to training."""
+        """Record the start of an evaluation; work launched before it belongs to training."""
         self._aside = self._mark_safely()
 
     def aside_ends(self) -> None:
-        """Training goes on."""
+        """Record the end of an evaluation."""
         self._aside = self._pair(self._aside, self._asides)
 
     def aside_withdrawn(self) -> None:
-        """What began was no evaluation."""
+        """Discard the start of an evaluation that was none."""
         if self._aside is not None:
             self._free.append(self._aside)
             self._aside = None
 
     def fetch_begins(self) -> None:
-        """The loop asks for the next batch."""
+        """Record the start of a fetch."""
         self._fetch = self._mark_safely()
 
     def fetch_ends(self) -> None:
-        """It has the batch: the device waited for it as long as it was idle in between."""
+        """Record the end of a fetch; the device's idle time in between was a wait for data."""
         self._fetch = self._pair(self._fetch, self._fetches)
 
     def finished(self) -> Iterator[Row]:
-        """Rows whose event the device has passed, with their period in milliseconds.
+        """Yield rows whose event has completed, with their period in milliseconds.
 
-        Evaluation in a row is what it took of the device's time, and waiting what it made the device wait.
+        Evaluation and wait in a row are device times.
         """
         while self._pending and self._pending[0].end.query():
             yield self._timed(self._pending.popleft())
 
     def passed_ns(self) -> int:
-        """When the device came by the last row that was given out, on the host's clock; waits."""
+        """Wait for the last returned row; return its completion time on the host's clock."""
         event = self._record()
         event.synchronize()
         now = time.perf_counter_ns()
@@ -131,7 +132,7 @@ class DeviceClock:
                 pairs.append((begin, end))
 
     def _mark_safely(self) -> Any:
-        """An event; None once that failed: an error of the device shall reach the script by its own call."""
+        """Return a recorded event; None after a failure, so that the script's own call raises the error."""
         if self._broken:
             return None
         try:
@@ -157,12 +158,12 @@ class DeviceMemory:
         self._retries_before = 0.0
 
     def attach(self, torch: Any) -> None:
-        """Once torch is there; CUDA itself is never started by us."""
+        """Bind the imported torch module, without initializing CUDA."""
         self._torch = torch
 
     @property
     def on_cuda(self) -> bool:
-        """The script has started CUDA."""
+        """Whether the script has initialized CUDA."""
         if not self._initialised:
             torch = self._torch
             self._initialised = torch is not None and bool(torch.cuda.is_initialized())
@@ -170,11 +171,11 @@ class DeviceMemory:
 
     @property
     def capturing(self) -> bool:
-        """Work goes into a CUDA graph instead of being done; to ask how far it is would break the graph."""
+        """Return whether a CUDA graph is being captured; querying progress would break the capture."""
         return self.on_cuda and bool(self._torch.cuda.is_current_stream_capturing())
 
     def devices(self) -> list[int]:
-        """Devices on which this process has had memory; the current one where there is none."""
+        """Return the devices on which this process has had memory; else the current one."""
         if not self.on_cuda:
             return []
         cuda = self._torch.cuda
@@ -182,12 +183,12 @@ class DeviceMemory:
         return used or [int(cuda.current_device())]
 
     def synchronise(self) -> None:
-        """Wait for every device that is used; called only where no window runs."""
+        """Wait for every used device; called only outside of windows."""
         for device in self.devices():
             self._torch.cuda.synchronize(device)
 
     def clock(self) -> DeviceClock | None:
-        """A clock on the current device, or on the fullest where nothing lies on the current one."""
+        """Return a clock on the current device, or on the fullest if the current one holds no memory."""
         if not self.on_cuda:
             return None
         used, current = self.devices(), int(self._torch.cuda.current_device())
@@ -195,31 +196,31 @@ class DeviceMemory:
         return DeviceClock(self._torch, device)
 
     def peak_bytes(self) -> int | None:
-        """Highest number of bytes the allocator held on any device, warm-up included; None on CPU.
+        """Return the largest number of bytes the allocator held on any device, warm-up included; None on CPU.
 
-        It is never reset: a script may read torch's own counters, and what a run needs at its start it
-        needs as well.
+        It is never reset: a script may read torch's counters, and the peak at the start of a run is part of
+        its need.
         """
         return max((int(self._reserved(n, "peak")) for n in self.devices()), default=None)
 
     def grew(self) -> bool:
-        """Whether an allocator asked its driver for memory or had to retry since the last call."""
+        """Return whether an allocator requested driver memory or had to retry since the last call."""
         if not self.on_cuda:
             return False
-        # Growing in place (expandable segments) allocates no new segment; older versions count these alone.
+        # Expandable segments grow without new segments; older versions count segments only.
         now = (self._total("num_device_alloc", "segment"), self._total("num_alloc_retries"))
         changed, self._seen = now != self._seen, now
         return changed
 
     def window_opens(self) -> None:
-        """From now on a retry counts: one in warm-up may be a trial of kernels that need more."""
+        """Count retries from now on; one in warm-up may come from autotuning of kernels."""
         self._retries_before = self._total("num_alloc_retries")
 
     def counters(self) -> Mapping[str, float]:
-        """Figures for the record; empty without CUDA.
+        """Return figures for the record; empty without CUDA.
 
-        ``allocated_peak_bytes`` is what tensors took at most, ``reserved_bytes`` what the allocator
-        holds now, ``alloc_retries`` how often it had to give back and ask again inside the window.
+        ``allocated_peak_bytes`` is the peak of tensors, ``reserved_bytes`` the memory that the allocator
+        holds now, ``alloc_retries`` the number of retries after releasing memory inside the window.
         """
         used = self.devices()
         if not used:
@@ -231,7 +232,7 @@ class DeviceMemory:
         }
 
     def facts(self) -> tuple[DeviceFacts, ...]:
-        """The devices this process uses, as torch sees them."""
+        """Return the devices that this process uses, as visible to torch."""
         return tuple(self._facts(n) for n in self.devices())
 
     def _facts(self, device: int) -> DeviceFacts:
@@ -254,7 +255,7 @@ class DeviceMemory:
         return self._bytes(device, "reserved_bytes", which)
 
     def _total(self, counter: str, older: str = "") -> float:
-        """Sum of a counter over the devices in use."""
+        """Return the sum of a counter over the devices in use."""
         total = 0.0
         for device in self.devices():
             stats = self._stats(device)

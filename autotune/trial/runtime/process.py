@@ -1,4 +1,4 @@
-"""What the process itself is: its variables, its libraries, its memory. Read from the system."""
+"""State of the process itself, read from the system: variables, libraries, memory."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ class TrainingProcess:
         self._first: tuple[str, ...] = ()
         self._openmp = ""
         self.sets_threads = False
-        """The script called `torch.set_num_threads`, where it asks no variable for their number."""
+        """The script called `torch.set_num_threads`, while no variable sets the number."""
 
     def torch_imported(self) -> None:
-        """Remember the variables that its libraries have read just now, and what was there before them."""
+        """Store the variables that the libraries have just read, and their values before."""
         self._at_import = dict(os.environ)
         try:
             self._first = _with_an_openmp_before_torch()
         except Exception:
-            # Other people's modules were looked at.
+            # Inspecting foreign modules can raise any error.
             self._first = ()
 
     def watch_threads(self, torch: Any, state: RuntimeState, undo: Undo) -> None:
-        """Note from now on whether the script sets the threads of operations itself."""
+        """Detect from now on whether the script sets the number of threads itself."""
         original = torch.set_num_threads
 
         @functools.wraps(original)
@@ -58,22 +58,22 @@ class TrainingProcess:
         undo.assign(torch, "set_num_threads", set_num_threads)
 
     def variable(self, name: str) -> str:
-        """An environment variable when torch had been imported; empty where it was not set."""
+        """Return an environment variable as of the import of torch; empty if unset."""
         return self._at_import.get(name, "")
 
     def changed(self) -> tuple[str, ...] | None:
-        """Variables that were changed between the start and the import of torch; None before it."""
+        """Return the variables changed between the start and the import of torch; None before the import."""
         before, then = self._at_start, self._at_import
         if not then:
             return None
         return tuple(sorted(name for name in {*before, *then} if before.get(name) != then.get(name)))
 
     def loaded_first(self) -> tuple[str, ...]:
-        """Packages that were loaded before torch, where not only torch has brought an OpenMP along."""
+        """Return the packages loaded before torch, if another one than torch has loaded an OpenMP."""
         return self._first
 
     def malloc(self) -> str:
-        """Whose `malloc` the process uses: ``glibc``, ``jemalloc``, ``tcmalloc``; empty where unknown."""
+        """Return the process's `malloc`: ``glibc``, ``jemalloc``, ``tcmalloc``; empty if unknown."""
         return self._malloc
 
     @functools.cached_property
@@ -81,12 +81,12 @@ class TrainingProcess:
         found = _word(_library_of("malloc"), _NAMED)
         if found:
             return found
-        # A program linked at a fixed address answers with its own table entry: take the order of search.
+        # A program at a fixed address resolves to its own table entry: use the lookup order.
         mapped = [_word(path, _NAMED) for path in _mapped_files()]
         return next((word for word in ("jemalloc", "tcmalloc", "glibc") if word in mapped), "")
 
     def huge_pages(self) -> bool:
-        """A large block of memory is marked for transparent huge pages when it is taken."""
+        """Return whether a large memory block is marked for transparent huge pages on allocation."""
         return self._huge_pages
 
     @functools.cached_property
@@ -95,7 +95,7 @@ class TrainingProcess:
             library = ctypes.CDLL(None)
             library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
             library.free.restype, library.free.argtypes = None, [ctypes.c_void_p]
-            # Taken and given back, never touched: it costs address space alone.
+            # Allocated and freed untouched: it costs only address space.
             address = library.malloc(_PROBE_BYTES)
             if not address:
                 return False
@@ -107,13 +107,13 @@ class TrainingProcess:
             return False
 
     def openmp(self) -> str:
-        """Whose OpenMP torch uses: ``gnu``, ``intel``, ``llvm``; empty where unknown."""
+        """Return torch's OpenMP: ``gnu``, ``intel``, ``llvm``; empty if unknown."""
         if self._at_import and not self._openmp:
             self._openmp = _loaded_openmp()
         return self._openmp
 
     def blocktime_ms(self) -> int | None:
-        """How long a thread of Intel's or LLVM's OpenMP spins; None under another one."""
+        """Return the spin time of threads in Intel's or LLVM's OpenMP; None for another one."""
         try:
             return int(ctypes.CDLL(None).kmp_get_blocktime())
         except (AttributeError, OSError):
@@ -122,7 +122,7 @@ class TrainingProcess:
 
 def _with_an_openmp_before_torch() -> tuple[str, ...]:
     suffixes = tuple(importlib.machinery.EXTENSION_SUFFIXES)
-    # numpy comes along with torch in any case, and brings none.
+    # torch always loads numpy, which has no OpenMP.
     known = {"numpy", *getattr(sys, "stdlib_module_names", ())}
     found: set[str] = set()
     for name, module in list(sys.modules.items()):
@@ -149,7 +149,7 @@ def _loaded_openmp() -> str:
 
 
 def _library_of(symbol: str) -> str:
-    """The file that a C symbol of this process comes from; empty where there is none."""
+    """Return the file that defines a C symbol of this process; empty if there is none."""
     try:
         function: Any = getattr(ctypes.CDLL(None), symbol)
     except (AttributeError, OSError):
@@ -162,7 +162,7 @@ def _library_of(symbol: str) -> str:
 
 
 def _flags_at(address: int) -> list[str]:
-    """The kernel's flags of the mapping around an address."""
+    """Return the kernel's flags of the mapping at an address."""
     inside = False
     with open("/proc/self/smaps", encoding="utf-8", errors="replace") as file:
         for line in file:

@@ -1,4 +1,4 @@
-"""What the script tells itself, of whatever framework it is: losses, samples. Standard library only."""
+"""Losses and sample counts reported through the SDK, from any framework. Standard library only."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _BATCH: Final = re.compile(r"(train_?)?(batch_?(size)?|bs)")
 
 
 class Later:
-    """A loss that a device may still compute: kept, and read once when it is asked for.
+    """A reported loss that a device may still compute; read once, on request.
 
     Args:
-        value: What the script told.
-        unread: Told why, where it cannot be read after all: the script has given its memory away, say.
+        value: The reported value.
+        unread: Called with the reason if it cannot be read, as after a donated buffer.
     """
 
     def __init__(self, value: Any, unread: Callable[[Exception], None]) -> None:
@@ -26,7 +26,7 @@ class Later:
         self._number: float | None = None
 
     def read(self) -> float | None:
-        """The number; waits for it. None where it cannot be read, which says nothing about the loss."""
+        """Wait for the number and return it; None if it cannot be read, which does not judge the loss."""
         if not self._is_read:
             self._is_read = True
             try:
@@ -38,15 +38,15 @@ class Later:
 
 
 def is_computed_later(value: Any) -> bool:
-    """Whether this is an array of JAX or a tensor of TensorFlow, which exist before they are computed."""
+    """Return whether this is an array of JAX or a tensor of TensorFlow, which are computed asynchronously."""
     return hasattr(value, "block_until_ready") or hasattr(value, "backing_device")
 
 
 def number(value: Any) -> float:
-    """Its mean, where it is no scalar; waits for it.
+    """Return the number, or the mean of an array; waits for it.
 
     Raises:
-        Exception: It is no number, or one that is only traced.
+        Exception: It is no number, or only a traced one.
     """
     plain = value.numpy() if hasattr(value, "numpy") else value
     return float(plain.mean() if getattr(plain, "ndim", 0) else plain)
@@ -55,16 +55,16 @@ def number(value: Any) -> float:
 def stands_still(
     name: str, default: object, wanted: object, told: Collection[int], others: Iterable[object]
 ) -> str:
-    """A sentence where the script tells of its own batch in every step, though it was given another one.
+    """Return a message if every step reports the script's own batch size although it was given another one.
 
-    Smaller batches would look faster than they are by as much as they are smaller.
+    The rate of smaller batches would be overestimated by the ratio of the sizes.
 
     Args:
-        name: Of what the script took by `autotune.value`; only a batch is judged.
-        default: What it has itself.
-        wanted: What it was given in this run.
-        told: All numbers of samples that it told of.
-        others: The other values that it took: parts of a step multiply the batch.
+        name: Name that the script passed to `autotune.value`; only a batch size is checked.
+        default: The script's own value.
+        wanted: Value in this run.
+        told: All reported sample counts.
+        others: The other values taken: accumulation steps multiply the batch.
     """
     if type(default) is not int or type(wanted) is not int or default == wanted or set(told) != {default}:
         return ""

@@ -1,7 +1,7 @@
 """Seeds: the same trial seed gives the same samples and weights in every configuration.
 
-Everything is seeded with the offset before the script runs; a seed that the script sets itself is
-shifted by it. With offset 0 the script's own seeds stand as they are.
+All generators are seeded with the offset before the script runs; a seed set by the script is shifted by it.
+With offset 0 the script's own seeds are unchanged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from autotune.trial.runtime.undo import Undo
 
 _NUMPY, _TORCH, _TENSORFLOW = (0, 2**32), (-(2**63), 2**64), (-(2**63), 2**63)
-"""Seeds that they take: from the first to before the second."""
+"""Ranges of valid seeds: (first, end), end excluded."""
 
 
 class Seeds:
@@ -31,7 +31,7 @@ class Seeds:
         self._inside = False
 
     def begin(self, hooks: AfterImport) -> None:
-        """Before the script: `random` now, the others when the script imports them."""
+        """Seed `random` now, and the other generators when the script imports them."""
         random.seed(self._offset)
         self._shift(random, "seed", None)
         hooks.on("numpy.random", self._numpy)
@@ -52,7 +52,7 @@ class Seeds:
             self._state.faults.note("seeds", error)
 
     def torch(self, torch: Any) -> None:
-        """Once torch is there."""
+        """Seed torch after its import."""
         torch.manual_seed(self._offset)
         self._shift(torch, "manual_seed", _TORCH)
         if getattr(torch, "random", None) is not None and hasattr(torch.random, "manual_seed"):
@@ -61,12 +61,12 @@ class Seeds:
             self._shift(torch.cuda, name, _TORCH)
 
     def _shift(self, owner: Any, name: str, seeds: tuple[int, int] | None) -> None:
-        """Shift what this function is given, inside of the seeds that it takes; None for any number."""
+        """Shift the seed passed to this function, within the range of valid seeds; None for any number."""
         original: Callable[..., Any] = getattr(owner, name)
         state, offset = self._state, self._offset
 
         def shifted(given: int) -> int:
-            """The next seeds, which begin anew behind the last; what is none stays what it is."""
+            """Return the shifted seed, wrapped around at the end of the range; other values are unchanged."""
             if seeds is None:
                 return given + offset
             least, end = seeds

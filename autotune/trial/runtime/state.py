@@ -1,4 +1,4 @@
-"""What the hooks of one training process share. Standard library only."""
+"""State shared by the hooks of one training process. Standard library only."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OWN = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 _LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _PACKAGES = re.compile(r".*[\\/](?:site|dist)-packages[\\/](?P<name>[^\\/]+)(?:[\\/]|$)")
 _FRAMEWORKS = frozenset({"torch", "accelerate", "transformers", "lightning", "pytorch_lightning", "ignite"})
-"""What loaders and autocast are asked for on behalf of others, who are looked for above them."""
+"""Packages that call loaders and autocast on behalf of their own callers, found further up the stack."""
 _CALLS = re.compile(r"^from (?P<name>\w+)[\w.]* import ", re.MULTILINE)
 _HEAD = 4096
 
@@ -45,30 +45,30 @@ class RuntimeState:
         self.depth = 0
         self.in_backward = False
         self.device_clock: DeviceClock | None = None
-        """Where an accelerator trains in a measured process; the recorder sets it."""
+        """Set by the recorder in a measured process that trains on an accelerator."""
         self.capturing: Callable[[], bool] = _never
-        """Whether what is launched now is recorded into a CUDA graph instead of run."""
+        """Whether work launched now is captured into a CUDA graph instead of executed."""
         self.keeps_losses = True
-        """False under `apply`, where no loss is recorded."""
+        """False under `apply`, which records no losses."""
         self.lost: Callable[[str, str], None] = _nothing
-        """Told of a knob and why, where a hook stops carrying it out in the middle of a run."""
+        """Called with a knob and the reason if a hook stops applying it during a run."""
         self.beat: Callable[[], None] = _silent
-        """Tells the launcher that the process is alive where no step ends."""
+        """Sends a heartbeat to the launcher while no step ends."""
         self.calm = SteadySteps(self.main)
-        """Steps that are noted and not counted yet."""
+        """Steps that were noted but not counted yet."""
         self.mark = 0
-        """Bits of what happened since the last boundary."""
+        """Bits of the events since the last boundary."""
         self.evaluating = False
-        """An evaluation goes on, or may have begun, since the last sign of training."""
+        """An evaluation is in progress, or may have begun, since the last sign of training."""
         self._evaluates_ns = 0
         self._maybe_ns = 0
         self._aside_ns = 0
         self.asks_elsewhere = False
-        """The last batch came from a loader that has not trained."""
+        """The last batch came from a loader that has not been used for training."""
         self.asked_loader = False
-        """The evaluation that goes on asked a loader without gradients."""
+        """The current evaluation fetched from a loader without gradients."""
         self.called_to_evaluate = self.called_to_train = False
-        """How trained modules were called with gradients on since the last fetch."""
+        """Modes of trained modules in calls with gradients since the last fetch."""
         self.wait_ns = 0
         self.input_samples = 0
         self.batches = 0
@@ -78,20 +78,20 @@ class RuntimeState:
         self.micro_steps = 0
         self.samples_total = 0
         self.ranks = 1
-        """Processes that train together. Each takes as many samples; those of a step are of all of them."""
+        """Number of ranks. Each takes equally many samples; those of a step are summed over ranks."""
         self.at_step: list[Callable[[], None]] = []
-        """Called when a step has ended; their time belongs to the next one."""
+        """Callbacks at the end of a step; their time counts for the next one."""
         self.refusals: dict[str, str] = {}
-        """Knob -> sentence, for knobs that a hook found it cannot carry out."""
+        """Knob -> message, for knobs that a hook cannot apply."""
         self.compile_ns = 0
         self.compile_events = 0
         self.replays = False
-        """Batches are given out again, by us, to see what the loop does without its loader."""
+        """A probe replays cached batches, to time the loop without its loader."""
         self.xla_events = 0
-        """Compilations of JAX, beside those of `torch.compile`, by which alone a compiled model is known."""
+        """Number of JAX compilations; `torch.compile` is counted separately, as it marks a compiled model."""
         self.compile_begun_ns = 0
         self.began_ns = 0
-        """When the first step began: the first fetch or call with gradients on."""
+        """Start of the first step: the first fetch or call with gradients on."""
         os.register_at_fork(after_in_child=self._in_child)
 
     def _in_child(self) -> None:
@@ -99,20 +99,20 @@ class RuntimeState:
         self.calm.drop()
 
     def note(self, bits: int) -> None:
-        """Something has happened; while an evaluation goes on it is a sign of life as well."""
+        """Record events; during an evaluation also send a heartbeat."""
         self.mark |= bits
         if self.mark & EVALUATION and self.here():
             self.alive()
 
     def alive(self) -> None:
-        """Tell the launcher; what hinders that, a full disk, never reaches the script."""
+        """Send a heartbeat; errors such as a full disk never reach the script."""
         try:
             self.beat()
         except Exception as error:
             self.faults.note("beat", error)
 
     def evaluates(self, since_ns: int, *, by_loader: bool = False) -> None:
-        """A sign of evaluation; it began no later than then."""
+        """Record an evaluation that began at this time at the latest."""
         self.asked_loader = self.asked_loader or by_loader
         self.note(EVALUATION)
         if not self._evaluates_ns:
@@ -123,7 +123,7 @@ class RuntimeState:
                 self.device_clock.aside_begins()
 
     def may_evaluate(self, since_ns: int) -> None:
-        """A loader that has not trained yet is asked: if an evaluation follows, this is where it begins."""
+        """Record that a loader not yet used for training is read, the start of a possible evaluation."""
         if not self.evaluating:
             self._maybe_ns = since_ns
             self.evaluating = bool(since_ns)
@@ -131,7 +131,7 @@ class RuntimeState:
                 self.device_clock.aside_begins()
 
     def trains(self, now_ns: int) -> None:
-        """A sign of training: an evaluation that went on is over."""
+        """Record a sign of training, which ends an evaluation in progress."""
         self.asked_loader = False
         if self._evaluates_ns:
             self._aside_ns += max(0, now_ns - self._evaluates_ns)
@@ -142,20 +142,20 @@ class RuntimeState:
         self.evaluating = False
 
     def collects(self, now_ns: int) -> None:
-        """A sign that what is trained on next is gathered: no evaluation, and one that went on is over."""
+        """Record that training data is gathered, which ends an evaluation in progress."""
         self.trains(now_ns)
         self.mark |= ROLLOUT
         self.alive()
 
     def _was_none(self) -> None:
-        """What may have been an evaluation was none."""
+        """Discard a possible evaluation."""
         if self._maybe_ns:
             self._maybe_ns = 0
             if self.device_clock is not None:
                 self.device_clock.aside_withdrawn()
 
     def take_aside_ns(self) -> int:
-        """Evaluation since the last boundary in nanoseconds, -1 where its end was not seen."""
+        """Return the evaluation time since the last boundary in ns, -1 if its end was not observed."""
         aside_ns = -1 if self._evaluates_ns else self._aside_ns
         self.asked_loader = False
         self._evaluates_ns = self._aside_ns = 0
@@ -164,21 +164,21 @@ class RuntimeState:
         return aside_ns
 
     def here(self) -> bool:
-        """In the training process itself, in its main thread."""
+        """Whether this is the main thread of the training process itself."""
         return self.active and _ident() == self.main
 
     def is_users(self, name: str) -> bool:
-        """Whether code of this file is the user's, or of the installed package that is run."""
+        """Return whether a code file belongs to the user, or to the installed package that is run."""
         return is_user_file(name) or (bool(self._package) and name.startswith(self._package))
 
     def place(self, name: str, line: int) -> str:
-        """``file.py:12``, relative to the script's folder."""
+        """Return ``file.py:12``, relative to the script's folder."""
         path = os.path.abspath(name)
         inside = path.startswith(self.script_dir + os.sep)
         return f"{os.path.relpath(path, self.script_dir) if inside else os.path.basename(path)}:{line}"
 
     def user_frames(self, frame: FrameType | None, limit: int = 2) -> list[str]:
-        """``file.py:12`` of the innermost frames outside all libraries."""
+        """Return ``file.py:12`` of the innermost frames outside all libraries."""
         found: list[str] = []
         while frame is not None and len(found) < limit:
             name = frame.f_code.co_filename
@@ -189,10 +189,10 @@ class RuntimeState:
 
 
 def _installed_package(script: str) -> str:
-    """Where the installed package lies that is run: by ``python -m``, or by its console script.
+    """Return the location of the installed package that is run, by ``python -m`` or its console script.
 
     Returns:
-        Its folder, or its file where it is a single one; empty where what is run is the user's own.
+        Its folder, or its file if it is a single one; empty if the program is the user's own.
     """
     path = script if _PACKAGES.search(script) else _wrapped(script)
     found = _PACKAGES.search(path)
@@ -202,7 +202,7 @@ def _installed_package(script: str) -> str:
 
 
 def _wrapped(script: str) -> str:
-    """File of the package that a console script calls, as installers write them; empty for any other."""
+    """Return the file of the package that a console script calls, in the format of installers; else empty."""
     if os.path.splitext(script)[1]:
         return ""
     try:
@@ -229,19 +229,19 @@ def _nothing(_knob: str, _reason: str) -> None:
 
 
 def is_ours(name: str) -> bool:
-    """Whether code of this file is a part of this package."""
+    """Return whether a code file is part of autotune."""
     return name.startswith(_OWN)
 
 
 def is_user_file(name: str) -> bool:
-    """Whether code of this file belongs to the user: no library, nothing of ours, no generated code."""
+    """Return whether a code file belongs to the user: no library, no autotune, no generated code."""
     if name.startswith("<") or "site-packages" in name or "dist-packages" in name:
         return False
     return not name.startswith((_OWN, _LIBRARY))
 
 
 def caller(depth: int) -> FrameType | None:
-    """The frame so many levels above the caller, None where the stack is shorter."""
+    """Return the frame this many levels above the caller; None if the stack is shorter."""
     try:
         return sys._getframe(depth + 1)  # pyright: ignore[reportPrivateUsage]
     except ValueError:

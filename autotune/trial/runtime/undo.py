@@ -1,4 +1,4 @@
-"""How changes to the training process are taken back. Imports nothing of this folder."""
+"""Undo stack for changes to the training process. Imports nothing of this folder."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _ABSENT = object()
 
 
 class Undo:
-    """A stack of changes, taken back in reverse."""
+    """Stack of changes, undone in reverse order."""
 
     def __init__(self) -> None:
         self._stack: list[Callable[[], None]] = []
 
     def assign(self, owner: Any, attribute: str, value: object) -> None:
-        """Set an attribute and remember the old one."""
+        """Set an attribute and store the old value."""
         held = vars(owner) if hasattr(owner, "__dict__") else {}
         if attribute in held:
             old: Any = held[attribute]
@@ -34,19 +34,19 @@ class Undo:
         self._stack.append(restore)
 
     def call(self, setter: Any, value: object, *, undo: object) -> None:
-        """Call a setter now, and again with `undo` when changes are taken back."""
+        """Call a setter now, and again with `undo` when changes are undone."""
         setter(value)
         self._stack.append(lambda: setter(undo))
 
     def then(self, action: Callable[[], None]) -> None:
-        """Do this when changes are taken back."""
+        """Register an action for the undo."""
         self._stack.append(action)
 
     def replace(self, owner: Any, attribute: str, value: object) -> Callable[[], None]:
-        """`assign`, which may be taken back on its own.
+        """Set an attribute like `assign`, with a separate undo.
 
         Returns:
-            Takes it back, unless somebody has put something else there meanwhile, which may call ours.
+            Function that restores it, unless it was replaced meanwhile by a wrapper that may call this one.
         """
         self.assign(owner, attribute, value)
         restore = self._stack.pop()
@@ -59,6 +59,6 @@ class Undo:
         return back
 
     def undo_all(self) -> None:
-        """Take everything back."""
+        """Undo all changes."""
         while self._stack:
             self._stack.pop()()

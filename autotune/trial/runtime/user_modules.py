@@ -1,4 +1,4 @@
-"""Which files of the user's own a script has imported, and what was in them."""
+"""The user's files that a script has imported, with their digests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 MOST_FILES = 500
 MOST_BYTES = 4 * 1024 * 1024
-"""Of all of them together: looking at them has to cost next to nothing."""
+"""Largest total size; reading them must cost next to nothing."""
 
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _LIBRARIES = ("stdlib", "platstdlib", "purelib", "platlib")
@@ -22,13 +22,13 @@ _GENERATED = ("TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_EX
 
 
 class Modules:
-    """Each file is read once: Python does not read it again either.
+    """Reads each file once, like Python.
 
     Args:
-        script: Its path. Files are the user's own below its project (the git work tree, else its folder)
-            and below the working directory; what Python, packages and compilers bring is not.
+        script: Its path. The user's files are those below its project (the git work tree, else its folder)
+            and below the working directory, without those of Python, packages and compilers.
         cwd: The user's working directory.
-        ours: Folders of autotune's.
+        ours: Folders of autotune.
         environ: Names the folders of temporary and generated files.
     """
 
@@ -50,7 +50,7 @@ class Modules:
         self._bytes = 0
 
     def seen(self) -> dict[str, str]:
-        """Path -> SHA-256, in order of import; the first ones where there are more than are kept."""
+        """Return path -> SHA-256 in order of import, up to a limit."""
         for module in list(sys.modules.values()):
             file = getattr(module, "__file__", None)
             if isinstance(file, str) and file not in self._known and self._is_own(file):

@@ -61,7 +61,7 @@ def test_knobs_that_belong_together_are_undone_together_and_once(withdrawal: Any
     assert hooks.undone == [("accumulation", 1), ("loader", "batch_size")]
     assert capsys.readouterr().err == (
         "autotune: warning: accumulation=4 and batch_size=64 withdrawn after step 0: "
-        "The optimizer steps with a closure. The training goes on.\n"
+        "The optimizer steps with a closure. The training continues.\n"
     )
     assert made.gone == {"accumulation", "batch_size"}
 
@@ -100,5 +100,5 @@ def test_what_is_left_out_for_a_moment_is_said_once_for_each_reason(withdrawal: 
     for reason in ("is left out of a", "is left out of a", "is left out of b"):
         made.aside(("precision", "compile_mode"), reason)
     assert capsys.readouterr().err.splitlines() == [
-        f"autotune: warning: precision=bf16 is left out of {x}. The training goes on." for x in "ab"
+        f"autotune: warning: precision=bf16 is left out of {x}. The training continues." for x in "ab"
     ]

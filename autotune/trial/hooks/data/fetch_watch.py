@@ -5,7 +5,7 @@ pipe. Where a fetch changes more than a generator, a forked child finds out whet
 was fetched before it: a cache that only keeps what each sample is anyway does not count.
 """
 
-# What scripts hand over is of any type; narrowing it yields partly unknown types.
+# Scripts pass values of any type; narrowing them yields partly unknown types.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Copies of a loader's pinned batches to a CUDA device, made without waiting where that is safe."""
 
-# What scripts hand over is of any type; narrowing it yields partly unknown types.
+# Scripts pass values of any type; narrowing them yields partly unknown types.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ show what it changed. The global generators of Python, NumPy and PyTorch are lef
 each worker, and `autotune.trial.hooks.model.rng_usage` watches them.
 """
 
-# What scripts hand over is of any type; narrowing it yields partly unknown types.
+# Scripts pass values of any type; narrowing them yields partly unknown types.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A DataLoader by itself: what it was built with, and what can be told of its data set."""
 
-# What scripts hand over is of any type; narrowing it yields partly unknown types.
+# Scripts pass values of any type; narrowing them yields partly unknown types.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations

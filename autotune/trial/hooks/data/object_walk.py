@@ -5,7 +5,7 @@ followed, and so are the globals and class attributes that the user's own functi
 that belongs to the script, and nothing is changed.
 """
 
-# What scripts hand over is of any type; narrowing it yields partly unknown types.
+# Scripts pass values of any type; narrowing them yields partly unknown types.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Both are found out in children of this process, which read passes of their own. 
 that what is compared is how a pass begins: now, and after another one.
 """
 
-# What scripts hand over is of any type; narrowing it yields partly unknown types.
+# Scripts pass values of any type; narrowing them yields partly unknown types.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ counter does, then moves at another pace; and what was returned for one batch me
 call. BatchNorm is left out: modules can be asked for it.
 """
 
-# What scripts hand over is of any type; narrowing it yields partly unknown types.
+# Scripts pass values of any type; narrowing them yields partly unknown types.
 # pyright: reportPrivateUsage=false, reportUnknownVariableType=false, reportUnknownMemberType=false
 # pyright: reportUnknownArgumentType=false
 

@@ -5,7 +5,7 @@ gradients and often in evaluation mode, just as an evaluation asks. Who asks tel
 functions on the stack, and environments that are stepped.
 """
 
-# What scripts hand over is of any type; narrowing it yields partly unknown types.
+# Scripts pass values of any type; narrowing them yields partly unknown types.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
