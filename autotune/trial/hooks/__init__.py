@@ -1,1 +1,1 @@
-"""Hooks in PyTorch and in libraries through which a training is measured and changed."""
+"""Hooks in PyTorch and in libraries, which measure and change a training."""

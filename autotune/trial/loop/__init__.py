@@ -1,1 +1,1 @@
-"""The source of the training loop: what its statements assign, iterate over and compute from constants."""
+"""Source analysis of the training loop: assignments, iterations, and values derived from constants."""

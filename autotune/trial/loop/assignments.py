@@ -1,8 +1,9 @@
-"""Which assignments of the training loop change what loader workers have a copy of.
+"""Assignments of the training loop to objects that loader workers have a copy of.
 
-The source of the loop has them all, also those of the last epochs (`autotune.source.assignments`). Their
-owners are looked up in the frames of a backward pass, and compared with what a fetch reads
-(`autotune.trial.records.fetch_state`). Nothing of the script's is called, properties included.
+The source of the loop contains all of them, including those of the last epochs
+(`autotune.source.assignments`). Their owners are looked up in the frames of a backward pass, and compared
+with the state read by a fetch (`autotune.trial.records.fetch_state`). No code of the script is called,
+properties included.
 """
 
 # Scripts pass values of any type; narrowing them yields partly unknown types.
@@ -30,14 +31,14 @@ if TYPE_CHECKING:
     from autotune.trial.records.fetch_state import FetchReads
 
 MISSING: Final = object()
-"""What `found_in` gives for an expression that it cannot follow."""
+"""Result of `found_in` for an expression that it cannot resolve."""
 _MOST_CALLS: Final = 3
-"""How deep functions that the loop calls are followed."""
+"""Largest depth at which functions called by the loop are followed."""
 _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class Assigned(NamedTuple):
-    """One assignment to what a fetch reads."""
+    """One assignment to state read by a fetch."""
 
     when: str
     """`INSIDE` of a pass over the loader, or `BETWEEN` two."""
@@ -46,30 +47,30 @@ class Assigned(NamedTuple):
 
 
 class _Scope(NamedTuple):
-    """Where names are looked up."""
+    """Scope in which names are looked up."""
 
     file: str
     names: Mapping[str, Any]
     space: dict[str, Any]
-    """Of the module."""
+    """Namespace of the module."""
     is_module: bool
     code: Any
 
     def parameters(self) -> set[str]:
-        """Names that each call of a function may have another value of."""
+        """Return names whose value may differ in each call of a function."""
         return set() if self.is_module else set(self.code.co_varnames[: self.code.co_argcount])
 
 
 def find(
     frames: Sequence[FrameType], state: FetchReads, loader: Any, place: Callable[[str, int], str]
 ) -> Assigned | None:
-    """The assignment that harms most of those on a stack; None where there is none.
+    """Return the most harmful assignment on a stack; None if there is none.
 
     Args:
-        frames: Of a backward pass, the innermost first; the user's alone are looked into.
-        state: What a fetch reads.
-        loader: What a pass goes over.
-        place: Writes a file and a line.
+        frames: Frames of a backward pass, innermost first; only the user's are searched.
+        state: State read by a fetch.
+        loader: Loader of the pass.
+        place: Formats a file and a line.
     """
     frames = [frame for frame in frames if is_user_file(frame.f_code.co_filename)]
     trees = [tree_of(frame.f_code.co_filename) for frame in frames]
@@ -95,7 +96,7 @@ def find(
 
 
 class _Search:
-    """Goes through code that runs again and again, and through functions that it calls."""
+    """Search of code that runs repeatedly, and of the functions that it calls."""
 
     def __init__(self, state: FetchReads, place: Callable[[str, int], str], when: str) -> None:
         self._state = state
@@ -121,7 +122,7 @@ class _Search:
             return owner is not MISSING and self._state.reaches(owner, target.name)
         if scope.is_module or target.name in declared:
             return (id(scope.space), target.name) in self._state.globals
-        # A variable of a function that another one, defined in it, reads.
+        # A variable of a function that a nested function reads.
         codes = {id(code) for code in getattr(scope.code, "co_consts", ()) if hasattr(code, "co_code")}
         return any((code, target.name) in self._state.cells for code in codes)
 
@@ -147,7 +148,7 @@ class _Search:
             except ValueError:  # empty
                 continue
         space = called.__globals__
-        # A name that the function assigns itself is none of the module's.
+        # A name assigned in the function is not the module's.
         own = dict.fromkeys(code.co_varnames, MISSING)
         names = ChainMap(bound, own, space)
         inner = _Scope(code.co_filename, names, space, is_module=False, code=code)
@@ -162,7 +163,7 @@ def _scope(frame: FrameType) -> _Scope:
 
 
 def found_in(node: ast.expr, names: Mapping[str, Any]) -> Any:
-    """The object that an expression of names, attributes and constant indices stands for now."""
+    """Return the current object of an expression of names, attributes and constant indices."""
     match node:
         case ast.Name(id=name):
             return names.get(name, MISSING)
@@ -198,7 +199,7 @@ def _attribute(owner: Any, name: str) -> Any:
 
 
 def _dead(part: ast.AST, names: Mapping[str, Any], moving: set[str]) -> list[ast.AST]:
-    """Branches that never run: their condition is made of settings that nothing in the loop changes."""
+    """Return branches that never run, as their conditions depend only on settings constant in the loop."""
     found: list[ast.AST] = []
     for node in ast.walk(part):
         if isinstance(node, ast.If):
@@ -208,7 +209,7 @@ def _dead(part: ast.AST, names: Mapping[str, Any], moving: set[str]) -> list[ast
 
 
 def _holds(test: ast.expr, names: Mapping[str, Any], moving: set[str]) -> bool | None:
-    """Whether a condition always holds, or never does; None where that is not known."""
+    """Return whether a condition always holds, or never does; None if unknown."""
     match test:
         case ast.BoolOp(op=op, values=parts):
             known = [_holds(part, names, moving) for part in parts]
@@ -232,7 +233,7 @@ def _holds(test: ast.expr, names: Mapping[str, Any], moving: set[str]) -> bool |
 
 
 def _setting(node: ast.expr, names: Mapping[str, Any], moving: set[str]) -> Any:
-    """A plain value that nothing in the loop changes."""
+    """Return a plain value that nothing in the loop changes."""
     value = found_in(node, names)
     is_plain = value is None or type(value) in (bool, int, float, str)
     return value if is_plain and not _parts(node) & moving else MISSING
@@ -243,12 +244,12 @@ def _stored(part: ast.AST) -> set[str]:
 
 
 def _parts(node: ast.AST) -> set[str]:
-    """``a.b.c``, ``a.b`` and ``a``."""
+    """Return ``a.b.c``, ``a.b`` and ``a``."""
     return {ast.unparse(inner) for inner in ast.walk(node) if isinstance(inner, (ast.Name, ast.Attribute))}
 
 
 def _goes_over(part: ast.AST, inside: bool, scope: _Scope, loader: Any) -> bool:
-    """Whether a pass over a loader is begun here: by the loop itself, or once in each run of this part."""
+    """Return whether a pass over a loader starts here: in the loop itself, or once per run of this part."""
     if inside and not isinstance(part, (ast.For, ast.AsyncFor)):
         return False
     pending: list[ast.AST] = [part.iter] if isinstance(part, (ast.For, ast.AsyncFor)) and inside else [part]
@@ -268,13 +269,13 @@ def _is_loader(item: Any, loader: Any) -> bool:
 
 @functools.lru_cache(maxsize=32)
 def tree_of(file: str) -> ast.Module | None:
-    """The syntax tree of a file; None where it cannot be read."""
+    """Return the syntax tree of a file; None if it cannot be read."""
     return parsed("".join(linecache.getlines(file)))
 
 
 @functools.lru_cache(maxsize=256)
 def definition_of(file: str, line: int, name: str) -> ast.AST | None:
-    """The function of this name whose code begins at a line of a file; None without one."""
+    """Return the function of this name whose code begins at a line of a file; None without one."""
     tree = tree_of(file)
     for node in ast.walk(tree) if tree is not None else ():
         if not isinstance(node, _FUNCTIONS) or node.name != name:

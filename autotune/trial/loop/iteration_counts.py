@@ -1,7 +1,7 @@
-"""How many items a loop of the script's goes over, worked out from its source for other sizes of a batch.
+"""Number of iterations of a script's loop, computed from its source for another batch size.
 
-``range(0, len(x), size)``, ``torch.randperm(n).split(size)``, a generator function with such a loop, and
-names that follow from them. Nothing of the script's is called.
+Supported are ``range(0, len(x), size)``, ``torch.randperm(n).split(size)``, generator functions with such a
+loop, and names derived from them. No code of the script is called.
 """
 
 # Scripts pass values of any type; narrowing them yields partly unknown types.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _KEYS: Final = frozenset(key_of(name) for name in BATCH_CONSTANTS.names)
 _SAME_ITEMS: Final = frozenset({"enumerate", "tqdm", "list", "tuple", "iter", "reversed", "sorted"})
-"""Calls that hand over as many items as what they are given."""
+"""Calls that return as many items as their argument has."""
 _SIZED: Final = (list, tuple, dict, range, str, bytes, deque)
 _DEEPEST: Final = 8
 _LEAVES: Final = (ast.Continue, ast.Break, ast.Return)
@@ -38,13 +38,13 @@ Values = dict[str, list[ast.AST]]
 
 
 class LoopSource:
-    """Works out how many items a loop goes over where a batch has another size.
+    """Computes the number of iterations of a loop for another batch size.
 
     Args:
-        names: What the names in its source stand for.
-        values: What they are given in the source.
-        said: Size of a batch in this process.
-        size: The one to work it out for.
+        names: Values of the names in its source.
+        values: Expressions assigned to them in the source.
+        said: Batch size in this process.
+        size: Batch size for the result.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class LoopSource:
         self.slices = False
 
     def batches(self, node: ast.AST) -> int | None:
-        """Items that a loop over this expression has."""
+        """Return the number of iterations of a loop over this expression; None if unknown."""
         if not isinstance(node, ast.Call):
             held, deeper = self._once(node), self._deeper()
             if held is not None and (found := deeper.batches(held)) is not None:
@@ -95,7 +95,7 @@ class LoopSource:
         return self._yielded(function, given, {k.arg: k.value for k in node.keywords if k.arg}, this)
 
     def _split(self, node: ast.Call) -> int | None:
-        """``torch.split(x, n)`` and ``x.split(n)``."""
+        """Evaluate ``torch.split(x, n)`` and ``x.split(n)``."""
         owner = node.func.value if isinstance(node.func, ast.Attribute) else None
         given = list(node.args)
         if owner is not None and not isinstance(found_in(owner, self._names), ModuleType):
@@ -112,7 +112,7 @@ class LoopSource:
     def _yielded(
         self, function: FunctionType, given: Sequence[ast.expr], named: Mapping[str, ast.expr], this: Any
     ) -> int | None:
-        """Items of a generator function of the script's with one loop in it."""
+        """Return the number of items of a generator function of the script with one loop."""
         code = function.__code__
         if not code.co_flags & inspect.CO_GENERATOR or not is_user_file(code.co_filename):
             return None
@@ -142,7 +142,7 @@ class LoopSource:
         return found
 
     def number(self, node: ast.AST) -> float | None:
-        """A number, with another size of a batch in it."""
+        """Return the value of an expression for the other batch size."""
         match node:
             case ast.Constant(value=int() | float() as value):
                 return value
@@ -175,7 +175,7 @@ class LoopSource:
         return math.ceil(found) if name == "ceil" else math.floor(found)
 
     def _setting(self, node: ast.Name | ast.Attribute | ast.Subscript) -> float | None:
-        """The value of a name: the size of a batch, what follows from it, or what is there now."""
+        """Return the value of a name: the batch size, a value derived from it, or the current value."""
         text = ast.unparse(node)
         if text in self._bound:
             return self._bound[text]
@@ -191,7 +191,7 @@ class LoopSource:
         return value
 
     def length(self, node: ast.AST) -> int | None:
-        """How many items an object has."""
+        """Return the number of items in an object."""
         if isinstance(node, ast.Call):
             name, given = called_name(node), node.args
             if name in ("randperm", "arange") and given:
@@ -212,7 +212,7 @@ class LoopSource:
         return length_of(value, None) if type(value) in _SIZED else None
 
     def _once(self, node: ast.AST) -> ast.AST | None:
-        """What the source gives a name, where it does so once."""
+        """Return the expression assigned to a name, if there is only one."""
         held = self._values.get(ast.unparse(node), ())
         return held[0] if len(held) == 1 and self._depth < _DEEPEST else None
 
@@ -222,13 +222,13 @@ class LoopSource:
 
 
 def _method_of(value: Any, name: str) -> FunctionType | None:
-    """A method that a class of the script's defines; None for anything else."""
+    """Return a method that a class of the script defines; None for anything else."""
     found = next((vars(kind)[name] for kind in type(value).__mro__ if name in vars(kind)), None)
     return found if isinstance(found, FunctionType) and value is not MISSING else None
 
 
 def _given_to(function: FunctionType) -> dict[str, Any]:
-    """What names in a function stand for before it is called: variables around it, and defaults."""
+    """Return the names known in a function before its call: enclosing variables and defaults."""
     code, given = function.__code__, function.__defaults__ or ()
     found: dict[str, Any] = dict.fromkeys(code.co_varnames, MISSING)
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
@@ -241,12 +241,12 @@ def _given_to(function: FunctionType) -> dict[str, Any]:
 
 
 def leaves_out(loop: ast.For) -> bool:
-    """The loop leaves batches out, or ends, by what it finds in them."""
+    """Return whether the loop skips batches, or ends, depending on their contents."""
     return any(isinstance(node, _LEAVES) for node in nodes_of(loop))
 
 
 def is_sliced(loop: ast.For) -> bool:
-    """A batch is a slice that begins at what the loop goes over, or at what is worked out from it."""
+    """Return whether a batch is a slice starting at the loop variable, or at a value derived from it."""
     names = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
     for node in loop.body:
         if isinstance(node, ast.Assign) and names & _names_in(node.value):

@@ -1,7 +1,7 @@
-"""Passes over the data that a script without a loader makes itself, in batches of a size that it writes out.
+"""Passes over the data in scripts without a loader, with a batch size in the source.
 
-A step that is made of parts has to end with its pass, as that of a whole batch does. How many samples a pass
-has follows from the loop in the source (`autotune.trial.loop.iteration_counts`).
+An accumulated step must end with its pass, like that of a full batch. The number of samples in a pass follows
+from the loop in the source (`autotune.trial.loop.iteration_counts`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _SIZES: Final = (1, 2, 3, 5, 7, 11, 13, 17, 19, 23)
-"""Sizes of a batch by which a loop is judged: no data set below 223 million samples is a multiple of all."""
+"""Batch sizes for which a loop is evaluated: no data set below 223 million samples is a multiple of all."""
 _FUNCTIONS: Final = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
@@ -30,28 +30,28 @@ class Pass(NamedTuple):
     """One pass over the data.
 
     Args:
-        samples: In it.
-        drops_rest: Batches are whole; what is left at the end is left out.
+        samples: Number of samples.
+        drops_rest: Only full batches; the rest at the end is dropped.
     """
 
     samples: int
     drops_rest: bool
 
     def batches(self, size: int) -> int:
-        """How many it has of a size."""
+        """Return the number of batches of a size."""
         return self.samples // size if self.drops_rest else -(-self.samples // size)
 
     def rest(self, size: int) -> int:
-        """Samples of the last one."""
+        """Return the samples of the last batch."""
         return size if self.drops_rest else self.samples % size or size
 
 
 def pass_at(frames: Sequence[FrameType], said: int) -> Pass | None:
-    """The pass that a backward pass is a part of; None where the source does not show it.
+    """Return the pass that a backward pass belongs to; None if the source does not show it.
 
     Args:
-        frames: Of the backward pass, the innermost first.
-        said: Size of a batch in this process, as the script writes it.
+        frames: Frames of the backward pass, innermost first.
+        said: Batch size in this process, as written in the script.
     """
     frames = [frame for frame in frames if is_user_file(frame.f_code.co_filename)]
     try:
@@ -77,14 +77,14 @@ def _found(loop: ast.For, frame: FrameType, tree: ast.Module, said: int) -> Pass
     for drops in (False, True):
         found = Pass(samples, drops)
         if samples > 1 and counts == [found.batches(size) for size in (*_SIZES, said)]:
-            # Where the last batch is not seen to be what is left, it has to be a whole one.
+            # Unless the last batch is known to be the rest, it has to be a full one.
             is_known = drops or not samples % said or sources[-1].slices or is_sliced(loop)
             return found if is_known else None
     return None
 
 
 class OwnPass:
-    """The pass that goes on, and which batch of it comes next."""
+    """The current pass and the position of the next batch."""
 
     def __init__(self) -> None:
         self._found: Pass | None = None
@@ -92,33 +92,33 @@ class OwnPass:
         self._seen: list[Pass | None] = []
 
     def note(self, frames: Sequence[FrameType], said: int) -> None:
-        """A backward pass of the baseline begins on a stack that was not seen before."""
+        """Record a backward pass of the baseline on a new stack."""
         self._seen.append(pass_at(frames, said))
 
     @property
     def samples(self) -> int:
-        """Of the passes that were noted; 0 where they differ, or the source of one does not show it."""
+        """Return the samples of the recorded passes; 0 if they differ, or the source of one is unknown."""
         first = self._seen[0] if self._seen else None
         return first.samples if first is not None and all(seen == first for seen in self._seen) else 0
 
     @property
     def begins(self) -> bool:
-        """The next batch is the first one of a pass."""
+        """Whether the next batch is the first of a pass."""
         return not self._index
 
     def begin(self, frames: Sequence[FrameType], said: int) -> None:
-        """A pass begins, perhaps over other data than the last one."""
+        """Begin a pass, possibly over other data than the last one."""
         self._found = pass_at(frames, said)
 
     def part(self, samples: int, size: int) -> BatchPart | str:
-        """The batch that the next backward pass is over.
+        """Return the batch of the next backward pass.
 
         Args:
-            samples: In it.
-            size: Of a whole batch.
+            samples: Number of samples in it.
+            size: Size of a full batch.
 
         Returns:
-            A sentence where it is not the one that the source shows for this place of the pass.
+            A message if it differs from the batch in the source at this place of the pass.
         """
         found = self._found
         if found is None:

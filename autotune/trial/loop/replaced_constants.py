@@ -1,7 +1,7 @@
-"""Values of the user's own source that are replaced as its files are compiled; what is on the disk stays.
+"""Replacement of constants in the user's source on compilation; the files are not changed.
 
-A syntax tree with other values in the same places is compiled under the file's own name, so that tracebacks
-and line numbers are those of the file. Compiled files that Python keeps are neither read nor written for it.
+A syntax tree with the new values is compiled under the file's own name, so that tracebacks and line numbers
+match the file. Python's compiled files are neither read nor written.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 class Constants:
-    """The values that are wanted of each file.
+    """New values for each file.
 
     Args:
-        changes: Of the plan.
-        source: The file that their places are relative to.
-        state: Takes the reason where a file does not give a name the value that it had.
+        changes: Changes of the plan.
+        source: File that their places are relative to.
+        state: Receives a message if a file no longer has the former value of a name.
     """
 
     def __init__(self, changes: Sequence[Change], source: str, state: RuntimeState) -> None:
@@ -42,7 +42,7 @@ class Constants:
                 self._wanted.setdefault(path, []).append(change)
 
     def install(self, undo: Undo) -> None:
-        """Compile modules that are imported from these files with the values that are wanted."""
+        """Compile modules imported from these files with the new values."""
         if not self._wanted:
             return
         original = SourceFileLoader.get_code
@@ -55,13 +55,13 @@ class Constants:
         undo.assign(SourceFileLoader, "get_code", get_code)
 
     def compiled(self, path: str, source: bytes) -> CodeType:
-        """The code of a file, with the values that are wanted of it.
+        """Return the code of a file with the new values.
 
         Raises:
-            SyntaxError, ValueError: As Python raises them for this file.
+            SyntaxError, ValueError: As raised by Python for this file.
         """
         changes = self._wanted.get(os.path.realpath(path), ())
-        # Nothing of ours may reach it, such as how this module wants its annotations.
+        # Compiler flags of this module, such as those for annotations, must not apply to it.
         if not changes:
             return compile(source, path, "exec", dont_inherit=True)
         tree = ast.parse(source, path)

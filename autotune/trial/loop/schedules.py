@@ -1,7 +1,7 @@
-"""Counts of steps that the script works out itself: lengths of schedules, and batches of a pass.
+"""Step counts that the script computes itself: lengths of schedules, and batches of a pass.
 
-One that comes from the loader's length follows a batch size that is changed at the loader. One that comes
-from the constant behind the batch size does not.
+A count derived from the loader's length follows a batch size changed at the loader. A count derived from the
+constant of the batch size does not.
 """
 
 # Scripts pass values of any type; narrowing them yields partly unknown types.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _LENGTHS: Final = ("total_steps", "T_max", "T_0", "total_iters", "step_size", "num_training_steps")
 _EXACT: Final = ("total_steps",)
-"""Lengths after which a schedule raises an error."""
+"""Lengths beyond which a schedule raises an error."""
 _MOST: Final = 32
 _MOST_NAMES: Final = 200
 ARITHMETIC: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
@@ -43,30 +43,30 @@ ARITHMETIC: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
 
 
 class _Count(NamedTuple):
-    """A number of steps that the script worked out."""
+    """A step count computed by the script."""
 
     what: str
-    """``OneCycleLR of {} steps (train.py:21)``, with a place for the number."""
+    """``OneCycleLR of {} steps (train.py:21)``, with a placeholder for the number."""
     numbers: tuple[int, ...]
     exact: bool
     follows: bool
-    """It comes from the length of a loader, as far as the source shows."""
+    """It is derived from the length of a loader, according to the source."""
     is_pass: bool = False
-    """The batches of a pass."""
+    """It is the number of batches in a pass."""
 
 
 class Schedules:
-    """Counts that were seen, of the baseline alone."""
+    """Step counts observed in the baseline."""
 
     def __init__(self, place: Callable[[str, int], str]) -> None:
         self._place = place
         self._counts: list[_Count] = []
-        self._asked = False
-        """Code of the script's own asked for the length of a loader."""
+        self._requested = False
+        """Code of the script has requested the length of a loader."""
         self._loaders: tuple[type, ...] = ()
 
     def install(self, torch: Any, undo: Undo) -> None:
-        """See schedules built, and loaders asked for their length."""
+        """Observe constructions of schedules and requests for a loader's length."""
         self._loaders = (torch.utils.data.DataLoader, torch.utils.data.BatchSampler)
         base = torch.optim.lr_scheduler.LRScheduler
         original, length = base.__init__, torch.utils.data.DataLoader.__len__
@@ -77,20 +77,22 @@ class Schedules:
             if len(self._counts) < _MOST:
                 try:
                     self._note_schedule(this, caller(0))
-                except Exception:  # what cannot be read is not known to be fixed
+                except Exception:  # an unreadable value is not known to be fixed
                     return
 
         @functools.wraps(length)
         def length_(this: Any) -> int:
             frame = caller(1)
-            self._asked = self._asked or (frame is not None and is_user_file(frame.f_code.co_filename))
+            self._requested = self._requested or (
+                frame is not None and is_user_file(frame.f_code.co_filename)
+            )
             return length(this)
 
         undo.assign(base, "__init__", init)
         undo.assign(torch.utils.data.DataLoader, "__len__", length_)
 
     def note_loop(self, frames: Sequence[FrameType]) -> None:
-        """A backward pass begins in a loop that may take a number of batches."""
+        """Record a backward pass in a loop that may have a fixed number of batches."""
         frames = [frame for frame in frames if is_user_file(frame.f_code.co_filename)]
         stack: list[tuple[ast.Module, int, str]] = []
         for frame in frames:
@@ -112,12 +114,12 @@ class Schedules:
                 self._counts.append(_Count(what, (number,), exact=False, follows=follows, is_pass=True))
 
     def fixed(self, length: int | None, *, per_step: bool, counted: bool) -> str:
-        """What would not follow another batch of the loader; empty where nothing is known to.
+        """Return the count that would not follow another batch size of the loader; empty if none is known.
 
         Args:
-            length: Batches of a pass; None where it is not known.
-            per_step: Schedules move once a step.
-            counted: The loop ends by its number of steps, so that a schedule over these stays right.
+            length: Batches of a pass; None if unknown.
+            per_step: Schedules advance once per step.
+            counted: The loop ends after a number of steps, so that a schedule over these is right.
         """
         if not length or length < 2:
             return ""
@@ -154,7 +156,7 @@ class Schedules:
         self._counts.append(_Count(what, tuple(numbers), exact=exact, follows=follows))
 
     def _follows(self, node: ast.AST, tree: ast.Module, frame: FrameType) -> bool:
-        """Whether an expression comes from the length of a loader, or may do so."""
+        """Return whether an expression is, or may be, derived from the length of a loader."""
         names = names_of(frame)
         values = assigned_values(tree)
         pending: list[ast.AST] = [node]
@@ -165,7 +167,7 @@ class Schedules:
                 if isinstance(inner, ast.Call) and called_name(inner) == "len" and len(inner.args) == 1:
                     if isinstance(found_in(inner.args[0], names), self._loaders):
                         return True
-                    # The length of what is not known here may be that of a loader.
+                    # The length of an unknown object may be that of a loader.
                     open_ends = open_ends or "load" in ast.unparse(inner.args[0]).lower()
                 if not isinstance(inner, (ast.Name, ast.Attribute)):
                     continue
@@ -177,11 +179,11 @@ class Schedules:
                 open_ends = open_ends or (
                     isinstance(inner, ast.Name) and text in _parameters(frame) and text not in values
                 )
-        return self._asked and open_ends
+        return self._requested and open_ends
 
 
 def _is_frameworks(frame: FrameType) -> bool:
-    """Code of a library that counts the steps of a training itself."""
+    """Return whether code belongs to a library that counts training steps itself."""
     name = str(frame.f_globals.get("__name__", "")).partition(".")[0]
     return name in ("lightning", "pytorch_lightning", "accelerate", "deepspeed", "keras") or (
         name == "transformers" and "trainer" in frame.f_code.co_filename
@@ -189,7 +191,7 @@ def _is_frameworks(frame: FrameType) -> bool:
 
 
 def _limit(node: ast.expr) -> ast.expr | None:
-    """What a loop counts to: ``range(n)``, ``trange(n)`` or ``islice(x, n)``, perhaps in ``tqdm(...)``."""
+    """Return the limit of a loop: ``range(n)``, ``trange(n)`` or ``islice(x, n)``, also in ``tqdm(...)``."""
     if not isinstance(node, ast.Call):
         return None
     name, given = called_name(node), node.args
@@ -201,12 +203,12 @@ def _limit(node: ast.expr) -> ast.expr | None:
 
 
 def called_name(node: ast.Call) -> str:
-    """``randperm`` of ``torch.randperm(n)``; empty for what has no name."""
+    """Return ``randperm`` for ``torch.randperm(n)``; empty for a call without a name."""
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
 def _number(node: ast.expr, names: Mapping[str, Any]) -> int | None:
-    """A whole number that arithmetic on known values gives."""
+    """Return the integer value of arithmetic on known values."""
     value = _value(node, names)
     return (
         int(value)
@@ -227,7 +229,7 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
 
 
 def _numbers_of(function: Any) -> Iterator[int]:
-    """Whole numbers that a function of the step reads beside its argument."""
+    """Yield integers that a function of the step reads beside its argument."""
     if isinstance(function, functools.partial):
         yield from (v for v in (*function.args, *function.keywords.values()) if type(v) is int)
         return
@@ -254,7 +256,7 @@ def _parameters(frame: FrameType) -> tuple[str, ...]:
 
 
 def assigned_values(tree: ast.AST) -> dict[str, list[ast.AST]]:
-    """What names and attributes are set to, and functions that are defined, anywhere in a file."""
+    """Return the values assigned to names and attributes, and function definitions, anywhere in a file."""
     found: dict[str, list[ast.AST]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign):
@@ -268,7 +270,7 @@ def assigned_values(tree: ast.AST) -> dict[str, list[ast.AST]]:
 
 
 def _statement(tree: ast.Module, line: int) -> ast.stmt | None:
-    """The innermost statement around a line."""
+    """Return the innermost statement around a line."""
     inside = (
         node
         for node in ast.walk(tree)

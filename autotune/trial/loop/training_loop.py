@@ -1,4 +1,4 @@
-"""Where the backward pass is called from: the sources of the loop that trains."""
+"""Source of the training loop, found on the stacks of backward passes."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 _MOST_STACKS = 8
 _MOST_FRAMES = 100
 _MOST_CHARACTERS = 400_000
-"""A syntax tree takes some forty times the memory of its source, and the peak of this process is measured."""
+"""A syntax tree takes some forty times the memory of its source, and peak memory is measured."""
 _DRIVEN = "deepspeed"
-"""DeepSpeed steps by itself, however many parts there are: what it does with gradients is not in the loop."""
+"""DeepSpeed steps by itself at any accumulation, so its use of gradients is not in the loop."""
 _TELLING = re.compile(r"\.grad\b|[\"']lr[\"']|parameters\(|state_dict\(|_foreach_")
 
 
 class Loops:
-    """Stacks on which backward passes were seen, as source text."""
+    """Stacks of backward passes, as source text."""
 
     def __init__(self) -> None:
         self._stacks: dict[tuple[tuple[str, int], ...], list[Frame] | None] = {}
@@ -33,10 +33,10 @@ class Loops:
         self._hazards: frozenset[str] = frozenset()
 
     def note(self, torch: Any) -> list[FrameType]:
-        """A backward pass begins.
+        """Record the start of a backward pass.
 
         Returns:
-            Its frames, the innermost first; none where the stack is known.
+            Its frames, innermost first; empty if the stack is known.
         """
         if len(self._stacks) >= _MOST_STACKS:
             return []
@@ -48,13 +48,13 @@ class Loops:
         return frames
 
     def has_one_pass(self) -> bool:
-        """Whether all of them are in one loop, which ends with its passes over the data alone."""
+        """Return whether all of them are in one loop, which ends with its passes over the data only."""
         modules = list(_user_sources())
         stacks = self._stacks.values()
         return bool(stacks) and all(held is not None and is_only_pass(held, modules) for held in stacks)
 
     def hazards(self) -> tuple[str, ...]:
-        """Words of `autotune.source.loops` for all of them together; parses sources, so it takes a moment."""
+        """Return the hazards of `autotune.source.loops` for all of them; slow, as it parses sources."""
         if not self._stacks:
             return (UNREAD,)
         if self._judged != len(self._stacks):
@@ -70,12 +70,12 @@ class Loops:
 
 
 def frames_here(torch: Any) -> list[FrameType]:
-    """Frames of the script, and of libraries that train for it, that lead to here; the innermost first."""
+    """Return the calling frames of the script, and of libraries that train for it, innermost first."""
     return list(_frames(caller(0), os.path.dirname(torch.__file__) + os.sep))
 
 
 def _frames(frame: FrameType | None, torch_folder: str) -> Iterator[FrameType]:
-    """Frames of the script and of libraries that train for it."""
+    """Yield frames of the script and of libraries that train for it."""
     seen = 0
     while frame is not None and seen < _MOST_FRAMES:
         seen += 1
@@ -93,7 +93,7 @@ def _is_generated(name: str) -> bool:
 
 
 def _read(frames: list[FrameType]) -> list[Frame] | None:
-    """Their sources as they are now; None where one cannot be had."""
+    """Return their current sources; None if one cannot be read."""
     found: list[Frame] = []
     for frame in frames:
         lines = linecache.getlines(frame.f_code.co_filename, frame.f_globals)
@@ -104,7 +104,7 @@ def _read(frames: list[FrameType]) -> list[Frame] | None:
 
 
 def _user_sources() -> Iterator[str]:
-    """Sources of the modules that the user wrote, those that may tell something first."""
+    """Yield sources of the user's modules, most relevant first."""
     texts: list[str] = []
     for module in list(sys.modules.values()):
         name = getattr(module, "__file__", None)

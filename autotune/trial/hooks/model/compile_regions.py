@@ -1,4 +1,4 @@
-"""What is compiled as one piece: the whole root, or each of its repeated blocks."""
+"""Compile regions: the whole root, or each of its repeated blocks."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class Regions:
         self._calls: list[weakref.ref[BlockCall]] = []
         self._called = False
         self.compiled: Callable[[], bool] = _never
-        """Whether the compiler made code of the trained module."""
+        """Whether the compiler produced code for the trained module."""
 
     def set(self, region: str) -> None:
-        """``whole``, or ``block`` for each of the repeated blocks."""
+        """Set ``whole``, or ``block`` for each of the repeated blocks."""
         self.by_block = region == "block"
         self._undo.then(self._release)
 
     def observed(self) -> str | None:
-        """What compiled code was called for; None before that."""
+        """Return the region that compiled code was called for; None before that."""
         if "root" in self._state.faults.off or not self.compiled():
             return None
         if not self.by_block:
@@ -42,7 +42,7 @@ class Regions:
         return "block" if self._called else None
 
     def take(self, root: Any, compiled: Callable[[Any], Any]) -> bool:
-        """Compile parts of a root, each in place; whether that was asked for, or has to be, and can be."""
+        """Compile parts of a root in place; return True if this is requested or necessary, and possible."""
         wrapped = _wrapped(root)
         if not self.by_block and wrapped is None:
             return False
@@ -60,7 +60,7 @@ class Regions:
 
     @property
     def calls(self) -> list[BlockCall]:
-        """Of the blocks that are alive."""
+        """Return the calls of live blocks."""
         return [call for call in (reference() for reference in self._calls) if call is not None]
 
     def _release(self) -> None:
@@ -74,18 +74,18 @@ _WRAPPERS = frozenset({"DistributedDataParallel", "DeepSpeedEngine"})
 
 
 def _wrapped(root: Any) -> Any:
-    """The model within a wrapper that adds up gradients between processes; None where there is none.
+    """Return the model inside a wrapper that reduces gradients across processes; None without one.
 
-    Dynamo leaves the frames of `DistributedDataParallel` eager, and cuts what it compiles below it where the
-    wrapper's buckets end. A call of `DeepSpeedEngine` is full of context managers and timers, which would cut
-    it into pieces.
+    Dynamo runs the frames of `DistributedDataParallel` eagerly, and splits the compiled model at the
+    wrapper's bucket boundaries. A call of `DeepSpeedEngine` is full of context managers and timers, which
+    would split it into pieces.
     """
     is_wrapper = any(kind.__name__ in _WRAPPERS for kind in type(root).__mro__)
     return getattr(root, "module", None) if is_wrapper else None
 
 
 class BlockCall:
-    """Stands in a block's ``_compiled_call_impl``, the slot that pickles and copies leave out."""
+    """Value of a block's ``_compiled_call_impl``, the slot that pickles and copies leave out."""
 
     def __init__(self, compiled: Callable[..., Any], module: Any) -> None:
         self._compiled = compiled
@@ -99,20 +99,20 @@ class BlockCall:
         return out
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Nothing: a block that writes or copies what it holds by itself takes none of this along."""
+        """Return an empty reduction, so that a block that pickles its own attributes leaves this out."""
         return type(None), ()
 
     def __deepcopy__(self, memo: Any) -> None:
-        """Nothing, as in a pickle."""
+        """Return None, as for a pickle."""
         return
 
     def module(self) -> Any:
-        """The block, as long as it is alive and called through this."""
+        """The block, if it is alive and called through this object."""
         block = self._module()
         return block if block is not None and block.__dict__.get("_compiled_call_impl") is self else None
 
     def release(self) -> None:
-        """Give the block back what stood in the slot."""
+        """Restore the block's slot."""
         block = self.module()
         if block is None:
             return

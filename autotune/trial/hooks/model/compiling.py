@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _HOOKS_UNSEEN = "skip_nnmodule_hook_guards"
 _NO_FALLBACK = ("fail_on_recompile_limit_hit", "fail_on_cache_limit_hit")
-"""Newest name first; PyTorch 2.6 has the second alone."""
+"""Newest name first; PyTorch 2.6 has only the second."""
 
 
 class Compile:
@@ -53,13 +53,13 @@ class Compile:
         self.roots = 0
         self.called = False
         self.on_ended: list[Callable[[], None]] = []
-        """Called where compilation of ours ends in the middle of a run."""
+        """Called when compilation by autotune ends during a run."""
         self.on_own_function: list[Callable[[], None]] = []
-        """Called where the script compiles code that is no call of a trained module.
+        """Called when the script compiles code other than a call of a trained module.
 
-        Around such a call what stands in torch's functions is put back
-        (`autotune.trial.hooks.model.trained_modules`); other
-        code would be traced with it, and once more when it is gone.
+        Around such a call the replaced functions of torch are restored
+        (`autotune.trial.hooks.model.trained_modules`). Otherwise code would be traced with them, and again
+        after their removal.
         """
 
     def set(self, mode: str) -> None:
@@ -67,7 +67,7 @@ class Compile:
         self._mode = mode
 
     def end(self) -> bool:
-        """Run trained modules eagerly from the next call on; False where the script compiles them itself."""
+        """Run trained modules eagerly from the next call on; return False if the script compiles them."""
         if self.own:
             return False
         self._mode = None
@@ -79,7 +79,7 @@ class Compile:
         return True
 
     def observed(self) -> str | None:
-        """The mode in effect; None before the first training call and after a fallback."""
+        """Return the mode in effect; None before the first training call and after a fallback."""
         if not self.called or "compile" in self._state.faults.off:
             return None
         if self.own:
@@ -107,26 +107,26 @@ class Compile:
 
     @property
     def wanted(self) -> bool:
-        """Roots are to be compiled by us."""
+        """Whether autotune compiles the roots."""
         return not self.own and self._mode not in (None, "off")
 
     @property
     def replays(self) -> bool:
-        """A mode of ours returns what lies in the memory of CUDA graphs."""
+        """Whether the mode set by autotune returns tensors in the memory of CUDA graphs."""
         return self._mode in CUDA_GRAPHS and (self.own or self.roots > 0)
 
     @property
     def active(self) -> bool:
-        """Something is or will be compiled in this process."""
+        """Return whether code is or will be compiled in this process."""
         return self.own or self._mode not in (None, "off")
 
     def graph_breaks(self) -> int:
-        """Graph breaks that dynamo counted."""
+        """Return the graph breaks counted by dynamo."""
         utils: Any = sys.modules.get("torch._dynamo.utils")
         return sum(getattr(utils, "counters", {}).get("graph_break", {}).values())
 
     def inner_of(self, root: Any) -> Callable[..., Any] | None:
-        """The compiled call of a new root; None for eager."""
+        """Return the compiled call of a new root; None for eager."""
         if self.own or self._mode in (None, "off"):
             return None
         self.roots += 1
@@ -137,7 +137,7 @@ class Compile:
         try:
             call = module._call_impl
             if type(module).__module__.startswith("torch.nn"):
-                # Dynamo leaves the frames of torch's own modules eager; a frame of ours is traced.
+                # Dynamo runs the frames of torch's own modules eagerly, but traces a function of autotune.
                 call = _through(module)
             return self._real(call, mode=self._mode, **self.shapes.keywords())
         finally:
@@ -147,7 +147,7 @@ class Compile:
         return self.called and (self.own or self.roots > 0) and self._compiled_frames()
 
     def install(self, torch: Any) -> None:
-        """Wrap `torch.compile`, and wait for dynamo."""
+        """Wrap `torch.compile`, and register a callback for dynamo."""
         self._real = original = torch.compile
         self.recordings.install(torch)
         self.blocks.install(torch)
@@ -181,12 +181,12 @@ class Compile:
 
     @staticmethod
     def _eager_wrapper(model: Any) -> Any:
-        """A module in the wrapper that compilers return: its checkpoints keep the names of their keys."""
+        """Return the module in the wrapper that compilers return, so that checkpoint keys are the same."""
         torch: Any = sys.modules["torch"]
         return torch._dynamo.disable(model) if isinstance(model, torch.nn.Module) else model
 
     def _is_trained(self, model: Any) -> bool:
-        """Whether this is a module with weights to train, or the call of one (`Module.compile`)."""
+        """Return whether this is a module with trainable weights, or the call of one (`Module.compile`)."""
         module: Any = getattr(model, "__self__", None) if _name(model) == "_call_impl" else model
         if not isinstance(module, sys.modules["torch"].nn.Module):
             return False
@@ -204,18 +204,18 @@ class Compile:
             self._state.faults.note("compile_events", error)
 
     def arm(self) -> None:
-        """No silent eager runs under a compiled label, also where dynamo was loaded before."""
+        """Forbid silent eager fallbacks in compiled trials, also if dynamo was loaded before."""
         config = sys.modules.get("torch._dynamo.config")
         self._forbid_fallback(config)
         self._guard_hooks(config)
 
     def _guard_hooks(self, config: Any) -> None:
-        """Hooks that the script registers later have to run: it has never asked for compiled code."""
+        """Guard on hooks that the script registers later, as it did not request compiled code."""
         if self.wanted and getattr(config, _HOOKS_UNSEEN, False):
             self._undo.assign(config, _HOOKS_UNSEEN, False)
 
     def _forbid_fallback(self, config: Any) -> None:
-        """Only in measured trials of a mode of ours: a real training shall survive the limit."""
+        """Forbid fallbacks only in measured trials with a mode by autotune; a real training may fall back."""
         if self._channel is None or self._mode in (None, "off"):
             return
         for name in _NO_FALLBACK:
@@ -259,7 +259,7 @@ def _through(module: Any) -> Callable[..., Any]:
 
 
 def _is_a_librarys(model: Any) -> bool:
-    """A function that DeepSpeed compiles for itself as it is imported; ZeRO brings three of them."""
+    """Return whether DeepSpeed compiled this function itself on import; ZeRO has three of them."""
     if not (model is None or isinstance(model, FunctionType)):
         return False
     frame = caller(1)

@@ -1,8 +1,7 @@
-"""What became of the CUDA graphs that a mode of `torch.compile` promises.
+"""Detection of missing CUDA graphs under a `torch.compile` mode that requires them.
 
-Inductor records none where it finds a reason not to (work on the CPU in between, inputs changed in
-place), says so in a log and runs the compiled code as in the mode without. Such a run is not what was
-asked for.
+If Inductor finds an obstacle (CPU work in between, inputs changed in place), it logs the reason and runs the
+compiled code as in the mode without graphs. Such a run does not have the requested configuration.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ class CudaGraphs:
         self._torch: Any = None
 
     def install(self, torch: Any) -> None:
-        """Once torch is there."""
+        """Bind torch after its import."""
         self._torch = torch
 
     def note(self, told: tuple[Any, ...]) -> None:
-        """A compile began; newer versions of torch tell what kind it is."""
+        """Record the start of a compile; newer versions of torch report its kind."""
         self._told = self._told or any(
             getattr(getattr(a, "callback_trigger", None), "name", "") == _RECORDING for a in told
         )
 
     def missing(self) -> str | None:
-        """Why no graph was recorded, as a sentence; None where one was, or where none could be."""
+        """Return why no graph was recorded, as a sentence; None if one was, or none was possible."""
         if self._torch is None or not self._torch.cuda.is_initialized() or self._told:
             return None
         if any(roots for manager in self._managers() for roots in dict(manager.roots or {}).values()):

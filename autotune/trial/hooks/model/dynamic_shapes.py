@@ -1,4 +1,4 @@
-"""How compiled code treats sizes: the ``dynamic`` of `torch.compile`."""
+"""Treatment of sizes in compiled code: the ``dynamic`` of `torch.compile`."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class DynamicShapes:
         graphs.watch(self._compiled)
 
     def set(self, shapes: str) -> None:
-        """``auto``, ``static`` or ``dynamic``, for what is compiled from now on."""
+        """Set ``auto``, ``static`` or ``dynamic``, for later compilations."""
         self._wanted = shapes
 
     def keywords(self) -> dict[str, Any]:
-        """What `torch.compile` is to be called with; empty where nothing was asked for."""
+        """Return keyword arguments for `torch.compile`; empty without a request."""
         return {"dynamic": _DYNAMIC[self._wanted]} if self._wanted else {}
 
     def observed(self) -> str | None:
-        """The rule in force at every compilation; None before one, or where they differ."""
+        """Return the rule in force at every compilation; None before one, or if they differ."""
         if "graphs" in self._state.faults.off or len(self._seen) != 1:
             return None
         return next(iter(self._seen))

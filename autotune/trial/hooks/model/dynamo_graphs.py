@@ -1,6 +1,6 @@
-"""Every graph that dynamo hands to a compiler: what stands in it, told to the hooks that ask.
+"""Observation of the graphs that dynamo passes to a compiler.
 
-Code that is compiled runs without us; what it holds can only be read while it is compiled.
+Compiled code runs without the hooks, so its contents can be read only during compilation.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class Graphs:
-    """Tells observers of each graph of training code, before it is compiled.
+    """Notifies observers of each graph of training code, before it is compiled.
 
-    An observer is called with the names of the functions that the graph calls, those of its inner
-    graphs (checkpointed parts) included.
+    An observer is called with the names of the functions in the graph and its inner graphs (checkpointed
+    parts).
     """
 
     def __init__(self, state: RuntimeState, undo: Undo, hooks: AfterImport) -> None:
@@ -34,14 +34,14 @@ class Graphs:
         self._observers: list[Callable[[list[str]], None]] = []
         self.count = 0
         self.formats: Counter[str] = Counter()
-        """Elements that products of these graphs make, by format."""
+        """Number of elements produced by matrix products in these graphs, by format."""
 
     def watch(self, observer: Callable[[list[str]], None]) -> None:
-        """Tell this observer too."""
+        """Add an observer."""
         self._observers.append(observer)
 
     def install(self, torch: Any) -> None:
-        """Wait for dynamo; nothing is imported that the script does not use."""
+        """Register a callback for dynamo's import; import nothing."""
         self._torch = torch
         self._hooks.on("torch._dynamo.output_graph", self._arm)
 

@@ -1,8 +1,8 @@
-"""What the trained module is called with, where the script makes its batches without a loader.
+"""Inputs of the trained module, in scripts that create batches without a loader.
 
-The script's own option says how large a batch is, and the model's input shows it: one of its dimensions has
-that size. Which one it is cannot be guessed by its place, for many language models have the sequence first.
-The unchanged script leaves a place to look at; a run at another size is held to it.
+The script's option sets the batch size, and one dimension of the model's input has that size. Its position
+cannot be assumed, as many language models have the sequence first. The baseline determines the position; runs
+at other sizes are checked against it.
 """
 
 from __future__ import annotations
@@ -24,68 +24,70 @@ _MOST_TENSORS = 4
 _MOST_SHAPES = 64
 _TOLD_FRAC = 0.1
 _USUAL_FRAC = 0.75
-"""A size is the usual one where so many of the calls have it; ends of epochs have others."""
+"""Share of calls from which a size is the usual one; ends of epochs have others."""
 _MOST_BETWEEN = 64
 _ALIKE_FRAC = 2 / 3
-"""A number of calls is that of every backward pass where more than so many have it. Half is too few: where
-two passes go over one call, every other one has none."""
+"""Share of backward passes from which a number of calls is typical.
+
+Half is too small: if two passes use one call, every other one has none.
+"""
 
 Shape = tuple[Any, ...]
-"""Sizes of a tensor; a framework may ask with sizes that are not known yet."""
+"""Sizes of a tensor; they may be symbolic in a framework's trace."""
 
 
 class Inputs:
-    """Sizes of the first root's arguments in training calls, and how many of them are samples.
+    """Sizes of the first root's arguments in training calls, and the number of samples among them.
 
     Args:
-        state: Takes the reason where a run at another size is not what was asked for.
+        state: Receives the reason if a run at another size differs from the request.
     """
 
     def __init__(self, state: RuntimeState) -> None:
         self._state = state
         self.said = 0
-        """What the script's own batch option says in this run; 0 without one."""
+        """Batch size by the script's own option in this run; 0 without one."""
         self._expected: InputFacts | None = None
         self._holds_rest = True
         self.told_now: Callable[[], float] = _nothing_told
-        """What the script tells of samples in this run, for each one counted here; 0 where it does not."""
+        """Returns the samples reported by the script per sample counted here; 0 if none are reported."""
         self._place: tuple[int, int] | None = None
-        """Tensor and dimension that samples are counted by."""
+        """Tensor and dimension used to count samples."""
         self.last = 0
         """Samples of the last call."""
         self.weighed = False
-        """Parts of a step are weighed by it, so that calls have to be counted to the end."""
+        """Accumulated parts are weighted by it, so that all calls must be counted."""
         self.calls = 0
         self._calls_before = 0
-        """Calls when the last backward pass ended."""
+        """Number of calls at the end of the last backward pass."""
         self._between: Counter[int] = Counter()
-        """How many backward passes came after so many calls."""
+        """Number of calls per backward pass -> frequency."""
         self._shapes: list[Counter[Shape]] = []
 
     def expect(self, said: int, changes: Sequence[Change], *, holds_rest: bool = True) -> None:
-        """What the option says in this run, and where that has to show.
+        """Set the batch size of this run, and the position to check it at.
 
         Args:
-            said: By the command line; 0 where that is not known.
-            changes: One of the batch size says more: what was asked for, and where the baseline had it.
-            holds_rest: All other sizes have to be the baseline's. Not so where the user may have changed
-                them, by an option of their own under `apply` or by a knob that they declared.
+            said: Size by the command line; 0 if unknown.
+            changes: A change of the batch size holds the requested size, and its position in the baseline.
+            holds_rest: All other sizes must equal the baseline's. False if the user may have changed
+                them, by an own option under `apply` or by a declared knob.
         """
         self.said = said
         self._holds_rest = holds_rest
         change = next((c for c in changes if c.knob == KNOB), None)
         if change is not None and isinstance(change.value, int):
             self._expected = InputFacts.at(change.site, change.value)
-            # Without a place the loader tells, whose size it is then.
+            # Without a position the loader's batch size is used.
             self.said = change.value if self._expected is not None else 0
 
     @property
     def expects(self) -> bool:
-        """A batch of another size was asked for, and has to show where the baseline had its own."""
+        """Whether another batch size was requested, to be checked at its position in the baseline."""
         return self._expected is not None
 
     def called(self, shapes: Sequence[Shape]) -> int:
-        """A training call with tensors of these shapes; the samples in it."""
+        """Record a training call with tensors of these shapes; return the samples in it."""
         self.calls += 1
         if self.said:
             for index, shape in enumerate(shapes[:_MOST_TENSORS]):
@@ -103,7 +105,7 @@ class Inputs:
         return self.last
 
     def backward(self) -> None:
-        """A backward pass has ended: what was called since the last one is what it was over."""
+        """Record the end of a backward pass over the calls since the previous one."""
         calls, self._calls_before = self.calls - self._calls_before, self.calls
         if len(self._between) < _MOST_BETWEEN or calls in self._between:
             self._between[calls] += 1
@@ -117,7 +119,7 @@ class Inputs:
         return next(((i, d) for i, d in pairs if shapes[i][d] == self.said), None)
 
     def _sizes(self, tensor: int) -> list[Counter[Any]]:
-        """How many calls had which size, by dimension, of the calls with the usual number of dimensions."""
+        """Return the frequency of sizes by dimension, over calls with the usual number of dimensions."""
         known = self._shapes[tensor] if tensor < len(self._shapes) else Counter[Shape]()
         if not known:
             return []
@@ -130,7 +132,7 @@ class Inputs:
         return found
 
     def _usual(self, tensor: int, least_frac: float = _USUAL_FRAC) -> tuple[int, ...]:
-        """The usual sizes of one argument, 0 for those that fewer of the calls had."""
+        """Return the usual sizes of one argument, 0 for those of fewer calls."""
         sizes: list[int] = []
         for seen in self._sizes(tensor):
             size, most = seen.most_common(1)[0]
@@ -139,12 +141,12 @@ class Inputs:
         return tuple(sizes)
 
     def _rare_frac(self, tensor: int) -> float:
-        """Largest share of the calls in which one dimension of this argument had the size that is said."""
+        """Return the largest share of calls in which one dimension of this argument had the set size."""
         most = max((seen[self.said] for seen in self._sizes(tensor)), default=0)
         return most / self._shapes[tensor].total() if most else 0.0
 
     def _per_backward(self, backwards: int) -> float:
-        """Calls that nearly every backward pass is over; their mean where there is no such number."""
+        """Return the calls per backward pass for nearly all passes; the mean if they vary."""
         if self._between:
             calls, most = self._between.most_common(1)[0]
             if most > _ALIKE_FRAC * self._between.total():
@@ -152,10 +154,10 @@ class Inputs:
         return self.calls / backwards
 
     def facts(self, backwards: int) -> InputFacts | None:
-        """What was seen, after so many backward passes; None where no option says a size.
+        """Return the facts after a number of backward passes; None if no option sets a size.
 
-        A run at another size is looked at as `observed` does it: where the baseline had its own, and for the
-        size that most calls have. An end of an epoch may come after every second batch there.
+        A run at another size is evaluated like `observed`: at the position in the baseline, with the size of
+        most calls. There an end of an epoch may follow every second batch.
         """
         if not self.said or not self.calls or not backwards:
             return None
@@ -171,9 +173,9 @@ class Inputs:
         return replace(found, rare_frac=max((self._rare_frac(tensor) for tensor in tensors), default=0.0))
 
     def observed(self) -> int | None:
-        """The size of a batch: that of the place where the baseline had it, if all else is as it was there.
+        """Return the batch size at its position in the baseline, if all other sizes equal the baseline's.
 
-        None where nothing tells.
+        None if it cannot be determined.
         """
         if not self.said or not self.calls:
             return None
@@ -181,8 +183,8 @@ class Inputs:
             told = any(self.said in self._usual(tensor) for tensor in range(len(self._shapes)))
             return self.said if told else None
         usual = self._usual(self._expected.tensor, 0.0)
-        size, reason = _held_to(self._expected, usual, holds_rest=self._holds_rest)
-        if not reason and (reason := _told_otherwise(self._expected, self.told_now())):
+        size, reason = _checked_batch(self._expected, usual, holds_rest=self._holds_rest)
+        if not reason and (reason := _report_mismatch(self._expected, self.told_now())):
             size = None
         if reason:
             self._state.refusals[KNOB] = reason
@@ -191,8 +193,8 @@ class Inputs:
         return size
 
 
-def _held_to(wanted: InputFacts, usual: tuple[int, ...], *, holds_rest: bool) -> tuple[int | None, str]:
-    """The batch that a run has, and a sentence where it is not what its option says."""
+def _checked_batch(wanted: InputFacts, usual: tuple[int, ...], *, holds_rest: bool) -> tuple[int | None, str]:
+    """Return the batch size of a run, and a message if it differs from its option."""
     if len(usual) != len(wanted.shape):
         return None, f"The model is called with {_text(usual)} instead of {_text(wanted.shape)}."
     moved = [dim for dim in wanted.dims if usual[dim] == wanted.said]
@@ -202,19 +204,19 @@ def _held_to(wanted: InputFacts, usual: tuple[int, ...], *, holds_rest: bool) ->
     rest = [dim for dim in range(len(usual)) if dim not in moved and wanted.shape[dim]]
     if len(moved) > 1 or (holds_rest and any(usual[dim] != wanted.shape[dim] for dim in rest)):
         return None, (
-            f"Its option changes more of what the model is called with than the batch: {_text(wanted.shape)} "
+            f"Its option changes more of the model's input than the batch: {_text(wanted.shape)} "
             f"became {_text(usual)}."
         )
     return wanted.said, ""
 
 
-def _told_otherwise(wanted: InputFacts, told: float) -> str:
-    """A sentence where what the script says of its samples does not follow the size of its batch."""
+def _report_mismatch(wanted: InputFacts, told: float) -> str:
+    """Return a message if the reported samples do not follow the batch size."""
     if not wanted.told or not told or abs(told / wanted.told - 1.0) <= _TOLD_FRAC:
         return ""
     return (
-        f"With a batch of {wanted.said} the script tells of {told:.3g} samples for each one that its model "
-        f"is called with, and of {wanted.told:.3g} as it is: what it says to autotune.step() does not follow "
+        f"With a batch of {wanted.said} the script reports {told:.3g} samples for each one that its model "
+        f"is called with, and of {wanted.told:.3g} unchanged: its calls of autotune.step() do not follow "
         f"its batch, so its rate is not known."
     )
 
@@ -224,5 +226,5 @@ def _nothing_told() -> float:
 
 
 def _text(shape: tuple[int, ...]) -> str:
-    """``16 x 20``, with a question mark for a size that varies."""
+    """Return ``16 x 20``, with a question mark for a size that varies."""
     return " x ".join(str(size) if size else "?" for size in shape) or "nothing"

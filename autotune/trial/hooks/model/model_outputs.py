@@ -1,4 +1,4 @@
-"""What a trained module returns, rebuilt with some of its tensors replaced."""
+"""Outputs of trained modules, rebuilt with some tensors replaced."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _SMALL = 4096
-"""Elements: losses, scores and counters, which scripts keep from step to step."""
+"""Number of elements: losses, scores and counters, which scripts retain from step to step."""
 
 
 def to_float32(out: Any, torch: Any) -> Any:
-    """The same structure with half-precision tensors as float32."""
+    """Return the same structure with half-precision tensors as float32."""
     return _mapped(out, lambda t: t.float() if t.dtype in (torch.float16, torch.bfloat16) else t, torch)
 
 
 def unshared(out: Any, torch: Any, *, whole: bool) -> Any:
-    """The same structure in memory of its own, where a CUDA graph would overwrite it at its next replay.
+    """Return a copy in separate memory, as a CUDA graph would overwrite the output at its next replay.
 
-    A script that was written for eager calls may keep what it was given: the predictions of an
-    evaluation, a loss to be read later.
+    A script written for eager mode may retain outputs: predictions of an evaluation, or a loss to be read
+    later.
 
     Args:
-        out: What a compiled module returned.
+        out: Output of a compiled module.
         torch: The module.
         whole: Copy everything; else small tensors only, because copying every step's activations
-            would cost what the graph gains.
+            would cost as much as the graph gains.
     """
     return _mapped(out, lambda t: t.clone() if t.is_cuda and (whole or t.numel() <= _SMALL) else t, torch)
 
@@ -52,7 +52,7 @@ def _mapped(out: Any, turn: Callable[[Any], Any], torch: Any) -> Any:
 
 
 def _is_other(turned: Any, held: Any) -> bool:
-    """Something in it was replaced; a structure is built anew even where nothing was."""
+    """Return whether an element was replaced; structures are rebuilt even without a change."""
     if isinstance(held, dict):
         return any(_is_other(turned[key], value) for key, value in held.items())
     if isinstance(held, (list, tuple)):
@@ -61,12 +61,12 @@ def _is_other(turned: Any, held: Any) -> bool:
 
 
 def _refilled(out: Any, turned: dict[Any, Any]) -> Any:
-    """A mapping of another class with these values, and all that it has beside them: a default, a size."""
+    """Return a mapping of the same class with these values and its other attributes."""
     try:
         made = copy.copy(out)
         for key, value in turned.items():
             made[key] = value
-    except Exception:  # it lets nobody change it
+    except Exception:  # it does not permit changes
         try:
             return type(out)(**turned)
         except TypeError:
@@ -75,7 +75,7 @@ def _refilled(out: Any, turned: dict[Any, Any]) -> Any:
 
 
 def _with_fields(out: Any, changed: dict[str, Any]) -> Any:
-    """Without `__init__` and what a class does after it, which may count, or check, or be frozen."""
+    """Return a copy with changed fields, made without `__init__`, which may have side effects."""
     try:
         made = copy.copy(out)
         for name, value in changed.items():

@@ -1,8 +1,8 @@
-"""What a trained module takes from one batch into the next, beside what its optimizer does to it.
+"""State that a trained module carries from one batch to the next, apart from optimizer updates.
 
-Accumulation makes several calls of one. What moves on at each call, as a momentum encoder, a codebook or a
-counter does, then moves at another pace; and what was returned for one batch meets other samples in the next
-call. BatchNorm is left out: modules can be asked for it.
+Accumulation splits one call into several. State that changes per call, as in a momentum encoder, a codebook
+or a counter, then changes at another rate, and outputs returned for one batch are combined with other samples
+in the next call. BatchNorm is left out, as modules can be queried for it.
 """
 
 # Scripts pass values of any type; narrowing them yields partly unknown types.
@@ -24,18 +24,18 @@ _DEPTH = 5
 _UNREADABLE = (RuntimeError, ValueError, TypeError, AttributeError, IndexError)
 
 Place = tuple[int, str]
-"""Number of a module among those of the root, and the name of what it holds."""
+"""Index of a module in the root, and the name of its state."""
 
 
 class Moves:
-    """Whether numbers that a module keeps move at each of its calls; of the second and the third one.
+    """Detects whether a module's state changes in its calls, by the second and the third one.
 
     Args:
         torch: Imported.
     """
 
     def __init__(self, torch: Any) -> None:
-        """Nothing was seen yet."""
+        """Start without observations."""
         self._torch = torch
         self._calls = 0
         self._before: dict[Place, Any] | None = None
@@ -43,26 +43,26 @@ class Moves:
         self.seen = False
 
     def begins(self, module: Any) -> None:
-        """The module is about to be called; its first call may set up what it keeps."""
+        """Record the start of a call; the first one may initialize state."""
         self._before = None
         if module is None or not module.training or self._calls > _LOOKS:
             return
         self._calls += 1
         if self._calls > 1:
-            self._before = self._kept(module)
+            self._before = self._state(module)
 
     def ended(self, module: Any) -> None:
-        """The call is over."""
+        """Record the end of a call."""
         before, self._before = self._before, None
         if before is None or module is None:
             return
-        after = self._kept(module)
+        after = self._state(module)
         moved = {place for place, held in after.items() if place in before and _moved(before[place], held)}
         self._moved = moved if self._moved is None else self._moved & moved
         self.seen = self._calls > _LOOKS and bool(self._moved)
 
-    def _kept(self, root: Any) -> dict[Place, Any]:
-        """Buffers, frozen weights and whole numbers, by a few of their numbers."""
+    def _state(self, root: Any) -> dict[Place, Any]:
+        """Return buffers, frozen weights and integers, each by some of its values."""
         normed = self._torch.nn.modules.batchnorm._BatchNorm
         found: dict[Place, Any] = {}
         try:
@@ -70,9 +70,9 @@ class Moves:
                 if isinstance(module, normed):
                     continue
                 for name, tensor in (*module._buffers.items(), *module._parameters.items()):
-                    # What has a gradient is the optimizer's to move; a buffer never has one.
+                    # Tensors with a gradient are changed by the optimizer; a buffer never has one.
                     if tensor is not None and not tensor.requires_grad:
-                        found[number, name] = _looked_at(tensor)
+                        found[number, name] = _sampled(tensor)
                 counts = [(name, held) for name, held in vars(module).items() if type(held) is int]
                 found.update({(number, name): held for name, held in counts})
         except _UNREADABLE:
@@ -80,10 +80,10 @@ class Moves:
         return found
 
 
-def _looked_at(tensor: Any) -> tuple[str, int]:
-    """The first numbers of a tensor, and how often it was written to where those are not all of it.
+def _sampled(tensor: Any) -> tuple[str, int]:
+    """Return the first values of a tensor, and its version counter if it has more.
 
-    To add it all up would take memory where a model is large, and the peak of this process is measured.
+    A sum would take memory for a large model, and peak memory is measured.
     """
     try:
         row = tensor.detach()
@@ -98,40 +98,40 @@ def _looked_at(tensor: Any) -> tuple[str, int]:
 
 def _moved(before: Any, after: Any) -> bool:
     if type(before) is int and type(after) is int:
-        # What is taken from the shapes of a batch may be any other number.
+        # Values derived from the shapes of a batch may be any other number.
         return abs(after - before) == 1
     return type(before) is type(after) and before != after
 
 
 class Carried:
-    """Whether what a module returned for one batch goes into its call for the next, as a hidden state does.
+    """Detects whether outputs for one batch are inputs of the call for the next, like a hidden state.
 
     Args:
         torch: Imported.
     """
 
     def __init__(self, torch: Any) -> None:
-        """Nothing was seen yet."""
+        """Start without observations."""
         self._torch = torch
         self._taken: list[Any] = []
         self._given: list[Any] = []
-        """Memory of what was returned since the last backward pass; it keeps none of it alive."""
+        """Storage pointers of outputs since the last backward pass; holds no references."""
         self._passed: list[Any] = []
-        """The same of before that."""
+        """The same for the time before that."""
         self.seen = False
 
     def called(self, args: Any, kwargs: Any) -> None:
-        """The module is about to be called."""
+        """Record the inputs of a call."""
         self._taken = self._memory((args, kwargs))
         self.seen = self.seen or any(held in self._passed for held in self._taken)
 
     def returned(self, out: Any) -> None:
-        """It returned this; what it was called with itself is no news."""
+        """Record the outputs of a call, without those that are its inputs."""
         self._given += [held for held in self._memory(out) if held not in self._taken]
         del self._given[_MOST_TENSORS:]
 
     def backward(self) -> None:
-        """A backward pass has ended: another batch comes."""
+        """Record the end of a backward pass, after which another batch follows."""
         self._passed, self._given = self._given, []
 
     def _memory(self, item: Any) -> list[Any]:

@@ -1,10 +1,9 @@
-"""The number format of a model's products: what a request for another one is read back by.
+"""Number format of a model's matrix products, which confirms a requested precision.
 
-What a layer returns does not tell it. Torch's GRU on a CPU, and its LSTM for packed sequences, multiply
-in bf16 under autocast and add up in float32, so that all they hand on is float32; a layer that returns
-bf16 may have done nothing but pass it on. So every product is looked at where it was recorded: in the
-graph that leads to the result, in the outputs of layers that are one product, and, where code was
-compiled, in what the compiler was given.
+The output of a layer does not show it. Torch's GRU on a CPU, and its LSTM for packed sequences, multiply in
+bf16 under autocast and accumulate in float32, so all outputs are float32. A layer that returns bf16 may only
+have passed it on. So products are inspected where they are recorded: in the autograd graph of the result, in
+the outputs of layers that consist of one product, and, for compiled code, in the compiler's input.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _LAYERS: Final = frozenset(
         "MultiheadAttention",
     }
 )
-"""Classes whose output is made by a product."""
+"""Classes whose output is the result of a product."""
 _RECORDED: Final = (
     "Addmm",
     "Mm",
@@ -57,7 +56,7 @@ _RECORDED: Final = (
     "GroupedMm",
     "ScaledMm",
 )
-"""How the names of autograd's nodes for products begin."""
+"""Prefixes of the names of autograd nodes for products."""
 _CALLED: Final = frozenset(
     {
         "linear",
@@ -78,39 +77,39 @@ _CALLED: Final = frozenset(
         "scaled_dot_product_attention",
     }
 )
-"""Names of functions and methods that are products, as dynamo's graphs call them."""
+"""Names of functions and methods that are products in dynamo's graphs."""
 _MOST_NODES: Final = 50_000
 _DEEP: Final = 4
 _WIDE: Final = 64
 
 
 def is_product(layer: Any) -> bool:
-    """Whether a module's output is made by one product."""
+    """Return whether a module's output is the result of one product."""
     return type(layer).__name__ in _LAYERS
 
 
 def main_format(found: Counter[str]) -> str | None:
-    """``fp32``, ``bf16``, ``fp16``, ``fp64``: that of most of what was computed; None without any."""
-    # Of two formats with as much the wider one is named, which is never the one that was asked for.
+    """Return ``fp32``, ``bf16``, ``fp16`` or ``fp64``, the format of most elements; None without any."""
+    # On a tie the wider format is returned, which is never the requested one.
     return max(sorted(found, reverse=True), key=lambda name: found[name], default=None)
 
 
 def of_output(out: Any) -> Counter[str]:
-    """Elements of a layer's first output, by format."""
+    """Return the elements of a layer's first output, by format."""
     for tensor in _tensors(out, _DEEP):
         return _counted(tensor.dtype, tensor.shape)
     return Counter()
 
 
 def in_own_layout(out: Any) -> bool:
-    """Whether a layer's first output is in MKL-DNN's layout, which a product keeps from its input."""
+    """Return whether a layer's first output has MKL-DNN's layout, which a product keeps from its input."""
     return any(
         str(getattr(tensor, "layout", "")) == "torch._mkldnn" for tensor in list(_tensors(out, _DEEP))[:1]
     )
 
 
 def in_graph(out: Any) -> Counter[str]:
-    """Elements that the products made from which this result came, by format, as autograd recorded them."""
+    """Return the elements of the products that led to this result, by format, from the autograd graph."""
     found: Counter[str] = Counter()
     pending = [
         node for tensor in _tensors(out, _DEEP) if (node := getattr(tensor, "grad_fn", None)) is not None
@@ -129,7 +128,7 @@ def in_graph(out: Any) -> Counter[str]:
 
 
 def in_compiled(graph: Any) -> Counter[str]:
-    """The same for a graph that dynamo hands to a compiler, inner graphs included."""
+    """Return the same for a graph that dynamo passes to a compiler, with its inner graphs."""
     found: Counter[str] = Counter()
     for module in graph.modules():
         for node in getattr(getattr(module, "graph", None), "nodes", ()):
@@ -154,7 +153,7 @@ def _counted(dtype: Any, shape: Iterable[Any]) -> Counter[str]:
 
 
 def _size(size: Any) -> int:
-    """A size as a number; to ask a symbol for its number would bind what is compiled to it."""
+    """Return a size as a number; conversion of a symbol would specialize the compiled code."""
     if isinstance(size, int):
         return size
     hint = getattr(getattr(size, "node", None), "hint", None)
@@ -170,7 +169,7 @@ def _tensors(value: Any, depth: int) -> Iterator[Any]:
         elif isinstance(value, (list, tuple)):
             inner = value[:_WIDE]
         else:
-            # A result of a class of the script's own.
+            # The result has a class of the script.
             inner = list(getattr(value, "__dict__", {}).values())[:_WIDE]
         for one in inner:
             yield from _tensors(one, depth - 1)

@@ -1,8 +1,8 @@
-"""What a call without gradients is for: an evaluation, or what is trained on next.
+"""Purpose of calls without gradients: an evaluation, or collection of training data.
 
-Who learns from what they do (reinforcement learning) asks the model that trains what to do next, without
-gradients and often in evaluation mode, just as an evaluation asks. Who asks tells them apart: names of the
-functions on the stack, and environments that are stepped.
+In reinforcement learning the trained model is called for its next action, without gradients and often in
+evaluation mode, like in an evaluation. The callers distinguish them: names of the functions on the stack, and
+steps of environments.
 """
 
 # Scripts pass values of any type; narrowing them yields partly unknown types.
@@ -33,7 +33,7 @@ _JUDGING: Final = frozenset(
     }
 )
 _TRAINING: Final = frozenset({"fit", "learn", "train", "trainer", "training"})
-"""A function that is named after both, ``train_and_eval``, says nothing."""
+"""A function named after both, such as ``train_and_eval``, has no known purpose."""
 _ACTING: Final = frozenset({"act", "acts", "action", "actions"})
 _GATHERING: Final = frozenset(
     {
@@ -49,7 +49,7 @@ _COLLECTED: Final = frozenset(
         *("async", "parallel", "from", "env", "envs", "with", "and", "to", "one", "multi", "agent", "agents"),
     }
 )
-"""What else the name of a function that collects experience may hold; others collect metrics, or features."""
+"""Words in the names of functions that collect experience; others collect metrics, or features."""
 _MOST_FRAMES: Final = 100
 _MOST_NAMES: Final = 4096
 _ENVIRONMENTS: Final = {
@@ -64,40 +64,45 @@ _ENVIRONMENTS: Final = {
     "stable_baselines3.common.vec_env.base_vec_env": ("VecEnv",),
     "tianshou.env.venvs": ("BaseVectorEnv",),
 }
-"""Classes of libraries that most environments are stepped through. Those of the script's own stay as is,
-since they may be sent to another process as a whole, where nothing of ours can follow."""
+"""Classes of libraries through which most environments are stepped.
+
+The script's own classes are not wrapped, since they may be pickled to another process, where hooks cannot
+follow.
+"""
 
 
 class PhaseClassifier:
-    """Judges who asks a model without gradients.
+    """Classifies calls of a model without gradients.
 
     Args:
-        state: Told that something is gathered.
+        state: Notified that data is collected.
     """
 
     def __init__(self, state: RuntimeState) -> None:
-        """Nothing was asked yet."""
+        """Start without observations."""
         self._state = state
         self._kinds: dict[str, str] = {}
         self._around: set[str] = set()
-        """Names after an evaluation that functions have in which it trains as well: they say nothing."""
+        """Names after an evaluation of functions that also train; they are no evidence."""
         self._known: tuple[int, int, int] | None = None
-        """A frame that gathers, the one around it, and the step in which it was found: both last as long as
-        the rollout at least, so what lies outside of them need not be looked at again."""
+        """A collecting frame, the one around it, and the step in which they were found.
+
+        Both last at least as long as the rollout, so frames outside of them need not be examined again.
+        """
         self._is_stepping = False
         self._steps_environments = False
         self.gathers = False
-        """Something was seen gathered that is trained on."""
+        """Collection of training data was observed."""
 
     def gathering(self, frame: FrameType | None) -> bool:
-        """Whether a call without gradients that comes from here gathers what is trained on next."""
+        """Return whether a call without gradients from here collects training data."""
         found = self._purpose(frame)
         gathers = found == "gathers" or (not found and self._steps_environments)
         self.gathers = self.gathers or gathers
         return gathers
 
     def _purpose(self, frame: FrameType | None) -> str:
-        """``judges``, ``gathers``, or nothing where no name tells."""
+        """Return ``judges`` or ``gathers``, or an empty string if no name shows it."""
         known = self._known
         steps = self._state.steps
         found: FrameType | None = None
@@ -127,7 +132,7 @@ class PhaseClassifier:
         return kind
 
     def trained(self, frame: FrameType | None) -> None:
-        """A backward pass was made from here."""
+        """Record a backward pass made from here."""
         for _ in range(_MOST_FRAMES):
             if frame is None:
                 break
@@ -138,7 +143,7 @@ class PhaseClassifier:
     # Environments
 
     def watch(self, hooks: AfterImport, undo: Undo) -> None:
-        """Note from now on when the environments of known libraries are stepped."""
+        """Observe steps of environments in known libraries from now on."""
         for module, names in _ENVIRONMENTS.items():
             hooks.on(module, functools.partial(self._watch, names, undo))
 
@@ -156,7 +161,7 @@ class PhaseClassifier:
 
         @functools.wraps(original)
         def step(this: Any, *args: Any, **kwargs: Any) -> Any:
-            # One environment is made of several that lie around each other.
+            # Environments may be nested wrappers.
             if self._is_stepping or not state.here():
                 return original(this, *args, **kwargs)
             self._is_stepping = True
@@ -169,7 +174,7 @@ class PhaseClassifier:
         return step
 
     def _stepped(self, frame: FrameType | None) -> None:
-        """An environment is stepped from here, be it one to learn from or one to be judged by."""
+        """Record an environment step from here, for learning or for evaluation."""
         state = self._state
         if "rollouts" in state.faults.off:
             return
@@ -182,7 +187,7 @@ class PhaseClassifier:
 
 
 def kind_of_name(name: str) -> str:
-    """What a function of this name does: ``judges`` a model, ``gathers`` what it learns from, or neither."""
+    """Return the purpose of a function by its name: ``judges``, ``gathers``, or neither."""
     words = {word.lower() for word in _WORDS.findall(name)}
     if words & _ACTING:
         # The `evaluate_actions` of a policy is a term of its loss.

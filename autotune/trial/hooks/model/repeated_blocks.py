@@ -1,4 +1,4 @@
-"""The repeated blocks of a module, and whether computing one twice would be the same."""
+"""Repeated blocks of a module, and whether recomputing one gives the same result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_HELD: Final = 64
 
 
 class RepeatedBlocks:
-    """Finds repeated blocks, and watches them run in the calls of the root that are probed."""
+    """Finds repeated blocks, and observes them in the probed calls of the root."""
 
     def __init__(self, state: RuntimeState) -> None:
         self._state = state
@@ -27,7 +27,7 @@ class RepeatedBlocks:
         self._ran: set[int] = set()
         self._before: dict[int, tuple[Any, Any, Any]] = {}
         self.ours = False
-        """Checkpointing of ours is asked for, so that seeing it says nothing about the script."""
+        """Autotune's own checkpointing is active, so that its detection does not concern the script."""
         self.watched = False
         self.checkpointed = False
         self.changes_input = False
@@ -35,14 +35,13 @@ class RepeatedBlocks:
         self.host_random = False
 
     def install(self, torch: Any) -> None:
-        """Take torch."""
+        """Bind torch."""
         self._torch = torch
 
     def of(self, root: Any) -> list[Any]:
-        """The blocks of this module: of one class, side by side in a container, with most parameters.
+        """Return the blocks of this module: of one class, in one container, with most parameters.
 
-        Blocks have modules of their own; a chain of plain layers has none. Empty where there are
-        fewer than two.
+        Blocks have submodules; a chain of plain layers has none. Empty if there are fewer than two.
         """
         nn = self._torch.nn
         by_class: dict[type, list[Any]] = {}
@@ -61,12 +60,12 @@ class RepeatedBlocks:
         return max(by_class.values(), key=self._parameters, default=[])
 
     def _parameters(self, blocks: list[Any]) -> int:
-        # Those of lazy modules have no size before the first call.
+        # Parameters of lazy modules have no size before the first call.
         lazy = self._torch.nn.parameter.is_lazy
         return sum(p.numel() for block in blocks for p in block.parameters() if not lazy(p))
 
     def facts(self, root: Any) -> BlockFacts | None:
-        """What is known of the blocks; None where the module has none."""
+        """Return the facts about the blocks; None if the module has none."""
         blocks = self.of(root)
         if not blocks or "blocks" in self._state.faults.off:
             return None
@@ -83,7 +82,7 @@ class RepeatedBlocks:
         )
 
     def hooks(self, root: Any) -> list[Any]:
-        """Watch the blocks during one call of the root; the handles to take the hooks off again."""
+        """Observe the blocks during one call of the root; return the handles to remove the hooks."""
         found: list[Any] = []
         try:
             if not self.checkpointed and not self.ours:
@@ -125,19 +124,19 @@ class RepeatedBlocks:
         if drawn != host_streams():
             self.host_random = True
         if id(block) not in self._ran:
-            # A block may set up what it keeps when it runs for the first time.
+            # A block may initialize its state when it runs for the first time.
             self._ran.add(id(block))
         elif state != _state(block):
             self.changes_state = True
 
 
 def plain_class(block: Any) -> type:
-    """The script's own class of a block, also of one that was given another by us."""
+    """Return the script's class of a block, also if autotune has changed it."""
     return vars(type(block)).get(PLAIN, type(block))
 
 
 def _alike(container: Any, nn: Any) -> dict[type, list[Any]]:
-    """Children that could be blocks, by class; classes with a single one left out."""
+    """Return children that could be blocks, by class, without classes of a single child."""
     groups: dict[type, list[Any]] = {}
     for child in container.children():
         whole = next(child.children(), None) is not None and next(child.parameters(), None) is not None
@@ -159,7 +158,7 @@ def _tensors(values: Any, depth: int) -> Iterator[Any]:
 
 
 def _state(block: Any) -> list[Any]:
-    """What a block and its parts hold: buffers by version, everything else by identity."""
+    """Return the state of a block and its parts: buffers by version, everything else by identity."""
     found: list[Any] = [(id(b), b._version) for b in block.buffers()]
     for module in block.modules():
         held = {k: id(v) for k, v in vars(module).items() if k != "_compiled_call_impl"}
@@ -168,7 +167,7 @@ def _state(block: Any) -> list[Any]:
 
 
 def host_streams() -> Any:
-    """Where the streams of Python and NumPy stand; torch keeps its own in mind when it recomputes."""
+    """Return the state of the generators of Python and NumPy; torch restores its own on recomputation."""
     numpy: Any = sys.modules.get("numpy.random")
     drawn = None
     if numpy is not None:

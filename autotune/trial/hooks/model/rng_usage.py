@@ -1,8 +1,8 @@
-"""Whether random numbers are drawn for a batch: by the model when it is called, or by the loop itself.
+"""Use of random numbers per batch, in the model's call or in the loop itself.
 
-Modules such as `nn.Dropout` can be asked; a function of torch's that is called in `forward` cannot, and no
-more can the noise and the time steps that a loop draws between the fetch of a batch and its backward pass.
-What all of them leave behind is a generator that has moved. One that the script made itself is not looked at.
+Modules such as `nn.Dropout` can be queried. Calls of torch functions in `forward` cannot, nor can noise and
+time steps drawn between the fetch of a batch and its backward pass. All of them change the state of a
+generator. Generators created by the script are not examined.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ ON_HOST: Final = "host"
 ON_DEVICE: Final = "device"
 
 Streams = tuple[Any, list[Any]]
-"""Where the generators of the host stand, and those of torch."""
+"""State of the host's generators and of torch's."""
 
 
 class RngUsage:
-    """Of one trained module.
+    """Random number use of one trained module.
 
     Args:
         torch: Imported.
     """
 
     def __init__(self, torch: Any) -> None:
-        """Nothing was seen yet."""
+        """Start without observations."""
         self._torch = torch
         self._left = _LOOKS
         self._before: Streams | None = None
         self._indices: list[int] = []
         self.seen = False
-        """It drew in a call that was looked at, or that could not be looked at."""
+        """It drew numbers in an examined call, or a call could not be examined."""
 
     def begins(self, module: Any) -> None:
-        """The module is about to be called to be trained.
+        """Record the start of a training call.
 
-        In evaluation mode dropout is off, so such calls do not use up the looks. Parameters that get their
-        size in the first call are filled from the same generators.
+        In evaluation mode dropout is off, so such calls do not count as examined. Lazy parameters are
+        initialized from the same generators in the first call.
         """
         self._before = None
         if self.seen or self._left <= 0 or module is None:
@@ -58,35 +58,35 @@ class RngUsage:
         self.seen = self._before is None
 
     def ended(self) -> None:
-        """The call is over."""
+        """Record the end of the call."""
         before, self._before = self._before, None
         if before is not None:
             self.seen = not _same(self._torch, before, _streams(self._torch, self._indices))
 
 
 class LoopDraws:
-    """Of the loop that trains, between the fetch of a batch and the backward pass over it.
+    """Random number use of the loop, between the fetch of a batch and its backward pass.
 
-    The first pass is not looked at: it may be what makes parameters.
+    The first pass is not examined, as it may initialize parameters.
 
     Args:
         torch: Imported.
     """
 
     def __init__(self, torch: Any) -> None:
-        """Nothing was seen yet."""
+        """Start without observations."""
         self._torch = torch
         self._left = _LOOP_LOOKS
         self._is_first = True
         self._before: Streams | None = None
         self._indices: list[int] = []
         self.where = ""
-        """Whose generators moved in a pass, `ON_HOST` or `ON_DEVICE`; the first where they do not tell."""
+        """Generators that changed in a pass, `ON_HOST` or `ON_DEVICE`; the former if unreadable."""
         self.on_told: Callable[[], None] | None = None
-        """Called once nothing more is to be found out: neither fetches nor passes need to be told of."""
+        """Called when detection is complete: fetches and passes need no further observation."""
 
     def fetched(self) -> None:
-        """A batch was handed over while gradients were on; the last one before a pass is what counts."""
+        """Record the delivery of a batch with gradients enabled; the last one before a pass counts."""
         if self.where == ON_HOST or self._is_first or self._left <= 0:
             return
         cuda = self._torch.cuda
@@ -96,11 +96,11 @@ class LoopDraws:
             self.where = ON_HOST
 
     def withdrawn(self) -> None:
-        """A pass over a loader begins, which draws for itself: nothing is judged before the next fetch."""
+        """Discard the last fetch, as an iteration over a loader starts, which draws numbers itself."""
         self._before = None
 
     def backward(self) -> None:
-        """A backward pass begins."""
+        """Record the start of a backward pass."""
         before, self._before = self._before, None
         self._is_first = False
         if before is None:
@@ -116,7 +116,7 @@ class LoopDraws:
 
 
 def _streams(torch: Any, indices: list[int]) -> Streams | None:
-    """Where the generators stand; None where they do not tell, as while CUDA records a graph."""
+    """Return the state of the generators; None if unreadable, as during CUDA graph capture."""
     try:
         states = [torch.get_rng_state(), *(torch.cuda.get_rng_state(n) for n in indices)]
         return host_streams(), states
@@ -125,7 +125,7 @@ def _streams(torch: Any, indices: list[int]) -> Streams | None:
 
 
 def _of_host(streams: Streams) -> Streams:
-    """Without those of devices, which come after torch's own of the host."""
+    """Return the streams without those of devices, which follow torch's host generator."""
     return streams[0], streams[1][:1]
 
 

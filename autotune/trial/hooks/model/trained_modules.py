@@ -1,9 +1,8 @@
-"""The trained module: found at its first training call, then called through us.
+"""Trained modules: found at their first training call, then called through a wrapper.
 
-`nn.Module.__call__` is replaced only while detecting, and put back for the time of a root's call,
-so that nothing inside the model ever runs, or is compiled, through our wrapper. A root that was
-found is called through the instance slot that torch has for in-place compilation; it is left out
-of pickles and copies by torch itself.
+`nn.Module.__call__` is replaced only during detection, and restored during a root's call, so that nothing
+inside the model runs, or is compiled, through the wrapper. A detected root is called through the instance
+slot that torch uses for in-place compilation. Torch itself excludes the slot from pickles and copies.
 """
 
 # Scripts pass values of any type; narrowing them yields partly unknown types.
@@ -53,26 +52,23 @@ _LOOKED_AT_EACH = 16
 
 
 class RootPart(Protocol):
-    """What is done to every trained module that is found."""
+    """Interface of changes to every trained module."""
 
     @property
     def wanted(self) -> bool:
-        """Something was asked for."""
+        """Whether a change was requested."""
         ...
 
     def convert(self, module: Any) -> None:
-        """Once, before the first training call."""
+        """Convert a module once, before its first training call."""
 
     def inputs(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """What the module is called with, at every call."""
+        """Return the changed arguments of a call."""
         ...
 
 
 class TrainedModules:
-    """Autocast, layout and compilation around the root, and what was seen of it.
-
-    Implements `PrecisionHook` (`set`, `observed`); `layout` implements `LayoutHook`.
-    """
+    """Autocast, layout and compilation around the roots, and observations of them."""
 
     def __init__(self, state: RuntimeState, undo: Undo, compiling: Compile) -> None:
         self._state = state
@@ -88,21 +84,20 @@ class TrainedModules:
         self.parts: list[RootPart] = [self.layout]
         self._turning: list[RootPart] = []
         self.casts_back = False
-        """Outputs are turned to float32 whether or not autocast made them half."""
+        """Outputs are converted to float32 whether or not autocast made them half."""
         self.on_output: Callable[[Any, int], None] | None = None
-        """Told of what the roots return in training calls, and of the rows of the input, while detecting."""
+        """Called with outputs of training calls and the number of input rows, during detection."""
         self.on_evaluated: Callable[[], None] | None = None
-        """Told, while detecting, that a root in evaluation mode is about to be called with gradients on, and
-        no backward pass is due for what was called before."""
+        """Called in detection before a root runs in evaluation mode with gradients, if no backward pass is due."""
         self.awaits_backward = False
         """A root in training mode was called since the last backward pass."""
         self.on_precision_ended: Callable[[], None] | None = None
-        """Called where autocast and scaling of ours end in the middle of a run."""
+        """Called when autocast and loss scaling by autotune end during a run."""
         compiling.on_ended.append(self._eager)
         self.on_scripting: Callable[[], None] | None = None
-        """Called where TorchScript is about to read a module, and knobs are in it."""
+        """Called before TorchScript reads a module with active knobs."""
         self.on_dropped: list[Callable[[], None]] = []
-        """Called once nothing of ours may stand in the way of calls any more."""
+        """Called when no wrapper may remain around calls."""
         self._roots: list[weakref.ref[ForwardWrapper]] = []
         self._facts: ModelFacts | None = None
         self.shapes: set[tuple[Any, ...]] = set()
@@ -118,64 +113,64 @@ class TrainedModules:
         self.autocast_seen: str | None = None
         self._carries = False
         self._is_plain = False
-        """Trained modules are the script's own for a while."""
+        """Trained modules are temporarily the script's own."""
 
     @property
     def calls(self) -> list[ForwardWrapper]:
-        """The roots that are alive; held by their modules alone, so that we keep no model alive."""
+        """Return the live roots, held only by their modules, so that no model is kept alive."""
         return [call for call in (reference() for reference in self._roots) if call is not None]
 
     def only(self) -> ForwardWrapper | None:
-        """The one root that is alive; None where there are more, or none."""
+        """The only live root; None if there are more, or none."""
         calls = self.calls
         return calls[0] if len(calls) == 1 else None
 
     def is_first(self, call: ForwardWrapper) -> bool:
-        """Whether this is the first of the roots that are alive."""
+        """Return whether this is the first live root."""
         first = self._roots[0]() if self._roots else None
         return first is call if first is not None else self.calls[:1] == [call]
 
     @property
     def own_compile(self) -> bool:
-        """The script compiles code of its own."""
+        """Whether the script compiles code itself."""
         return self._compile.own
 
     @property
     def changes(self) -> bool:
-        """Something was asked for that every trained module has to get."""
+        """Whether a change of every trained module was requested."""
         parts = any(part.wanted for part in self.parts)
         return self._dtype is not None or parts or self._compile.wanted
 
     @property
     def stays(self) -> bool:
-        """Calls of the roots have to pass through us for as long as the script trains."""
+        """Whether calls of the roots must go through the wrapper for the whole training."""
         return self.changes or self.casts_back or self._compile.replays or self.inputs.weighed
 
     @property
     def compiles(self) -> bool:
-        """Code is or will be compiled, by us or by the script."""
+        """Whether code is or will be compiled, by autotune or by the script."""
         return self._compile.active
 
     @property
     def carries(self) -> bool:
-        """What a root returned for one batch went into its call for another."""
+        """Whether an output of a root for one batch was an input of its call for another."""
         self._carries = self._carries or any(call.carried.seen for call in self.calls)
         return self._carries
 
     @property
     def compiles_blocks(self) -> bool:
-        """Repeated blocks are compiled one by one."""
+        """Whether repeated blocks are compiled one by one."""
         return self._compile.regions.by_block
 
     # Precision
 
     def set(self, dtype: str) -> None:
-        """``bf16``, ``fp16``, or ``fp32`` (nothing)."""
+        """Set ``bf16``, ``fp16``, or ``fp32`` (no change)."""
         self.dtype_name = dtype
         self._dtype = {"bf16": self._torch.bfloat16, "fp16": self._torch.float16}.get(dtype)
 
     def observed(self) -> str | None:
-        """Of most of the products in the training calls that were looked into, else of the raw output."""
+        """Return the format of most products in the examined training calls, else of the raw output."""
         off = self._state.faults.off
         if "precision" in self._state.refusals:
             return None
@@ -184,7 +179,7 @@ class TrainedModules:
         return self._products() or self.autocast_seen or self.raw_dtype
 
     def has_products(self) -> bool:
-        """Whether any product was made in the training calls that were looked into; True where none was."""
+        """Return whether any product was computed in the examined training calls; True without one."""
         calls = self.calls
         if self._format is not None or not calls or not all(call.looked for call in calls):
             return True
@@ -196,7 +191,7 @@ class TrainedModules:
         return self._format
 
     def end_precision(self) -> None:
-        """Calls are the script's own again, in its number format, from the next one on."""
+        """Restore the script's own number format from the next call on."""
         self.dtype_name = self._dtype = None
         for call in self.calls:
             call.forget()
@@ -204,23 +199,23 @@ class TrainedModules:
             self.on_precision_ended()
 
     def end_turning(self) -> None:
-        """Parts that want nothing any more leave inputs as they are."""
+        """Stop changing inputs for parts without a requested change."""
         self._turning = [part for part in self._turning if part.wanted]
         for call in self.calls:
             call.forget()
 
     def _eager(self) -> None:
-        """Nothing of ours is compiled any more."""
+        """Run without compiled code of autotune."""
         for call in self.calls:
             call.forget(eager=True)
 
     def look_again(self) -> None:
-        """Look into the next training call of every root: what holds from now on counts."""
+        """Examine the next training call of every root again."""
         for call in self.calls:
             call.probes = 1
 
     def give_up(self, knob: str, reason: str) -> None:
-        """What was asked for is not what happens: the reading says so from now on, or the run ends."""
+        """Report that a requested change is not in effect; ends the run if it was accepted."""
         if knob not in self._state.refusals:
             self._state.refusals[knob] = reason
             self._state.lost(knob, reason)
@@ -267,20 +262,20 @@ class TrainedModules:
         self._wrap_scripting()
 
     def settle(self) -> None:
-        """No further root is expected: modules are called as if we were not there."""
+        """End detection: no further root is expected, and modules are called without the hook."""
         if self.detecting:
             self.detecting = False
             self._torch.nn.Module.__call__ = self._plain_call
             self.drop_swapped()
 
     def reopen(self, parameters: Iterable[Any]) -> bool:
-        """Detect again where parameters belong to no root yet; whether that was so."""
+        """Detect again if parameters belong to no root yet; return whether any do."""
         if self.detecting or not self.changes or self._watching_call is None:
             return False
         self._roots = [reference for reference in self._roots if reference() is not None]
         if not self._unknown(parameters):
             return False
-        # What trains from now on counts.
+        # Only training from now on counts.
         for call in self.calls:
             call.formats, call.probes = Counter(), _PROBES
         self.detecting = True
@@ -288,7 +283,7 @@ class TrainedModules:
         return True
 
     def await_gradient(self, parameters: Iterable[Any], told: Callable[[Iterable[Any]], None]) -> bool:
-        """Wait for a first gradient of parameters that belong to no root, and tell of it once.
+        """Wait for the first gradient of parameters that belong to no root, and report it once.
 
         Returns:
             Whether there are such parameters.
@@ -305,36 +300,36 @@ class TrainedModules:
                 handles.clear()
                 told([parameter])
 
-        # A model that trains uses most of what it has.
+        # A training model uses most of its parameters.
         some = waiting[:: max(1, len(waiting) // _MOST_AWAITED)]
         handles.extend(parameter.register_post_accumulate_grad_hook(fired) for parameter in some)
         return bool(handles)
 
     def _unknown(self, parameters: Iterable[Any]) -> list[Any]:
-        """Those of these parameters that belong to no root."""
+        """Return the parameters that belong to no root."""
         modules = [m for m in (call.module() for call in self.calls) if m is not None]
         known = {id(p) for m in modules for p in m.parameters()}
         return [p for p in parameters if id(p) not in known]
 
     def batch_ended(self) -> None:
-        """A backward pass has ended while roots are looked for: the next calls are over another batch."""
+        """Record the end of a backward pass during detection: the next calls use another batch."""
         self.purposes.trained(caller(0))
         for call in self.calls:
             call.carried.backward()
 
     def swap_while_detecting(self, owner: Any, name: str, original: Any, watching: Any) -> None:
-        """An attribute that is put back inside compiled roots and once detection has settled."""
+        """Replace an attribute, restored inside compiled roots and after detection."""
         self._swapped.append((owner, name, original, watching))
 
     def step_aside(self) -> None:
-        """A module is about to be called: nothing of ours runs, or is traced, inside of it."""
+        """Restore the original functions before a module's call, so that no hook runs or is traced in it."""
         self._torch.nn.Module.__call__ = self._plain_call
         if self._compile.active:
             for owner, name, original, _ in self._swapped:
                 setattr(owner, name, original)
 
     def step_back(self) -> None:
-        """The call is over; where nothing is looked for any more, all stays as torch has it."""
+        """Replace the functions again after the call, unless detection has ended."""
         if not self.detecting:
             return
         self._torch.nn.Module.__call__ = self._watching_call
@@ -343,7 +338,7 @@ class TrainedModules:
                 setattr(owner, name, watching)
 
     def drop_swapped(self) -> None:
-        """The script compiles functions of its own: nothing of ours may stand where they are traced."""
+        """Restore the original functions for good, as the script compiles functions itself."""
         for owner, name, original, _ in self._swapped:
             setattr(owner, name, original)
         self._swapped.clear()
@@ -370,7 +365,7 @@ class TrainedModules:
         self._roots.append(weakref.ref(call))
 
     def release(self) -> None:
-        """Give every root back its plain call."""
+        """Restore the plain call of every root."""
         for call in self.calls:
             module = call.module()
             if module is not None and module.__dict__.get("_compiled_call_impl") is call:
@@ -378,7 +373,7 @@ class TrainedModules:
         self._roots.clear()
 
     def _wrap_scripting(self) -> None:
-        """TorchScript reads what a module holds, and has no type for a call of ours."""
+        """Wrap TorchScript, which reads a module's attributes and has no type for the wrapper."""
         recursive: Any = sys.modules.get("torch.jit._recursive")
         original = getattr(recursive, "create_script_module", None)
         if original is None:
@@ -400,7 +395,7 @@ class TrainedModules:
 
     @contextlib.contextmanager
     def plain(self) -> Generator[None]:
-        """All roots, and blocks that are compiled by themselves, are as the script made them meanwhile."""
+        """Restore roots and separately compiled blocks temporarily."""
         taken: list[tuple[Any, Any]] = []
         for block in self._compile.regions.calls:
             held = block.module()
@@ -454,7 +449,7 @@ class TrainedModules:
     # Facts
 
     def facts(self) -> ModelFacts | None:
-        """What is known of the first root, or was while it lived; None without one."""
+        """Return the facts about the first root, also after its deletion; None without one."""
         modules = [m for m in (call.module() for call in self.calls) if m is not None]
         if not modules:
             return self._facts
@@ -487,12 +482,12 @@ class TrainedModules:
         return self._facts
 
     def shapes_vary(self) -> bool:
-        """Inputs differ in more than the batch dimension."""
+        """Whether inputs differ in more than the batch dimension."""
         return len({tuple(s[1:] for s in key) for key in self.shapes}) > 1
 
 
 class ForwardWrapper:
-    """Stands in the root's ``_compiled_call_impl``: every call of the root passes here."""
+    """Value of the root's ``_compiled_call_impl``: all calls of the root go through it."""
 
     def __init__(self, root: TrainedModules, state: RuntimeState, module: Any, inner: Any) -> None:
         self._root = root
@@ -501,22 +496,21 @@ class ForwardWrapper:
         self.previous = module.__dict__.get("_compiled_call_impl")
         self._compiled = inner
         self.probes = _PROBES
-        """Training calls that are still to be looked into."""
+        """Training calls still to be examined."""
         self.formats: Counter[str] = Counter()
-        """Elements that products made in the last such call, by format."""
+        """Elements produced by products in the last such call, by format."""
         self._looks = False
         self._usual: tuple[Any, ...] | None = None
-        """Shapes of the arguments of the last training call, where such calls tell nothing new and go as they
-        are; None where they do not."""
+        """Argument shapes of the last training call, if equal calls need no examination; else None."""
         self._left = 0
-        """Calls until one is looked at closely again."""
+        """Calls until the next examination."""
         self._samples = 0
         self._on = "cpu"
-        """Samples in such a call, and the device that it is on."""
+        """Samples in such a call, and its device."""
         self.looked = False
-        """A training call was looked into."""
+        """A training call was examined."""
         self.mkldnn = False
-        """A layer was seen to multiply in MKL-DNN's own layout."""
+        """A layer was observed to multiply in MKL-DNN's own layout."""
         self.draws = RngUsage(root._torch)
         self.moves, self.carried = Moves(root._torch), Carried(root._torch)
         self._calm = state.calm
@@ -524,21 +518,21 @@ class ForwardWrapper:
         self._size = root._torch.Size
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Nothing: a module that writes or copies what it holds by itself takes none of this along."""
+        """Return an empty reduction, so that a module that pickles its own attributes leaves this out."""
         return type(None), ()
 
     def __deepcopy__(self, memo: Any) -> None:
-        """Nothing, as in a pickle."""
+        """Return None, as for a pickle."""
         return
 
     def leave(self, module: Any) -> None:
-        """Give the module the call that it had before."""
+        """Restore the module's previous call."""
         del module.__dict__["_compiled_call_impl"]
         if self.previous is not None:
             module.__dict__["_compiled_call_impl"] = self.previous
 
     def _inner(self, *args: Any, **kwargs: Any) -> Any:
-        """The compiled call where there is one; a bound method kept here would keep the module alive."""
+        """Call the compiled module if there is one; a stored bound method would keep the module alive."""
         if self._compiled is not None:
             return self._compiled(*args, **kwargs)
         module = self.module()
@@ -546,26 +540,26 @@ class ForwardWrapper:
         return module._call_impl(*args, **kwargs)
 
     def forget(self, *, eager: bool = False) -> None:
-        """What is known of usual calls does not hold any more; `eager`: nor does compiled code of ours."""
+        """Drop what is known of usual calls; `eager`: also autotune's compiled code."""
         self._usual = None
         if eager:
             self._compiled = self.previous
 
     def look_closely(self) -> None:
-        """At the next call."""
+        """Examine the next call."""
         self._left = 1
 
     def only_shape(self) -> Any:
-        """Of its one argument in the last training call; None where there were more."""
+        """Return the shape of its one argument in the last training call; None if there were more."""
         return self._usual[0] if self._usual is not None and len(self._usual) == 1 else None
 
     def called_calmly(self) -> None:
-        """A training call went as the last one, and what follows is not known."""
+        """Record a training call equal to the last one, with unknown continuation."""
         self._state.called_to_train = True
         self._state.input_samples += self._samples
 
     def calm_samples(self) -> int | None:
-        """Samples in each call, where those to come may go unseen; None where they may not."""
+        """Return the samples per call if future calls need no observation; else None."""
         return None if self._usual is None else self._samples
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -583,7 +577,7 @@ class ForwardWrapper:
                     is_calm = args[0].shape == calm.shape
                 else:
                     is_calm = tuple([value.shape for value in args]) == self._usual
-            except Exception:  # of another kind than before; what that means is found out the long way
+            except Exception:  # of another kind than before; the full path handles it
                 is_calm = False
             if is_calm and calm.stage == CALL:
                 calm.stage = CALLING
@@ -614,7 +608,7 @@ class ForwardWrapper:
                 return self._inner(*args) if root._dtype is None else self._in_half(args)
             finally:
                 state.depth = 0
-        # What is computed again in a backward pass may run in the device's own thread.
+        # Recomputation in a backward pass may run in the device's own thread.
         if not state.here() and not (state.active and state.in_backward):
             return self._inner(*args, **kwargs)
         training = self._grad_enabled()
@@ -650,7 +644,7 @@ class ForwardWrapper:
             return out
 
     def _is_usual(self, args: Any) -> bool:
-        """A training call like the last one; one of so many is looked at closely all the same."""
+        """Return whether a training call equals the last one; some are examined all the same."""
         state, shapes, root, module = self._state, self._usual, self._root, self.module()
         self._left = (self._left or _LOOKED_AT_EACH) - 1
         if (
@@ -673,10 +667,10 @@ class ForwardWrapper:
                     return False
             return root._dtype is None or args[0].device.type == self._on
         except Exception:
-            return False  # of another kind than before; what that means is found out the long way
+            return False  # of another kind than before; the full path handles it
 
     def _in_half(self, args: Any) -> Any:
-        """The call under our autocast, and what it returns in float32."""
+        """Run the call under autocast, and return its output in float32."""
         root = self._root
         root.in_ours = True
         try:
@@ -691,7 +685,7 @@ class ForwardWrapper:
             return out
 
     def _usual_shapes(self, args: Any, kwargs: Any) -> tuple[Any, ...] | None:
-        """For calls to come; None where there is more to do or to be found out than for a call like this."""
+        """Return the shapes for future calls; None if more work or observation is needed per call."""
         root, state = self._root, self._state
         if (
             kwargs
@@ -727,10 +721,10 @@ class ForwardWrapper:
                 self._usual = self._usual_shapes(args, kwargs)
             root._compile.called = True
             if root.detecting:
-                self._lets_go()
+                self._drop_graphs()
                 self.draws.begins(self.module())
                 if not state.capturing():
-                    # Values are read, which a graph that the script records would not survive.
+                    # Reading values would break the capture of a graph by the script.
                     self.moves.begins(self.module())
                 self.carried.called(args, kwargs)
             self._looks = self.probes > 0 and not root._compile.active
@@ -748,9 +742,9 @@ class ForwardWrapper:
         return args, kwargs, context, hooks
 
     def _without_gradients(self) -> None:
-        """An evaluation, or a part of training: a policy that collects what it learns from next."""
+        """Record a call without gradients: an evaluation, or a policy that collects training data."""
         module, state = self.module(), self._state
-        # What a loader hands over without gradients is evaluated, whatever the name of who asks for it.
+        # Batches of a loader used without gradients are evaluated, whatever the caller's name.
         of_loader = state.asked_loader or state.asks_elsewhere
         if not of_loader and self._root.purposes.gathering(caller(0)):
             state.collects(time.perf_counter_ns())
@@ -760,9 +754,9 @@ class ForwardWrapper:
             state.alive()
 
     def _only_evaluates(self) -> bool:
-        """A call with gradients on that is an evaluation's all the same: many switch nothing but the mode.
+        """Return whether a call with gradients on belongs to an evaluation, as many only switch the mode.
 
-        In evaluation mode, on a batch of a loader that has not trained: some train in that mode as well.
+        In evaluation mode, on a batch of a loader not used for training; some train in that mode as well.
         """
         state, module, now = self._state, self.module(), time.perf_counter_ns()
         learns = module is None or module.training
@@ -785,7 +779,7 @@ class ForwardWrapper:
         return "cpu"
 
     def _is_float32(self) -> bool:
-        """Not so once the script has converted the module itself, as for an evaluation in half precision."""
+        """Return whether the module is in float32; the script may convert it, as for an evaluation."""
         module = self.module()
         first = next(iter(module.parameters()), None) if module is not None else None
         return first is None or first.dtype == self._root._torch.float32
@@ -853,11 +847,11 @@ class ForwardWrapper:
         if self._root.on_output is not None:
             self._root.on_output(out, rows)
 
-    def _lets_go(self) -> None:
-        """Of what an evaluation that keeps gradients on has left: it would be held for no backward pass.
+    def _drop_graphs(self) -> None:
+        """Drop graphs left by an evaluation with gradients on, for which no backward pass will come.
 
-        Many train a model in evaluation mode, and an unfrozen helper network may be asked in the middle of a
-        step: only what was there before the call goes, and only where nothing that trains was called.
+        Some train in evaluation mode, and a step may call an unfrozen helper network. So only graphs from
+        before the call are dropped, and only if no training call was made.
         """
         root, module = self._root, self.module()
         if module is None or module.training:
@@ -880,7 +874,7 @@ class Layout:
         self.wanted = True
 
     def observed(self) -> bool | None:
-        """Whether 4-D parameters and the last 4-D input are channels-last; None before a call."""
+        """Return whether 4-D parameters and the last 4-D input are channels-last; None before a call."""
         root = self._root
         if "root" in root._state.faults.off:
             return None
@@ -893,7 +887,7 @@ class Layout:
 
     def _observe(self, modules: list[Any], form: Any) -> bool | None:
         weights = [p for m in modules for p in m.parameters() if p.dim() == 4]
-        # A 1x1 kernel or a single channel is contiguous in both layouts and says nothing.
+        # A 1x1 kernel or a single channel is contiguous in both layouts and shows nothing.
         telling = [p for p in weights if p.shape[1] > 1 and p.shape[2] * p.shape[3] > 1]
         if not telling:
             return False if not (self.wanted and weights) else self._input_ok
@@ -902,11 +896,11 @@ class Layout:
         )
 
     def convert(self, module: Any) -> None:
-        """Parameters and buffers of the root, in place; they stay the same objects."""
+        """Convert parameters and buffers of the root in place; they stay the same objects."""
         module.to(memory_format=self._root._torch.channels_last)
 
     def inputs(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """4-D tensor inputs in channels-last."""
+        """Return the arguments with 4-D tensors in channels-last."""
         torch = self._root._torch
         form = torch.channels_last
 
@@ -920,7 +914,7 @@ class Layout:
 
 
 def _compiled_by_script(module: Any) -> bool:
-    """``torch.compile(module)``, or a module whose ``compile`` was called; not one that is ours by now."""
+    """Return whether the script compiled a module, by ``torch.compile`` or its ``compile``."""
     held = module.__dict__
     if "_orig_mod" in held.get("_modules", ()):
         return not isinstance(held.get("_compiled_call_impl"), ForwardWrapper)
@@ -938,7 +932,7 @@ def _dtype_of(out: Any) -> str | None:
 
 
 def _rows(args: Any, kwargs: Any) -> int:
-    """First dimension of the first tensor that a module is called with; 0 without one."""
+    """Return the first dimension of the first tensor argument; 0 without one."""
     for value in (*args, *kwargs.values()):
         inner: Any = value.values() if isinstance(value, dict) else value
         for item in inner if isinstance(inner, (list, tuple)) or isinstance(value, dict) else (value,):

@@ -1,4 +1,4 @@
-"""Accumulation: an optimizer step that takes effect every so many micro-batches. Standard library only."""
+"""Gradient accumulation: one optimizer step per several micro-batches. Standard library only."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class MicroBatches:
         self.factor = 1
         self.pending = 0
         self.waits = False
-        """The script's last step was not taken, so what it does once a step waits too."""
+        """The script's last step was deferred, so its other per-step work waits too."""
         self.open = False
-        """A backward pass was made that the script has not stepped on yet."""
+        """A backward pass was made without a step by the script so far."""
         self.on_given_up: Callable[[float], None] = _nothing
-        """Called with the factor for gradients of the parts of a step that is not whole."""
+        """Called with the factor for gradients of an incomplete step."""
         self._parts = 0.0
         self._ends = False
         self._drops = False
@@ -40,33 +40,32 @@ class MicroBatches:
         self.begin()
 
     def begin(self) -> None:
-        """What was deferred is over and done with."""
+        """Reset after a completed step."""
         self.pending, self._parts = 0, 0.0
         self._ends = self._drops = self.waits = self.open = False
 
     def thrown_away(self) -> None:
-        """The script throws away what its backward passes left, and begins the step anew."""
+        """Begin the step anew, as the script discards its gradients."""
         self._state.backwards = max(0, self._state.backwards - self.pending - 1)
         self._state.losses.clear()
         self.begin()
 
     def weigh(self, part: BatchPart | None) -> tuple[float, float]:
-        """How much the gradients of this part, and those there already, count in a mean over the step.
+        """Return the weights of this part's and of earlier gradients in the mean over the step.
 
-        A step ends with the pass over the loader, as that of the full batch does, and a rest of
-        samples counts by its number. A rest that the loader would have dropped as a whole batch
-        makes no step.
+        A step ends with the pass over the loader, like that of the full batch, and a rest of samples counts
+        by its number. A rest that the loader would have dropped in full batches makes no step.
 
         Args:
-            part: The batch that the next backward pass is over; None where that is not known.
+            part: The batch of the next backward pass; None if unknown.
 
         Returns:
-            What this part's gradient is to be multiplied by, and what those of the parts before it.
+            The factor of this part's gradient, and that of the earlier parts.
         """
         self.open = True
         share = 1.0
         if part is not None:
-            # Sizes that differ all the time are no rest: parts count alike, as their number does.
+            # Sizes that always differ are no rest: parts count equally, like their number.
             share = part.samples / part.full if part.left == 0 and part.samples < part.full else 1.0
             self._ends = part.left == 0
         self._parts += share
@@ -77,11 +76,11 @@ class MicroBatches:
 
     @property
     def is_last_part(self) -> bool:
-        """The optimizer's next step is to be taken, as far as is known."""
+        """Whether the optimizer's next step will be taken, as far as known."""
         return self.pending >= self.factor - 1 or (self._ends and not self._drops)
 
     def take_part(self) -> bool:
-        """The script steps: whether the step is to be taken now, as its batch is whole or at its end."""
+        """Record a step by the script; return whether to take it, as its batch is full or at its end."""
         self.pending += 1
         self.open = False
         if self.pending < self.factor and not self._ends:
@@ -94,30 +93,30 @@ class MicroBatches:
 
     @property
     def dropped(self) -> bool:
-        """The script's last step ended a rest that makes no step."""
+        """Return whether the script's last step ended a rest that makes no step."""
         return self.waits and not self.pending
 
     def observed(self) -> int | None:
-        """Backward passes of most of the last complete steps; None before there was one."""
+        """Return the backward passes of most of the last complete steps; None before the first."""
         off = self._state.faults.off
         if "optimizer" in off or "backward" in off:
             return None
-        # Of equally many, the later counts; the rests of epochs only where there is nothing else.
+        # On a tie the later one counts; rests of epochs count only without others.
         common = Counter(reversed(self._recent or self._rests)).most_common(1)
         return common[0][0] if common else None
 
     def note(self, backwards: int) -> None:
-        """A step took effect after so many backward passes."""
+        """Record a step that took effect, with its number of backward passes."""
         (self._rests if self._short else self._recent).append(backwards)
         self._short = False
 
     def give_up(self, reason: str) -> None:
-        """The step is taken every time again; the reading then says so, or the run ends."""
+        """Take every step again, because accumulation is not possible; reported by the reading."""
         if self.factor == 1:
             return
         self._state.refusals["accumulation"] = reason
         if self._parts:
-            # Parts that are not whole by themselves: their mean, or nothing where the next pass begins anew.
+            # Incomplete parts: their mean, or nothing if the next pass starts from zero.
             self.on_given_up(self.factor / self._parts if self.open else 0.0)
         self.factor = 1
         self.begin()

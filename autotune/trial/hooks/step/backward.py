@@ -1,7 +1,7 @@
-"""Backward passes: how many, over which losses, and what the gradients of each weigh in the step.
+"""Backward passes: number, losses, and the weight of each gradient in the step.
 
-Accumulation and our fp16 scaling are a factor in the seed gradient of `backward`: neither the graph
-nor the loss that the script prints is touched.
+Accumulation and fp16 loss scaling multiply the seed gradient of `backward`. Neither the graph nor the loss
+that the script prints is changed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _UNKNOWN_REDUCTION = (
 
 
 class Backward(Stepping):
-    """What is known of backward passes beside that of steps, and the hooks in `backward`."""
+    """State of the backward passes between steps, and the hooks in `backward`."""
 
     def __init__(
         self,
@@ -55,17 +55,17 @@ class Backward(Stepping):
         self._losses = losses
         self._in_backward = False
         self._gone = False
-        """Nothing is watched any more."""
+        """Backward passes are not observed any more."""
         self.loops = Loops()
         self.own_pass = OwnPass()
-        """Where batches come without a loader."""
+        """For batches without a loader."""
         self.on_loop: Callable[[list[FrameType]], None] | None = None
         """Receives the frames of a backward pass whose stack was not seen before."""
         self.on_backward: Callable[[], None] | None = None
-        """Told that a backward pass begins."""
+        """Called at the start of a backward pass."""
         self.accumulation.on_given_up = self._given_up
         self._watched = False
-        """What backward passes have to tell is known, but for their losses and how many they are."""
+        """All facts about backward passes are known, except their losses and their number."""
         self._part_begun = False
         self.explicit_gradient = False
         self.backwards_seen = 0
@@ -83,10 +83,10 @@ class Backward(Stepping):
         @functools.wraps(original)
         def backward(this: Any, gradient: Any = None, *args: Any, **kwargs: Any) -> Any:
             if calm.stage == BACKWARD and gradient is None and not (args or kwargs) and ident() == calm.main:
-                # Most passes by far. The loss is all that is noted of one.
+                # The most frequent case; only the loss is recorded.
                 try:
                     loss = this.item()
-                except Exception:  # an object of the script's that only looks like one number
+                except Exception:  # an object of the script that only resembles a number
                     loss = None
                 if type(loss) is float and calm.stage == BACKWARD:
                     calm.loss = loss
@@ -146,7 +146,7 @@ class Backward(Stepping):
         self._replace(torch.autograd, "backward", autograd_backward)
 
     def _is_plain(self) -> bool:
-        """A backward pass of which nothing is to be found out, and which goes as the script has it."""
+        """Return whether a backward pass needs neither observation nor change."""
         return (
             self._watched
             and self.accumulation.factor == 1
@@ -156,14 +156,14 @@ class Backward(Stepping):
         )
 
     def _plain_backward(self, original: Callable[..., Any], loss: Any) -> Any:
-        """`_before_backward`, the pass and `_after_backward`, of a plain one."""
+        """Run `_before_backward`, the pass and `_after_backward`, for a plain one."""
         state = self._state
         try:
             if self.on_backward is not None:
                 self.on_backward()
             self._part_begun = False
             state.backwards += 1
-            self._keep_loss(loss, 1.0)
+            self._record_loss(loss, 1.0)
         except Exception as error:
             state.faults.note("backward", error)
         self._in_backward = state.in_backward = True
@@ -175,12 +175,12 @@ class Backward(Stepping):
         return result
 
     def _is_over(self) -> None:
-        """A plain pass."""
+        """Record the end of a plain pass."""
         try:
             self._loader.backward_seen()
             inputs = self._root.inputs
             if inputs.said and self._loader.train is not None and not inputs.expects:
-                # The loader has the size of a batch, so calls need not be inspected for it.
+                # The batch size comes from the loader, so calls need not be inspected for it.
                 inputs.said = 0
             if inputs.said:
                 inputs.backward()
@@ -189,11 +189,11 @@ class Backward(Stepping):
         self.backwards_seen += 1
 
     def calm_call(self, optimizer: Any, inputs: int) -> ForwardWrapper | None:
-        """The model whose calls, and passes over their losses, may go unseen in steps like the last one.
+        """Return the model whose calls and passes need no observation in steps like the last one.
 
         Args:
-            optimizer: The one that stepped.
-            inputs: Samples that models were called with in that step.
+            optimizer: The optimizer that stepped.
+            inputs: Samples in the models' calls in that step.
         """
         call = None if self.own_scaler or self._root.own_compile else self._root.only()
         if (
@@ -205,13 +205,13 @@ class Backward(Stepping):
         return call
 
     def count_steady(self, count: int) -> None:
-        """So many steps of one pass each were taken like the last one."""
+        """Count steps of one pass each, equal to the last one."""
         for _ in range(min(count, RECENT_STEPS)):
             self.accumulation.note(1)
         self.backwards_seen += count
 
     def passes_calmly(self, loss: float, *, is_over: bool) -> None:
-        """A backward pass has begun like the last one, and what follows is not known."""
+        """Count a backward pass equal to the last one, with unknown continuation."""
         state = self._state
         self._part_begun = False
         state.backwards += 1
@@ -220,10 +220,10 @@ class Backward(Stepping):
         if is_over:
             self._is_over()
 
-    def _keep_loss(self, value: Any, factor: float) -> None:
-        """What `backward` is called on, as it is now: scripts divide or multiply it in place for their logs.
+    def _record_loss(self, value: Any, factor: float) -> None:
+        """Record the value that `backward` is called on, as scripts scale it in place for their logs.
 
-        On a device that would have to be waited for it is kept as it is.
+        On a device it is stored without waiting.
         """
         state = self._state
         if not state.keeps_losses or len(state.losses) >= _MAX_LOSSES:
@@ -231,11 +231,11 @@ class Backward(Stepping):
         if value.is_cpu and not value.dim():
             try:
                 state.losses.append((float(value.item()), factor))
-            except Exception:  # an object of the script's that only looks like one number
+            except Exception:  # an object of the script that only resembles a number
                 state.losses.append((value.detach(), factor))
         elif not state.capturing():
             value = value.detach()
-            # What a CUDA graph returns is overwritten by its next replay.
+            # The output of a CUDA graph is overwritten by its next replay.
             state.losses.append((value.clone() if value.is_cuda else value, factor))
 
     def _before_backward(self, loss: Any, gradient: Any) -> Any:
@@ -256,7 +256,7 @@ class Backward(Stepping):
             self.accumulation.give_up(other)
         factor = self._factor(gradient)
         if gradient is None:
-            self._keep_loss(value, factor)
+            self._record_loss(value, factor)
             if factor != 1.0 or self._own_scaler_wanted():
                 return self._seed_gradient(loss, factor)
             return None
@@ -274,11 +274,11 @@ class Backward(Stepping):
             self._state.faults.note("loops", error)
 
     def part_begins(self) -> None:
-        """A framework's context for one part of a step is made."""
+        """Record that a framework creates its context for one part of a step."""
         self._part_begun = True
 
     def loop_hazards(self) -> tuple[str, ...]:
-        """What the source of the loop says; see `autotune.source.loops`."""
+        """Return hazards from the source of the loop; see `autotune.source.loops`."""
         try:
             return (UNREAD,) if "loops" in self._state.faults.off else self.loops.hazards()
         except Exception as error:
@@ -286,15 +286,16 @@ class Backward(Stepping):
             return (UNREAD,)
 
     def _factor(self, gradient: Any) -> float:
-        """What the gradient of this part weighs in that of the whole batch."""
+        """Return the weight of this part's gradient in that of the full batch."""
         accumulation = self.accumulation
         if accumulation.factor <= 1 or gradient is not None:
             return 1.0
         reduction = self._losses.reduction
         ours = self._root.compiles and not self._root.own_compile
         if reduction not in ("mean", "sum") and not ours:
-            # The first run saw it on larger batches: a guess would train otherwise. In code that only we
-            # compile it cannot be seen; sums are not accumulated there (`Accumulation.settle`): it is a mean.
+            # The first run observed larger batches, so a guess could change the training. In code that only
+            # autotune compiles the reduction cannot be observed. Sums are not accumulated there
+            # (`Accumulation.settle`), so it is a mean.
             accumulation.give_up(_UNKNOWN_REDUCTION)
             return 1.0
         part = self._part()
@@ -309,7 +310,7 @@ class Backward(Stepping):
         return weight
 
     def _part(self) -> BatchPart | str | None:
-        """What the pass is over: a batch of a loader, or one that the script makes in a pass of its own."""
+        """Return the batch of the pass, from a loader or from the script's own pass."""
         if self._loader.feeds:
             return self._loader.part()
         inputs = self._root.inputs
@@ -319,7 +320,7 @@ class Backward(Stepping):
         return self.own_pass.part(inputs.last, inputs.said)
 
     def own_pass_samples(self) -> int:
-        """Samples of the script's own passes over its data; 0 where a loop may end otherwise than by them."""
+        """Return the samples of the script's own passes over its data; 0 if a loop may end otherwise."""
         try:
             samples = 0 if self._loader.feeds else self.own_pass.samples
             return samples if samples and self.loops.has_one_pass() else 0
@@ -328,7 +329,7 @@ class Backward(Stepping):
             return 0
 
     def _reweigh(self, factor: float) -> None:
-        """The step turns out to have fewer samples: what its other parts left weighs more."""
+        """Rescale the gradients of the other parts, as the step has fewer samples than expected."""
         optimizer = self._last() if self._last is not None else None
         groups = getattr(optimizer, "param_groups", ())
         gradients = [p.grad for group in groups for p in group["params"] if p.grad is not None]
@@ -344,7 +345,7 @@ class Backward(Stepping):
             )
 
     def _given_up(self, factor: float) -> None:
-        """What parts of a step have left becomes the mean of these parts, or goes where others follow."""
+        """Scale the gradients of an incomplete step to the mean of its parts, or drop them before others."""
         optimizer = self._last() if self._last is not None else None
         if factor:
             self._reweigh(factor)
@@ -384,7 +385,7 @@ class Backward(Stepping):
                 self._loader.input_batch = state.input_samples
         except Exception as error:
             state.faults.note("backward", error)
-        # None of this ever comes to be otherwise again.
+        # These facts cannot change any more.
         self._watched = bool(self.constructed and state.micro_steps) and (
             self._loader.built_any or self._loader.input_batch is not None
         )
@@ -393,7 +394,7 @@ class Backward(Stepping):
         if self.steps_in_backward and not state.micro_steps:
             self._boundary.passed(None)
             return
-        # An optimizer whose step is part of code that the script compiles is never seen stepping.
+        # Steps of an optimizer inside code compiled by the script cannot be observed.
         hidden = self._root.own_compile and not state.micro_steps
         wanted = _NO_STEP_BACKWARDS if self.constructed else _NO_OPTIMIZER_BACKWARDS
         if hidden or not self.constructed:

@@ -1,4 +1,4 @@
-"""The kernel that turns an optimizer's weights: chosen where an optimizer is built."""
+"""Fused optimizer kernels, chosen where an optimizer is built."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class OptimizerKernel:
         self._fuse = False
         self._fused: bool | None = None
         self.given = False
-        """The script says which it wants."""
+        """The script chooses the kernel itself."""
 
     def install(self, torch: Any) -> None:
-        """Put the hook in."""
+        """Install the hook."""
         self._torch = torch
         for name in _FUSED:
             cls = getattr(torch.optim, name, None)
@@ -43,7 +43,7 @@ class OptimizerKernel:
         self._fuse = True
 
     def observed(self) -> bool | None:
-        """Whether the anchor's groups are fused, or were while it lived; None before it stepped."""
+        """Return whether the anchor's groups are fused, also after its deletion; None before it stepped."""
         anchor = self._boundary.anchor_optimizer()
         if "optimizer" in self._state.faults.off:
             return None
@@ -53,14 +53,14 @@ class OptimizerKernel:
         return self._fused
 
     def of(self, anchor: Any) -> Any:
-        """Whose kernel turns the anchor's weights: its own, or that of the optimizer which it wraps."""
+        """Return the optimizer whose kernel updates the anchor's weights: the anchor, or one that it wraps."""
         exact = tuple(getattr(self._torch.optim, name, None) for name in _FUSED)
         if type(anchor) in exact:
             return anchor
         weights = weights_of(anchor)
-        # The same weights do not do: scripts may build several optimizers and use one.
+        # Equal weights do not suffice: scripts may build several optimizers and use one.
         return next(
-            (held for held in _held(anchor) if type(held) in exact and weights_of(held) == weights), None
+            (held for held in _members(anchor) if type(held) in exact and weights_of(held) == weights), None
         )
 
     def _wrap(self, cls: Any) -> None:
@@ -92,8 +92,8 @@ class OptimizerKernel:
         self._undo.assign(cls, "__init__", init)
 
 
-def _held(this: Any) -> Iterator[Any]:
-    """What an object has as attributes, by themselves or in a list."""
+def _members(this: Any) -> Iterator[Any]:
+    """Yield the attributes of an object, and the items of those that are lists."""
     for value in tuple(getattr(this, "__dict__", {}).values()):
         yield value
         if isinstance(value, (list, tuple)):

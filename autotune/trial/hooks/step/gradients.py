@@ -1,4 +1,4 @@
-"""What `zero_grad` leaves: gradients filled with zeros, or none at all."""
+"""Effect of `zero_grad`: gradients filled with zeros, or set to None."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Gradients:
         """A parameter got no gradient in a step."""
 
     def install(self, torch: Any) -> None:
-        """Watch both kinds of `zero_grad` until detection has settled."""
+        """Observe both kinds of `zero_grad` until detection has settled."""
         self._torch = torch
         self._watching = True
         for cls in (torch.optim.Optimizer, torch.nn.Module):
@@ -45,13 +45,13 @@ class Gradients:
         self._root.on_dropped.append(self._settle)
 
     def drop(self) -> None:
-        """Let gradients go where the script wants them filled with zeros."""
+        """Set gradients to None where the script fills them with zeros."""
         self._drop = True
         self._put()
 
     def _settle(self) -> None:
         if not self._watching:
-            return  # what stands there by now is whose it is
+            return  # replaced by other code meanwhile
         self._watching = False
         self._zeroed.clear()
         self._put()
@@ -62,7 +62,7 @@ class Gradients:
             cls.zero_grad = self._watched(call, self._torch) if self._watching else call
 
     def observed(self) -> bool | None:
-        """Whether the last `zero_grad` left no gradient; None before one was seen."""
+        """Return whether the last `zero_grad` left no gradient; None before the first."""
         return None if "gradients" in self._state.faults.off or self._kept is None else not self._kept
 
     def _watched(self, original: Any, torch: Any) -> Any:
@@ -97,7 +97,7 @@ class Gradients:
         return zero_grad
 
     def _judge(self, this: Any) -> None:
-        """Before the next `zero_grad`: whether every parameter had a gradient since the last one."""
+        """Check before the next `zero_grad` whether every parameter had a gradient since the last one."""
         if self._state.steps and any(p.grad is None and p.requires_grad for p in _parameters(this)):
             self.pause = True
         zeroed, self._zeroed = self._zeroed, []
@@ -110,7 +110,7 @@ class Gradients:
     def _look(self, this: Any, keeps: bool) -> None:
         self.zeroes = self.zeroes or keeps
         if self._accumulation.pending:
-            return  # between the parts of one batch nothing is taken away
+            return  # between the parts of one batch no gradient is removed
         left = [p for p in _parameters(this) if p.grad is not None]
         self._kept = bool(left)
         self._zeroed = [(weakref.ref(p), weakref.ref(p.grad), p.grad._version) for p in left]

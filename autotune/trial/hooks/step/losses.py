@@ -1,10 +1,9 @@
-"""How the loss is reduced over the batch, and whether BCE stands on the model's output.
+"""Reduction of the loss over the batch, and whether BCE is applied to the model's output.
 
-The functional losses are replaced while detection runs. What they returned is then looked for in
-the graph of the value that `backward` is called on: only where that is made of them alone, and in a
-linear way, is it known how gradients scale with the batch. A mean or sum that the script writes by
-hand counts as one of them where nothing but arithmetic on each sample by itself lies between it and
-what the model returned.
+The functional losses are replaced during detection. Their results are then searched in the graph of the value
+that `backward` is called on. Only if that is a linear function of them alone is it known how gradients scale
+with the batch. A mean or sum written by hand counts as a loss if only elementwise arithmetic lies between it
+and the model's output.
 """
 
 from __future__ import annotations
@@ -50,37 +49,37 @@ _EACH = frozenset(
         "Sqrt", "Squeeze", "Sub", "Tanh", "ToCopy", "Unsqueeze", "View", "Where",
     }
 )  # fmt: skip
-"""What acts on every element by itself, or moves elements without mixing samples."""
+"""Operations on each element separately, or moves of elements that do not mix samples."""
 _WEIGHING = frozenset({"Mul", "Div"})
-"""What constants, made from the whole batch perhaps, may not take part in."""
+"""Operations in which constants, possibly made from the whole batch, may not take part."""
 _BY_HAND = {"MeanBackward0": "mean", "SumBackward0": "sum"}
 _BY_ROW = ("MeanBackward1", "SumBackward1", "SelectBackward0")
-"""What is done over some dimensions, which may not be that of the samples."""
+"""Reductions over some dimensions, possibly not that of the samples."""
 _ON_WEIGHTS = (
     "Abs", "Add", "LinalgVectorNorm", "Mean", "Mul", "Norm", "Pow", "Sqrt", "Sum", "Stack", "View",
 )  # fmt: skip
-"""What penalties on weights are made of; a constant that takes part may be anything."""
+"""Operations in penalties on weights; constants in them may have any source."""
 _COMPARING = ("margin_ranking_loss", "cosine_embedding_loss", "triplet_margin_loss")
 """Losses whose samples are often made from others of the same batch."""
 _OVER_PAIRS = ("cross_entropy", "binary_cross_entropy_with_logits")
 """Losses that contrastive training applies to all pairs of a batch."""
 _MAX_NODES = 200
 _SCALE_MOVES = 1.05
-"""What means are multiplied by is a constant of the script, up to rounding, or no figure of it."""
+"""Largest ratio of the factors of a mean if they are one constant of the script, up to rounding."""
 _MOST_OUTPUTS = 16
 
 
 class Losses:
-    """Watches the functional losses; `reduction` is ``mean``, ``sum`` or ``unknown``."""
+    """Observes the functional losses; `reduction` is ``mean``, ``sum`` or ``unknown``."""
 
     def __init__(self, state: RuntimeState, root: TrainedModules) -> None:
         self._state = state
         self._root = root
         self._calls: list[tuple[Any, str, float, int]] = []
         self._outputs: dict[tuple[Any, int], int] = {}
-        """Where the graphs of the model's outputs begin, with the number of their rows.
+        """Start of the graphs of the model's outputs, with their number of rows.
 
-        A node and which of its results: a compiled model has one node for all.
+        Keys are a node and the index of its result: a compiled model has one node for all.
         """
         self._inside = False
         self._noted_in_call = False
@@ -88,22 +87,22 @@ class Losses:
         self._settled = False
         self._verdicts: list[str] = []
         self._scales: list[float] = []
-        """What means were multiplied by, where that is known."""
+        """Factors of means, where known."""
         self.bce_outside = False
         self.samples: Callable[[], int] = _not_known
-        """Samples of the batch that the next backward pass is over; 0 where that is not known."""
+        """Samples in the batch of the next backward pass; 0 if unknown."""
 
     @property
     def reduction(self) -> str:
-        """What every judged backward pass agreed on."""
+        """Return the reduction that all examined backward passes agreed on."""
         kinds = set(self._verdicts)
         return kinds.pop() if len(kinds) == 1 else "unknown"
 
     @property
     def scale(self) -> float | None:
-        """What means were multiplied by before their backward passes; None where that is no constant.
+        """Return the factor of means before their backward passes; None if it is no constant.
 
-        Of several losses with weights of their own it depends on how large they are, and moves.
+        With several weighted losses the factor depends on their values, and varies.
         """
         if self.reduction != "mean" or not self._scales:
             return None
@@ -182,7 +181,7 @@ class Losses:
         )
 
     def _uneven(self, args: Any, kwargs: Any) -> bool:
-        """Means over classes with weights, or over what is not padding: no mean over the batch."""
+        """Return whether a mean is over weighted classes or over non-padding, and so not over the batch."""
         weight = kwargs.get("weight", args[2] if len(args) > 2 else None)
         if weight is not None:
             return True
@@ -193,16 +192,17 @@ class Losses:
         return bool((target == ignored).any())
 
     def compiled(self, names: Iterable[str]) -> None:
-        """Code that calls these functions was compiled: a loss in it is made without our seeing it."""
+        """Record compiled code that calls these functions, whose losses cannot be observed."""
         self._compiled = self._compiled or not _KNOWN.isdisjoint(names)
 
     def returned(self, out: Any, rows: int) -> None:
-        """A trained module returned this in a training call.
+        """Record the output of a training call.
 
         Args:
-            out: Any structure. Where a loss was computed inside the call, nothing of it is taken to be
+            out: Any structure. If a loss was computed inside the call, no part of it counts as
                 sample by sample.
-            rows: Of its first input. What has another number is a loss, or something of the model itself.
+            rows: Rows of its first input. An output with another number is a loss, or depends on the model
+                alone.
         """
         inside, self._noted_in_call = self._noted_in_call, False
         if inside or self._compiled or rows < 2:
@@ -218,18 +218,18 @@ class Losses:
                 self._outputs[item.grad_fn, item.output_nr] = rows
 
     def settle(self) -> None:
-        """Nothing is judged any more, even where models are looked for again: losses are not watched then."""
+        """End the examination, also if models are detected again, as losses are not observed then."""
         self._settled = True
         self.forget()
 
     def forget(self) -> None:
-        """No backward pass is to come for what was seen so far: let go of the graphs."""
+        """Drop the recorded graphs, as no backward pass will use them."""
         self._calls.clear()
         self._outputs.clear()
         self._noted_in_call = False
 
     def backward(self, loss: Any) -> None:
-        """Judge by the graph of the value that `backward` is about to be called on."""
+        """Examine the graph of the value that `backward` is about to be called on."""
         calls, self._calls = self._calls, []
         outputs, self._outputs = self._outputs, {}
         self._root.awaits_backward = False
@@ -262,18 +262,18 @@ class Losses:
             elif _of_weights(node):
                 regular = True
             else:
-                return "unknown"  # a part that is none of the losses: summed over the batch, perhaps
+                return "unknown"  # a part that is none of the losses: possibly summed over the batch
         kinds: set[str] = {kind for kind, _, _ in met.values()}
         if queue or len(kinds) != 1:
             return "unknown"
         kind = kinds.pop()
-        # What the weights alone make counts once a step, as the parts of a mean do together; but how much a
-        # mean is scaled itself cannot be told beside it.
+        # Penalties on weights count once per step, like a mean over its parts; but the factor of a mean
+        # cannot be determined beside them.
         if sum((kind == "sum", scaled, regular)) > 1:
             return "unknown"
         total = sum(value for _, value, _ in met.values())
         if kind == "mean" and scaled and math.isnan(total):
-            return "unknown"  # by the number of samples, perhaps
+            return "unknown"  # possibly by the number of samples
         if kind == "mean" and scaled and total:
             times = abs(float(loss.detach())) / abs(total)
             # A mean times the number of samples is a sum.
@@ -287,7 +287,7 @@ class Losses:
 
 
 def _of_weights(node: Any) -> bool:
-    """Whether this is made of trained weights alone, as a penalty on their size is."""
+    """Return whether a value depends on trained weights alone, like a penalty on their size."""
     queue, visited = [node], set[Any]()
     while queue and len(visited) < _MAX_NODES:
         inner = queue.pop()
@@ -296,11 +296,11 @@ def _of_weights(node: Any) -> bool:
         visited.add(inner)
         name = type(inner).__name__
         if name == "AccumulateGrad":
-            # Samples that have a gradient, as for a penalty on it, are no parameters.
+            # Samples with a gradient, as for a gradient penalty, are no parameters.
             if type(inner.variable).__name__ != "Parameter":
                 return False
         elif not name.startswith(_ON_WEIGHTS) or any(further is None for further, _ in inner.next_functions):
-            return False  # something else takes part that has no gradient: samples, perhaps
+            return False  # a tensor without a gradient takes part: possibly samples
         queue += [further for further, _ in inner.next_functions if further is not None]
     return not queue
 
@@ -310,9 +310,9 @@ def _not_known() -> int:
 
 
 def _is_whole(given: Any, samples: int) -> bool:
-    """Whether a mean may be one over all samples of a batch, each with as many parts as any other.
+    """Return whether a mean may be over all samples of a batch, with equally many parts each.
 
-    It is not where a loop adds up what it computes sample by sample, nor where some of the rows are chosen.
+    It is not if a loop sums up a computation per sample, or if some of the rows are selected.
     """
     shape = getattr(given, "shape", None)
     if shape is None or samples < 2:
@@ -321,7 +321,7 @@ def _is_whole(given: Any, samples: int) -> bool:
 
 
 def _over_samples(node: Any, outputs: dict[tuple[Any, int], int]) -> bool:
-    """Whether what is reduced here is made of the model's outputs, sample by sample."""
+    """Return whether a reduction's input is derived from the model's outputs, sample by sample."""
     sizes = _sizes(node)
     queue, visited = [place for place in node.next_functions if place[0] is not None], set[Any]()
     rows = set[int]()
@@ -343,7 +343,7 @@ def _over_samples(node: Any, outputs: dict[tuple[Any, int], int]) -> bool:
                 return False
             dims = getattr(inner, "_saved_dim", None)
             dims = dims if isinstance(dims, tuple) else (dims,)
-            # Autograd keeps negative dimensions as they are, or as the numbers they wrap around to.
+            # Autograd stores negative dimensions unchanged, or wrapped around as unsigned numbers.
             if not shape or not all(isinstance(d, int) and _signed(d) % len(shape) for d in dims):
                 return False
         elif (act := name.partition("Backward")[0]) not in _EACH or (
@@ -351,24 +351,24 @@ def _over_samples(node: Any, outputs: dict[tuple[Any, int], int]) -> bool:
         ):
             return False
         elif act == "Unsqueeze" and getattr(inner, "_saved_dim", None) == 0:
-            return False  # samples become columns, to be spread over the others
+            return False  # samples become columns, to be broadcast over the others
         queue += [further for further in inner.next_functions if further[0] is not None]
     return not queue and len(rows) == 1 and bool(sizes) and sizes[0] in rows and not _over_pairs(sizes)
 
 
 def _takes_all(node: Any) -> bool:
-    """``z[:, 0]`` is a slice of all rows in the graphs of PyTorch 2.6, before it is a column."""
+    """Return whether a slice takes all rows; PyTorch 2.6 has one for ``z[:, 0]`` before the column."""
     sizes, dim = _sizes(node), _signed(node._saved_dim)
     return bool(sizes) and (node._saved_start, node._saved_step) == (0, 1) and node._saved_end >= sizes[dim]
 
 
 def _over_pairs(sizes: tuple[int, ...]) -> bool:
-    """One column a sample, as where one was spread over all others; perhaps as many features by chance."""
+    """Return whether there is one column per sample, as after broadcasting over all others."""
     return len(sizes) > 1 and sizes[0] == sizes[1] > 1
 
 
 def _sizes(node: Any) -> tuple[int, ...]:
-    """Of what a reduction was given."""
+    """Return the sizes of a reduction's input."""
     found = getattr(node, "_saved_self_sym_sizes", None)
     return tuple(int(n) for n in found) if found else ()
 
@@ -378,7 +378,7 @@ def _signed(number: int) -> int:
 
 
 def _square(args: Any, kwargs: Any) -> bool:
-    """Logits of every sample against every (other) sample, as contrastive losses have them."""
+    """Return whether logits relate each sample to each other sample, as in contrastive losses."""
     logits = kwargs.get("input", args[0] if args else None)
     if logits is None or logits.dim() != 2 or abs(logits.shape[0] - logits.shape[1]) > 1:
         return False
@@ -386,24 +386,24 @@ def _square(args: Any, kwargs: Any) -> bool:
 
 
 def _by_weights(node: Any) -> bool:
-    """A linear layer made the columns: as many as it has rows of weights, whatever the batch is."""
-    node = _unturned(node)
+    """Return whether a linear layer made the columns: as many as its weights have rows."""
+    node = _unconverted(node)
     if not type(node).__name__.startswith(("AddmmBackward", "MmBackward")):
         return False
-    return type(_unturned(node.next_functions[-1][0])).__name__ == "AccumulateGrad"
+    return type(_unconverted(node.next_functions[-1][0])).__name__ == "AccumulateGrad"
 
 
-def _unturned(node: Any) -> Any:
-    """What another number format, or the other direction, was made of."""
+def _unconverted(node: Any) -> Any:
+    """Return the input of conversions and negations."""
     while type(node).__name__.startswith(("ToCopyBackward", "TBackward")):
         node = node.next_functions[0][0]
     return node
 
 
 def read_loss(losses: Any) -> float | None:
-    """Sum of the values that `backward` was called on, each with its factor; a mean where no scalar.
+    """Return the sum of the values that `backward` was called on, with their factors; a mean if no scalar.
 
-    None where one of them cannot be read.
+    None if one of them cannot be read.
     """
     if isinstance(losses, (int, float)):
         return float(losses)

@@ -1,4 +1,4 @@
-"""The optimizer hook: what has to keep quiet while a step is deferred, and what the script scales itself."""
+"""Optimizer hook: work skipped while a step is deferred, and the script's own gradient scaling."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Optimizer(Backward):
-    """Has what implements `OptimizerHook` as `kernel` and `AccumulationHook` as `accumulation`."""
+    """Implements `OptimizerHook` as `kernel` and `AccumulationHook` as `accumulation`."""
 
     def __init__(
         self,
@@ -42,20 +42,20 @@ class Optimizer(Backward):
         self._facts: OptimizerFacts | None = None
         self.zero_grad_seen = False
         self.zeroes_first = False
-        """Gradients were zeroed between the begin of a part and its backward pass."""
+        """Gradients were zeroed between the start of a part and its backward pass."""
         self.zeroes_module = False
-        """A module was asked to zero its gradients after a backward pass."""
+        """A module's gradients were zeroed after a backward pass."""
         self._scheduler_at: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._in_scheduler = False
         self._averaged_at: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.averages_apart = False
         self.on_average: Callable[[], None] | None = None
-        """Called where a moving average of the weights is about to be updated."""
+        """Called before a moving average of the weights is updated."""
 
     # Installation
 
     def install(self, torch: Any) -> None:
-        """Put the hooks in."""
+        """Install the hooks."""
         self._torch = torch
         self._wrap_step(torch.optim.Optimizer)
         self._wrap_backward(torch)
@@ -68,10 +68,10 @@ class Optimizer(Backward):
         self.kernel.install(torch)
 
     def let_go(self, *, steps: bool) -> None:
-        """Backward passes and what goes with them are as if we were not there, and steps if wanted.
+        """Remove the hooks on backward passes, and on steps if requested.
 
-        Optimizers that are built from now on get their kernel as before. What kept a method of ours, as
-        schedulers keep an optimizer's `step`, comes by here and is passed on.
+        Optimizers built later still get their kernel. References to a wrapped method, as schedulers hold an
+        optimizer's `step`, remain and are passed through.
         """
         self._gone, self._steps_gone = True, steps
         self._scaled = None
@@ -142,10 +142,10 @@ class Optimizer(Backward):
         return clip
 
     def _unscale(self, parameters: Any) -> Any:
-        """Bring the gradients of the optimizer that owns these parameters to their true size, once a step.
+        """Unscale the gradients of the optimizer that owns these parameters, once per step.
 
         Returns:
-            The parameters again: what was handed over may be a generator.
+            The parameters again: the argument may be a generator.
         """
         tensors = [parameters] if isinstance(parameters, self._torch.Tensor) else list(parameters)
         wanted = {id(tensor) for tensor in tensors if tensor.grad is not None}
@@ -163,16 +163,16 @@ class Optimizer(Backward):
         return parameters if isinstance(parameters, self._torch.Tensor) else tensors
 
     def _step_left_out(self, zeroed: Any) -> None:
-        """Gradients were brought to their true size and are thrown away: the next ones are scaled anew.
+        """Mark gradients as scaled again, since the unscaled ones are discarded.
 
-        Scripts leave a step out by themselves where the norm that they clip to is no number.
+        Scripts skip a step if the clipped norm is not finite.
         """
         if id(zeroed) in self._unscaled or not isinstance(zeroed, self._torch.optim.Optimizer):
             self._scaler.update()
             self._unscaled.clear()
 
     def _owner(self, wanted: set[int]) -> Any:
-        """The one optimizer with all of these parameters, of several the one that steps; None without."""
+        """Return the one optimizer with all of these parameters, preferably one that steps; else None."""
         self._alive = [reference for reference in self._alive if reference() is not None]
         owners: list[Any] = []
         for optimizer in (reference() for reference in self._alive):
@@ -218,7 +218,7 @@ class Optimizer(Backward):
         return step
 
     def _wrap_averages(self) -> None:
-        """A moving average of the weights moves once a step, not once a part of one."""
+        """Wrap moving averages of the weights, so that they are updated once per step, not per part."""
         cls: Any = getattr(sys.modules.get("torch.optim.swa_utils"), "AveragedModel", None)
         if cls is None:
             return
@@ -281,7 +281,7 @@ class Optimizer(Backward):
     # Facts
 
     def facts(self) -> OptimizerFacts | None:
-        """What is known of the anchor, or was while it lived; None for manual updates."""
+        """Return the facts about the anchor, also after its deletion; None for manual updates."""
         anchor = self._boundary.anchor_optimizer()
         if anchor is None:
             return self._facts
@@ -289,7 +289,7 @@ class Optimizer(Backward):
         kernel = self.kernel.of(anchor)
         parameters = [p for group in anchor.param_groups for p in group["params"]]
         groups = anchor.param_groups if kernel is None else kernel.param_groups
-        # torch has Adagrad's fused kernel for the CPU alone.
+        # torch has a fused kernel of Adagrad on the CPU only.
         devices = ("cpu",) if type(kernel) is torch.optim.Adagrad else ("cpu", "cuda")
         rates, decays = self._first.get(anchor, ((), ()))
         self._facts = OptimizerFacts(
@@ -308,5 +308,5 @@ class Optimizer(Backward):
 
 
 def _owns(optimizer: Any, wanted: set[int]) -> bool:
-    """Some of these parameters are of this optimizer."""
+    """Return whether the optimizer has any of these parameters."""
     return any(id(p) in wanted for group in getattr(optimizer, "param_groups", ()) for p in group["params"])

@@ -1,4 +1,4 @@
-"""What optimizers have in their groups: weights, hooks on their gradients, learning rates."""
+"""Parameter groups of optimizers: weights, hooks on their gradients, learning rates."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ if TYPE_CHECKING:
 
 
 def weights_of(this: Any) -> set[int]:
-    """Identities of the weights of an optimizer, or of a module."""
+    """Return the ids of the weights of an optimizer, or of a module."""
     groups = getattr(this, "param_groups", None)
     weights = this.parameters() if groups is None else (p for g in groups for p in g["params"])
     return {id(p) for p in weights}
 
 
 def share_weights(optimizer: Any, other: Any) -> bool:
-    """Another optimizer (one wraps the other), or a module, has the weights that this one turns."""
+    """Return whether a wrapping optimizer, or a module, has the weights that this one updates."""
     return not weights_of(optimizer).isdisjoint(weights_of(other))
 
 
 def gradient_hooks(parameter: Any) -> Iterator[Any]:
-    """What is called with the gradient of a weight."""
+    """Yield the hooks on the gradient of a weight."""
     for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
         yield from (getattr(parameter, name, None) or {}).values()
 
 
 def is_users_hook(hook: Any) -> bool:
-    """Written by the user; what libraries hook in, to log gradients mostly, is left out."""
+    """Return whether the user wrote a hook; those of libraries, mostly for logging, do not count."""
     while isinstance(hook, functools.partial):
         hook = hook.func
     code = getattr(hook, "__code__", None) or getattr(vars(type(hook)).get("__call__"), "__code__", None)
@@ -39,9 +39,9 @@ def is_users_hook(hook: Any) -> bool:
 
 
 def rate_of(group: Any, optimizer: Any) -> Any:
-    """The learning rate of a group of weights, without what a schedule makes of it.
+    """Return the learning rate of a parameter group, without the effect of a schedule.
 
-    A warm-up may be counted in batches, and begin at nothing.
+    A warm-up may be counted in batches, and start at zero.
     """
     rate = group.get("initial_lr", group.get("lr"))
     is_nothing = isinstance(rate, Real) and not rate
@@ -49,7 +49,7 @@ def rate_of(group: Any, optimizer: Any) -> Any:
 
 
 def plain_numbers(values: Iterable[Any]) -> tuple[float, ...]:
-    """The numbers; none at all where one of them is on a device, or is no number."""
+    """Return the numbers; empty if one of them is on a device, or is no number."""
     found: list[float] = []
     for value in values:
         if not isinstance(value, Real) and getattr(value, "is_cpu", False) is not True:

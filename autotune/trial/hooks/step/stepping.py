@@ -1,4 +1,4 @@
-"""Steps of optimizers: which of them step, and which of their steps are taken, deferred or skipped."""
+"""Optimizer steps: which optimizers step, and which steps are taken, deferred or skipped."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
 
 _TELLS_OF_THREADS = 16
 _RATE_MOVES = 3
-"""So many steps in a row, before each of which the learning rate had moved, are a schedule by steps."""
+"""Number of consecutive steps with changed learning rates that indicates a schedule per step."""
 _RATE_STEPS = 256
 
 
 class StepListener(Protocol):
-    """What is told of every step that took effect; `steps.Boundary` is the one there is."""
+    """Receiver of every step that took effect, implemented by `StepCounter`."""
 
     def passed(self, optimizer: Any) -> None:
-        """A step took effect (None: counted by backward passes)."""
+        """Record a step that took effect (None: counted by backward passes)."""
 
     def may_have_passed(self) -> None:
-        """A backward pass ended that perhaps stands for a step."""
+        """Record a backward pass that may stand for a step."""
 
     def anchor_optimizer(self) -> Any:
-        """The optimizer whose step is the boundary; None where it is another source."""
+        """Return the optimizer whose step is the boundary; None for another source."""
 
 
 class Stepping:
-    """What is known of the optimizers that step, and the hook in their `step`."""
+    """State of the optimizers that step, and the hook in their `step`."""
 
     def __init__(self, state: RuntimeState, undo: Undo, boundary: StepListener, loader: Loader) -> None:
         self._state = state
@@ -50,10 +50,10 @@ class Stepping:
         self._torch: Any = None
         self._nested = False
         self._steps_gone = False
-        """Steps are not watched any more."""
+        """Steps are not observed any more."""
         self._backs: list[Callable[[], None]] = []
         self._step_back: Callable[[], None] | None = None
-        """Take back what stands in the way of every step, and of `step` itself."""
+        """Restores `step` and removes the hooks on every step."""
         self.accumulation = MicroBatches(state)
         self.constructed = 0
         self.stepped: dict[int, weakref.ref[Any]] = {}
@@ -62,26 +62,26 @@ class Stepping:
         self.alternating = False
         self.on_constructed: Callable[[Any], None] | None = None
         self.on_first_step: Callable[[Any], None] | None = None
-        """Told of every optimizer when it is about to step for the first time."""
+        """Called before the first step of every optimizer."""
         self.closure = False
         self.own_scaler = False
         self.steps_in_backward = False
-        """An optimizer stepped inside of a backward pass, out of sight: in another thread."""
+        """An optimizer stepped inside a backward pass, in another thread, which cannot be observed."""
         self.steps_in_threads = 0
-        """Steps in other threads than the script's own, which are not watched."""
+        """Number of steps in other threads than the main one, which are not observed."""
         self.on_threads: Callable[[], None] | None = None
-        """Told now and then that there are more of these."""
+        """Called occasionally while this number grows."""
         self.skipped_steps = 0
         self.scheduler_per_step = False
         self._rates: weakref.WeakKeyDictionary[Any, tuple[tuple[Any, ...], int]] = weakref.WeakKeyDictionary()
-        """Learning rates at the last step, and how many steps in a row they had moved before it."""
+        """Learning rates at the last step, and the number of consecutive changes before it."""
         self._first: weakref.WeakKeyDictionary[Any, tuple[tuple[float, ...], ...]] = (
             weakref.WeakKeyDictionary()
         )
-        """Learning rates and weight decays when it stepped first."""
+        """Learning rates and weight decays at its first step."""
         self._scaler: Any = None
         self._unscaled: set[int] = set()
-        """Optimizers whose gradients have their true size since the last step."""
+        """Optimizers whose gradients were unscaled since the last step."""
         self._found_inf: dict[Any, Any] = {}
         """Device -> steps that a fused kernel skipped, as a tensor there."""
         self._skipped_before = 0
@@ -92,7 +92,7 @@ class Stepping:
         self._backs.append(self._undo.replace(owner, attribute, value))
 
     def release(self) -> None:
-        """Give optimizer classes that were hooked through us torch's own wrapper."""
+        """Restore torch's own wrapper in hooked optimizer classes."""
         for cls, ours, plain in self._hooked:
             if cls.__dict__.get("step") is ours:
                 plain.hooked = True
@@ -118,7 +118,7 @@ class Stepping:
                     and ident() == calm.main
                     and calm.stage == STEP
                 ):
-                    # Most steps by far. When it ended is all that is noted of one.
+                    # The most frequent case; only the end of the step is recorded.
                     calm.stage = STEPPING
                     state.micro_steps += 1
                     self._nested = True
@@ -144,11 +144,11 @@ class Stepping:
                     return inner(this, *args, **kwargs)
                 if self._nested or not state.here() or "optimizer" in state.faults.off:
                     if state.active and not self._nested:
-                        self._elsewhere()
+                        self._note_unobserved()
                     return inner(this, *args, **kwargs)
                 if args or kwargs or not self._is_usual(this):
                     return self._step(inner, this, args, kwargs)
-                # Most steps by far: nothing is to be found out or carried out, and every microsecond counts.
+                # The most frequent case: no observation or change is due, and every microsecond counts.
                 self._nested = True
                 state.micro_steps += 1
                 try:
@@ -158,7 +158,7 @@ class Stepping:
                 self._boundary.passed(this)
                 return result
 
-            # Whoever wraps it by `functools.wraps` copies the mark as well, so it says whose it is.
+            # `functools.wraps` copies the mark as well, so it holds its owner.
             step.__dict__["_autotune_plain"] = (step, inner)
             return step
 
@@ -184,11 +184,11 @@ class Stepping:
         self._step_back = self._undo.replace(base, "profile_hook_step", staticmethod(profile_hook_step))
         self._undo.assign(base, "__init__", init)
 
-    def _elsewhere(self) -> None:
-        """An optimizer stepped where no step is watched."""
+    def _note_unobserved(self) -> None:
+        """Record an optimizer step outside of observation."""
         state = self._state
         if state.in_backward:
-            # By a hook on a gradient: where a device trains, its own thread calls those.
+            # By a hook on a gradient: on a device these are called in its own thread.
             self.steps_in_backward = True
         elif not state.here():
             self.steps_in_threads += 1
@@ -196,7 +196,7 @@ class Stepping:
                 self.on_threads()
 
     def _is_usual(self, optimizer: Any) -> bool:
-        """Steps of this optimizer follow each other as they are, and all is known that they tell."""
+        """Return whether steps of this optimizer need no change, and all facts of them are known."""
         known = self.scheduler_per_step or self._state.micro_steps > _RATE_STEPS
         last = self._last
         return (
@@ -214,7 +214,7 @@ class Stepping:
         try:
             if closure is not None and not runs_once(closure, optimizer):
                 self.closure = True
-                self._meets_closure()
+                self._handle_closure()
             state.micro_steps += 1
             self._note_stepping(optimizer)
             self._note_rate(optimizer)
@@ -228,16 +228,16 @@ class Stepping:
         self._boundary.passed(optimizer)
         return result
 
-    def _meets_closure(self) -> None:
-        """An optimizer is about to step by a closure, which runs the model as often as it likes."""
+    def _handle_closure(self) -> None:
+        """Handle a step by a closure, which runs the model any number of times."""
 
     def end_scaling(self) -> None:
-        """Gradients are not scaled by us any more."""
+        """Stop scaling gradients."""
         self._scaler = None
         self._unscaled.clear()
 
     def _forget_parts(self) -> None:
-        """What a rest that is dropped left behind is no part of the step that comes."""
+        """Drop the gradients of a dropped rest, which are no part of the next step."""
         state = self._state
         self._loader.take_samples()
         state.losses.clear()
@@ -245,7 +245,7 @@ class Stepping:
 
     @property
     def count(self) -> int:
-        """Optimizers that step in turns; those that follow each other, as in folds, count as one."""
+        """Number of optimizers that step alternately; successive ones, as in folds, count as one."""
         alive = sum(1 for reference in self.stepped.values() if reference() is not None)
         return max(1, alive) if self.alternating else 1
 
@@ -271,7 +271,7 @@ class Stepping:
         self._switched_at = now
 
     def _note_first(self, optimizer: Any) -> None:
-        """What scripts derive from their batch options, as its first step sees it."""
+        """Record values that scripts derive from their batch options, at the first step."""
         try:
             groups = list(getattr(optimizer, "param_groups", ()))
             self._first[optimizer] = (
@@ -282,12 +282,12 @@ class Stepping:
             self._state.faults.note("rates", error)
 
     def _note_rate(self, optimizer: Any) -> None:
-        """Whoever moves the learning rate before every step: schedules of libraries are not torch's."""
+        """Record changes of the learning rate before every step, as libraries have their own schedules."""
         if self.scheduler_per_step or self._state.micro_steps > _RATE_STEPS:
             return
         try:
             rates = tuple(group.get("lr") for group in getattr(optimizer, "param_groups", ()))
-            if all(isinstance(rate, (int, float)) for rate in rates):  # a device would have to be waited for
+            if all(isinstance(rate, (int, float)) for rate in rates):  # reading from a device would wait
                 before, moves = self._rates.get(optimizer, (rates, 0))
                 moves = moves + 1 if rates != before else 0
                 self._rates[optimizer] = (rates, moves)
@@ -296,7 +296,7 @@ class Stepping:
             self._state.faults.note("rates", error)
 
     def hooks_gradients(self) -> bool:
-        """Code of the script's own is called with the gradient of a weight, perhaps to change it."""
+        """Whether code of the script is called with the gradient of a weight, and may change it."""
         alive = [held for held in (reference() for reference in self.stepped.values()) if held is not None]
         parameters = (p for held in alive for group in held.param_groups for p in group["params"])
         return any(is_users_hook(hook) for parameter in parameters for hook in gradient_hooks(parameter))
@@ -324,7 +324,7 @@ class Stepping:
         return result
 
     def _note_skip(self, scaler: Any, optimizer: Any, stepped: bool) -> None:
-        """Count a skipped step; a fused kernel skips on the device, where it is counted without waiting."""
+        """Count a skipped step; fused kernels skip on the device, where steps are counted without waiting."""
         if not stepped:
             self.skipped_steps += 1
         elif getattr(optimizer, "_step_supports_amp_scaling", False):
@@ -338,21 +338,21 @@ class Stepping:
                 self._state.faults.note("skipped_steps", error)
 
     def window_opens(self) -> None:
-        """Steps skipped before, while the scale settles, do not count."""
+        """Do not count earlier skipped steps, while the scale settled."""
         self._skipped_before = self._skipped_so_far()
 
     def skipped(self) -> int:
-        """Steps of the window that a scaler skipped."""
+        """Return the steps of the window that a scaler skipped."""
         return max(0, self._skipped_so_far() - self._skipped_before)
 
     def _skipped_so_far(self) -> int:
-        """Waits for the device; called where a window begins and ends."""
+        """Return the steps skipped so far; waits for the device, at the window's start and end only."""
         found = max((float(value) for value in self._found_inf.values()), default=0.0)
         return self.skipped_steps + round(found)
 
 
 class StepMarker:
-    """Notes whether an optimizer's step was called, by torch's own post hook."""
+    """Records whether an optimizer's step was called, by torch's own post hook."""
 
     def __init__(self, optimizer: Any) -> None:
         self.stepped = False
