@@ -1,4 +1,4 @@
-"""Data sets of the script's: open files in them, whether they draw, share themselves out, or change."""
+"""Properties of the script's datasets: open files, randomness, sharding among workers, changes."""
 
 # Scripts pass values of any type; narrowing them yields partly unknown types.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
@@ -41,20 +41,20 @@ _HANDLES: Final = (
     ("pymongo", "MongoClient"),
 )
 _HANDLE_MODULES: Final = frozenset({"_dbm", "_gdbm"})
-"""Whose types of open databases have no public name."""
+"""Modules with types of open databases that have no public name."""
 
 
 def shared_handle(*holders: Any) -> str:
-    """Class of an open file, database or connection that can be reached from a dataset or a collate function.
+    """Return the class of an open file, database or connection reachable from a dataset or collate function.
 
-    Forked workers share such a file's position, or a connection that must not cross a fork. It is
-    looked for before the first fetch: what a dataset opens at its first read, each worker opens itself.
+    Forked workers share the position of such a file, or a connection that must not cross a fork. The search
+    is made before the first fetch: files that a dataset opens at its first read are opened in each worker.
 
     Returns:
         Empty without one.
     """
     for node in Walk({str(place): holder for place, holder in enumerate(holders)}).nodes:
-        # Objects may answer questions about them with any error.
+        # Attribute access on objects may raise any error.
         with contextlib.suppress(Exception):
             if _is_handle(node.value):
                 return type(node.value).__name__
@@ -63,7 +63,7 @@ def shared_handle(*holders: Any) -> str:
 
 def _is_handle(value: Any) -> bool:
     if isinstance(value, io.IOBase):
-        # What is only written to is a log.
+        # A write-only file is a log.
         is_none = isinstance(value, (io.BytesIO, io.StringIO)) or value in (sys.stdin, sys.stdout, sys.stderr)
         return not is_none and not value.closed and value.readable()
     if type(value).__name__ == "_TemporaryFileWrapper":
@@ -76,14 +76,14 @@ def _is_handle(value: Any) -> bool:
 
 
 def _is_closed(value: Any) -> bool:
-    """An archive gives its file away when it is closed."""
+    """Return whether a file is closed; an archive drops its file on closing."""
     name = {"ZipFile": "fp", "NpzFile": "zip"}.get(type(value).__name__)
     return name is not None and attribute_of(value, name) is None
 
 
 @functools.lru_cache(maxsize=16)
 def source_of(kind: type) -> str:
-    """Source of a class and of those of the script's that it derives from, as far as it can be read."""
+    """Return the source of a class and of its base classes in the script, as far as readable."""
     parts: list[str] = []
     for cls in kind.__mro__[:4]:
         if cls.__module__.startswith("torch.utils.data"):
@@ -96,7 +96,7 @@ def source_of(kind: type) -> str:
 
 
 def shares_out(dataset: Any, source: str) -> bool:
-    """Whether an iterable dataset shares itself out among workers: itself, by a helper, by a stage of it."""
+    """Return whether an iterable dataset shards itself among workers: in itself, a helper, or a stage."""
     if "get_worker_info" in source:
         return True
     held = list(held_by(dataset).values())
@@ -107,13 +107,13 @@ def shares_out(dataset: Any, source: str) -> bool:
 
 
 def _shares_by(code: CodeType) -> bool:
-    """A function that asks which of how many workers it runs in; some ask only to draw otherwise in each."""
+    """Return whether a function reads its worker's id and their number; some read only the id, for seeds."""
     asks = any("worker_info" in name for name in code.co_names)
     return "by_worker" in code.co_name or (asks and "num_workers" in (*code.co_names, *code.co_varnames))
 
 
 def _helpers(kind: type) -> Iterator[Any]:
-    """Functions of a module that the methods of a class in it name."""
+    """Yield functions of a module that the methods of a class in it name."""
     for cls in kind.__mro__[:4]:
         if cls.__module__.startswith("torch.utils.data"):
             break
@@ -125,14 +125,14 @@ def _helpers(kind: type) -> Iterator[Any]:
 
 
 def holds_cuda(dataset: Any, torch: Any) -> bool:
-    """Whether tensors that it holds lie on a CUDA device."""
+    """Return whether its tensors are on a CUDA device."""
     held = list(held_by(dataset).values())
     held += [t for group in held if isinstance(group, (list, tuple)) for t in group[:8]]
     return any(isinstance(item, torch.Tensor) and item.is_cuda for item in held)
 
 
 def looks_random(dataset: Any, source: str) -> bool:
-    """Whether its source or its transforms name what draws, as far as can be told."""
+    """Return whether its source or its transforms name random functions, as far as known."""
     words = ("random.", "torch.rand", "torch.bernoulli", "default_rng")
     if any(word in source for word in words):
         return True

@@ -1,8 +1,8 @@
-"""Watches the first fetches of each loader for state that they change, in the process that fetches.
+"""Observation of the first fetches of each loader, for state that they change.
 
-Without workers that is the training process; forked workers watch their own fetches and report through a
-pipe. Where a fetch changes more than a generator, a forked child finds out whether a sample depends on what
-was fetched before it: a cache that only keeps what each sample is anyway does not count.
+Without workers these run in the training process; forked workers observe their own fetches and report through
+a pipe. If a fetch changes more than a generator, a forked child checks whether a sample depends on earlier
+fetches: a cache of unchanging samples does not count.
 """
 
 # Scripts pass values of any type; narrowing them yields partly unknown types.
@@ -47,64 +47,64 @@ if TYPE_CHECKING:
     from autotune.trial.runtime.undo import Undo
 
 _FIRST: Final = 4
-"""Fetches in a child in place of a worker that is not forked."""
+"""Number of fetches in a child that replaces a non-forked worker."""
 _LAST_LOOK: Final = 64
 _MOST_LOOKS: Final = 24
-"""Fetches of one dataset that are watched, in all passes: each costs two snapshots of some milliseconds."""
+"""Largest number of observed fetches per dataset; each costs two snapshots of some milliseconds."""
 _ALL_LOOKS: Final = 96
-"""The same of all datasets: some scripts build another one for each pass."""
+"""The same over all datasets: some scripts build a new one for each pass."""
 _LIMIT_S: Final = 5.0
-"""For a child that is stuck: one takes `_HISTORY_S`, a few fetches and the fork of the process."""
+"""Limit for a stuck child; one takes `_HISTORY_S`, a few fetches and the fork of the process."""
 _TRY_S: Final = 20.0
-"""For a child that makes the first fetches: it ends by itself after some seconds, on a busy machine later."""
+"""Limit for a child with the first fetches, which ends itself after some seconds, or later under load."""
 _SLOWEST_S: Final = 0.25
-"""A sample that takes longer is not fetched again to find out more."""
+"""Longest fetch time of a sample that is fetched again."""
 _CANDIDATES: Final = 6
 _KEEPS: Final = (dict, set)
-"""Types of caches that can be emptied to find out what they are for."""
+"""Types of caches that can be emptied for a test."""
 _HISTORY: Final = 64
 _HISTORY_S: Final = 1.0
-"""Fetches before a sample is fetched again, and the time for them: a count may show slowly in the samples."""
+"""Time for fetches before a repeated one, as the effect of a counter on samples may be slow."""
 
 
 class FetchWatch:
-    """What fetches change, by the dataset that is fetched from.
+    """Changes made by fetches, by dataset.
 
     Args:
-        state: Of the training process.
-        undo: Takes the hook back.
+        state: State of the training process.
+        undo: Removes the hook.
     """
 
     def __init__(self, state: RuntimeState, undo: Undo) -> None:
         self.state = state
         self._undo = undo
         self.is_on = False
-        """In the baseline alone: what is found is a fact of the script."""
+        """In the baseline only, as the result is a fact of the script."""
         self.is_measuring = False
-        """The window is open: a look would be measured as a part of a step."""
+        """The window is open: an observation would be measured as part of a step."""
         self.torch: Any = None
         self.looks: dict[int, int] = {}
         self.pure: set[str] = set()
         """Paths of caches."""
         self.begins: dict[int, Callable[[int], Any]] = {}
-        """What each worker is begun with (`worker_init_fn`), by the dataset."""
+        """Initialization of each worker (`worker_init_fn`), by dataset."""
         self.at_first: dict[int, dict[str, str]] = {}
-        """Paths and kinds of state that there was before the first fetch that was watched."""
+        """Paths and kinds of state before the first observed fetch."""
         self.opened: dict[int, frozenset[int]] = {}
-        """Descriptors that were open then: one that a fetch opens, each worker opens for itself."""
+        """Descriptors open at that time; a file opened by a fetch is opened in each worker."""
         self.found: dict[int, FetchState] = {}
         self.handles: dict[int, str] = {}
         self.shares: dict[int, tuple[int, ...]] = {}
-        """Samples of a pass over a stream and of each of two workers; empty where that is not known."""
+        """Samples of a pass over a stream and of each of two workers; empty if unknown."""
         self.alike: set[int] = set()
-        """Streams whose passes do not depend on the passes before them."""
+        """Streams whose passes do not depend on earlier passes."""
         self.draws: set[int] = set()
-        """Datasets of which a worker's fetch drew from a generator that the loader seeds."""
+        """Datasets with a worker's fetch that used a generator seeded by the loader."""
         self.spent_ns = 0
-        """Time spent on watching since `take_spent_ns`, in a fetch of the training process."""
+        """Observation time in fetches of the training process, since `take_spent_ns`."""
         self._all_looks = 0
         self.orders: dict[int, FetchState] = {}
-        """State of samplers, by the dataset, as children have reported it."""
+        """State of samplers, by dataset, as reported by children."""
         self._alive: dict[int, weakref.ref[Any]] = {}
         self._pipe: tuple[int, int] | None = None
         self._made: list[dict[str, Any]] | None = None
@@ -112,14 +112,14 @@ class FetchWatch:
         self._reports: dict[int, dict[int, dict[str, Any]]] = {}
 
     def install(self, torch: Any, loaders: Any) -> Callable[[], None]:
-        """Hook the making of fetchers, of which each pass over a loader, and each worker, has one.
+        """Hook the construction of fetchers; there is one per pass and worker.
 
         Args:
             torch: The module.
             loaders: ``torch.utils.data.dataloader``.
 
         Returns:
-            Takes the hook back.
+            Function that removes the hook.
         """
         self.torch = torch
         kinds = loaders._DatasetKind
@@ -130,7 +130,7 @@ class FetchWatch:
         ) -> Any:
             if not self._is_watching():
                 return original(kind, dataset, auto_collation, collate_fn, drop_last)
-            # An iterable dataset may change as soon as it is asked for an iterator.
+            # An iterable dataset may change when its iterator is created.
             watched = self._watched(dataset, collate_fn, indexed=kind == kinds.Map)
             fetcher = original(kind, dataset, auto_collation, collate_fn, drop_last)
             if watched is not None:
@@ -154,7 +154,7 @@ class FetchWatch:
             return None
 
     def _meet(self, dataset: Any) -> None:
-        """What is known by identity goes with the dataset: another one may get the same."""
+        """Drop the records of an id when its dataset is deleted, as ids are reused."""
         key = id(dataset)
         with contextlib.suppress(TypeError):  # a list has no weak references
             if key not in self._alive:
@@ -178,14 +178,14 @@ class FetchWatch:
         self.alike.discard(dataset)
 
     def take_spent_ns(self) -> int:
-        """Time that watching took since the last call."""
+        """Return the observation time since the last call, and reset it."""
         spent, self.spent_ns = self.spent_ns, 0
         return spent
 
     # Workers
 
     def pass_begins(self, loader: Any) -> None:
-        """A loader is about to be iterated over; its workers report through a pipe that they inherit."""
+        """Prepare a loader's iteration; its workers report through a pipe that they inherit."""
         dataset, begin = loader.dataset, loader.worker_init_fn
         self._meet(dataset)
         if begin is not None:
@@ -195,7 +195,7 @@ class FetchWatch:
         if not _is_forked(loader):
             self._fetch_in_child(loader)
             return
-        # They cannot count for each other: those of the first passes watch, later ones do not.
+        # Workers cannot count jointly, so those of the first passes observe and later ones do not.
         self.note_looks(id(dataset), _MOST_LOOKS // 3)
         if self.is_on and self._pipe is None:
             with contextlib.suppress(OSError):
@@ -204,28 +204,28 @@ class FetchWatch:
                 os.set_blocking(self._pipe[1], False)
 
     def _fetch_in_child(self, loader: Any) -> None:
-        """Workers that are not forked have none of ours: children make the first fetches in their place."""
+        """Make the first fetches in children, as non-forked workers run without the hooks."""
         dataset = id(loader.dataset)
         if self._is_watching() and dataset not in self.looks:
             self.note_looks(dataset, _FIRST)
             self.try_fetches(loader, _FIRST)
 
     def try_fetches(self, loader: Any, most: int) -> None:
-        """Find out what fetches of workers would change: children make the first ones, as two of them.
+        """Make the first fetches in two children, to detect changes that workers would make.
 
         Args:
             loader: About to be iterated over.
             most: Fetches of each child.
         """
         self._meet(loader.dataset)
-        # Only what workers begin with can set them apart.
+        # Only the initialization of workers can make them differ.
         for number in (0, 1) if loader.worker_init_fn is not None else (0,):
             found = answer_of(lambda n=number: self._first_fetches(loader, n, most), limit_s=_TRY_S)
             for report in found or ():
                 self._note_report(report)
 
     def _first_fetches(self, loader: Any, number: int, most: int) -> list[dict[str, Any]]:
-        """In the child: what the reports of a worker would say."""
+        """Return the reports of a worker; runs in the child."""
         self._made, self.is_on, until_s = [], True, time.monotonic() + _HISTORY_S
         for known in (self.looks, self.found, self.at_first, self.opened, self.handles):
             known.clear()
@@ -248,7 +248,7 @@ class FetchWatch:
         return self._made
 
     def _order_of(self, loader: Any) -> Iterator[Any]:
-        """In the child: the indices of a pass; whether its sampler keeps a state is reported."""
+        """Yield the indices of a pass, and report whether the sampler has state; runs in the child."""
         sampler, dataset = loader._index_sampler, loader.dataset
         before = self.order_begins(sampler)
         order = iter(sampler)
@@ -266,12 +266,12 @@ class FetchWatch:
             self._send(id(dataset), order=held.what, by=held.by)
 
     def note_looks(self, dataset: int, count: int) -> None:
-        """So many fetches of a dataset are watched."""
+        """Count observed fetches of a dataset."""
         self.looks[dataset] = self.looks.get(dataset, 0) + count
         self._all_looks += count
 
     def report(self, dataset: int, held: FetchState, start: list[Any]) -> None:
-        """Note what was found, here or from a worker in the training process."""
+        """Record a result, from here or from a worker in the training process."""
         if self.state.active:
             self.found[dataset] = held
             return
@@ -279,7 +279,7 @@ class FetchWatch:
         self._send(dataset, start=begun, what=held.what[:500], by=held.by, sure=held.sure)
 
     def report_draws(self, dataset: int) -> None:
-        """Note, in a worker, that a fetch drew from a generator that the loader seeds."""
+        """Record, in a worker, that a fetch used a generator seeded by the loader."""
         if dataset not in self.draws and not self.state.active:
             self.draws.add(dataset)
             self._send(dataset, draws=True)
@@ -297,7 +297,7 @@ class FetchWatch:
             os.write(self._pipe[1], json.dumps(line).encode() + b"\n")
 
     def state_of(self, dataset: Any) -> FetchState | None:
-        """What its fetches were seen to change; None where nothing was."""
+        """Return the state that its fetches have changed; None without any."""
         self._read_reports()
         if id(dataset) in self.orders:
             return self.orders[id(dataset)]
@@ -311,24 +311,24 @@ class FetchWatch:
         return FetchState(what=first["what"], by=first["by"], sure=sure, apart=apart)
 
     def has_drawn(self, dataset: Any) -> bool:
-        """Whether workers reported draws from the generators that the loader seeds in each of them."""
+        """Return whether workers reported use of the generators that the loader seeds in each of them."""
         return id(dataset) in self.draws
 
     def random_state(self) -> Any:
-        """State of the generators that a loader seeds in each worker."""
+        """Return the state of the generators that a loader seeds in each worker."""
         numpy = sys.modules.get("numpy.random")
         state: Any = None if numpy is None else numpy.get_state()
-        # Generators other than the Mersenne twister show their state as a dict.
+        # Generators other than the Mersenne twister return their state as a dict.
         drawn = repr(state) if isinstance(state, dict) else state and (int(state[2]), int(state[1][0]))
-        # Not by way of NumPy, which PyTorch works without.
+        # Not through NumPy, as PyTorch works without it.
         return random.getstate(), self.torch.get_rng_state().tolist(), drawn
 
     def handle_of(self, dataset: Any) -> str:
-        """File that was open before the fetches and whose position they moved; empty without one."""
+        """Return a file, open before the fetches, whose position they moved; empty without one."""
         return self.handles.get(id(dataset), "")
 
     def shares_of(self, dataset: Any) -> tuple[int, ...]:
-        """Samples of a pass over a stream and of each of two workers; empty where that is not known."""
+        """Return the samples of a pass over a stream and of each of two workers; empty if unknown."""
         return self.shares.get(id(dataset), ())
 
     def _read_reports(self) -> None:
@@ -336,7 +336,7 @@ class FetchWatch:
         while self._pipe is not None:
             try:
                 part = os.read(self._pipe[0], 1 << 16)
-            except OSError:  # nothing more for now
+            except OSError:  # no further data now
                 break
             text += part
         for line in text.splitlines():
@@ -357,11 +357,11 @@ class FetchWatch:
     # Samplers
 
     def order_begins(self, sampler: Any, dataset: Any = None) -> StateSnapshot | None:
-        """State of a sampler that is about to be asked for an order; None where it is not watched.
+        """Return the state of a sampler before its iteration; None if it is not observed.
 
         Args:
             sampler: The sampler.
-            dataset: What is reached from it as well is no state of the sampler.
+            dataset: Objects reachable from it are no state of the sampler.
         """
         if not self._is_watching():
             return None
@@ -374,7 +374,7 @@ class FetchWatch:
     def order_made(
         self, sampler: Any, before: StateSnapshot, dataset: Any = None, *, by: str = "sampler"
     ) -> FetchState | None:
-        """What a sampler changed when it was asked for an order, or for indices, its generators aside."""
+        """Return the state that a sampler changed for an order, or for indices, without generators."""
         try:
             after = StateSnapshot({"dataset": dataset, "sampler": sampler}, self.torch)
             moved = [p for p in after.moved_since(before) if p.kind != GENERATOR and p.node.root == "sampler"]
@@ -388,18 +388,18 @@ class FetchWatch:
 
 
 class _Watched:
-    """One fetcher whose first fetches are watched."""
+    """One fetcher whose first fetches are observed."""
 
     def __init__(self, watch: FetchWatch, dataset: Any, collate_fn: Any, *, indexed: bool) -> None:
         self._watch = watch
         self._dataset = dataset
         self._roots = {"dataset": dataset, "collate_fn": collate_fn}
         self._indexed = indexed
-        # Not the fetcher itself, which holds this: a dataset lives no longer than it would by itself.
+        # Not the fetcher itself, which references this: a dataset's lifetime must not change.
         self._fetcher: Callable[[], Any] = _nothing
         self._count = 0
         self._random: Any = None
-        """In a worker: of the generators that it was seeded with, before a fetch."""
+        """In a worker: state of its seeded generators before a fetch."""
         self._first = self._snapshot()
         self._next: StateSnapshot | None = self._first
         kinds = {path: piece.kind for path, piece in self._first.pieces.items()}
@@ -421,7 +421,7 @@ class _Watched:
         return StateSnapshot(self._roots, self._watch.torch)
 
     def attach(self, fetcher: Any) -> None:
-        """Stand before the fetcher's own `fetch`."""
+        """Wrap the fetcher's `fetch`."""
         self._fetcher = weakref.ref(fetcher)
         fetcher.fetch = self._fetch
 
@@ -438,7 +438,7 @@ class _Watched:
             raise
 
     def _pass_ends(self) -> None:
-        """A stream may note at the end of a pass where the next one begins; copies in workers are lost."""
+        """Handle the end of a pass, where a stream may store the next start; copies in workers are lost."""
         try:
             if self._indexed or self._watch.is_measuring or id(self._dataset) in self._watch.found:
                 return
@@ -451,7 +451,7 @@ class _Watched:
             self._watch.state.faults.note("fetch_watch", error)
 
     def _is_carried(self) -> bool:
-        """A pass may leave something to the next: a position, or a number that its code sets."""
+        """Return whether a pass may leave state to the next: a position, or a number set by its code."""
         names = carried(self._first.codes)
         return any(
             piece.kind in SEQUENTIAL or (piece.kind == VALUE and piece.node.name in names)
@@ -460,14 +460,14 @@ class _Watched:
         )
 
     def _compare_passes(self, seen: StateSnapshot, moved: Sequence[Piece] = ()) -> None:
-        """Report a stream whose passes depend on those before them, or may do so.
+        """Report a stream whose passes depend, or may depend, on earlier ones.
 
         Args:
             seen: A snapshot with the code of a pass.
-            moved: What the first pass has changed; empty before it, when only what is sure is reported.
+            moved: State changed by the first pass; empty before it, when only certain results are reported.
         """
         watch, dataset = self._watch, id(self._dataset)
-        # No pass that a child reads comes by the collate function.
+        # No pass that a child reads uses the collate function.
         by_pass = all(piece.node.root == "dataset" for piece in moved)
         if by_pass and moved and dataset in watch.alike:
             return
@@ -489,7 +489,7 @@ class _Watched:
             watch.shares[id(dataset)] = self._stream.shares() if shared else ()
 
     def _of_stream(self, moved: Sequence[Piece]) -> list[Piece]:
-        """Without what a pass makes for itself: each worker makes that as well."""
+        """Return the changes without state that each pass, and so each worker, creates itself."""
         return [piece for piece in moved if self._is_old(piece) and piece.kind != OBJECT]
 
     def _fetch(self, index: Any) -> Any:
@@ -563,11 +563,11 @@ class _Watched:
         self._detach()
 
     def _is_old(self, piece: Piece) -> bool:
-        """It was there before the first fetch."""
+        """Return whether a piece existed before the first fetch."""
         return self._at_first.get(piece.node.path) == piece.kind
 
     def _begins_apart(self, moved: Sequence[Piece]) -> bool:
-        """Whether workers would begin with other generators than each other: begin two, in children."""
+        """Return whether workers would start with different generators, by starting two in children."""
         begin = self._watch.begins.get(id(self._dataset))
         if begin is None or any(piece.kind != GENERATOR for piece in moved):
             return False
@@ -576,24 +576,23 @@ class _Watched:
         return all(starts) and all(one != other for one, other in zip(*starts, strict=True))
 
     def _begun(self, number: int, begin: Callable[[int], Any], paths: Sequence[str]) -> list[Any]:
-        """In a child: begin as this worker, and give the state of these generators."""
+        """Return the state of these generators after the start of this worker; runs in a child."""
         begin_worker(self._watch.torch, self._dataset, number, begin)
         return self._snapshot().tokens(paths)
 
     # Whether a sample depends on what was fetched before it
 
     def _depends(self, index: Any, took_s: float, moved: Sequence[Piece], *, made_once: bool) -> bool | None:
-        """Fetch a sample of its own and after others, in children of this process.
+        """Return whether a sample depends on earlier fetches, by fetches in children of this process.
 
         Args:
-            index: What was fetched last.
-            took_s: How long that took.
-            moved: What it changed.
-            made_once: What was changed was not there before: a file that is opened by the first fetch.
+            index: The last index fetched.
+            took_s: Duration of that fetch.
+            moved: State that it changed.
+            made_once: The state did not exist before, as a file opened by the first fetch.
 
         Returns:
-            None where that cannot be found out, or where the samples are alike and each fetch still changes
-            something.
+            None if it cannot be determined, or if the samples are equal and each fetch still changes state.
         """
         several = isinstance(index, (list, tuple))
         indices: Sequence[Any] = index if several else (index,)
@@ -621,7 +620,7 @@ class _Watched:
             return None if later[1] else False
         if made_once and fresh:
             return False
-        # All known already, such as the words of a text: what was kept is taken away instead.
+        # All known already, such as the words of a text: the containers are emptied instead.
         kept = [piece.node.value for piece in moved]
         if not fresh or not all(isinstance(value, _KEEPS) for value in kept):
             return None
@@ -630,7 +629,7 @@ class _Watched:
         return False if whole is not None and whole == anew else None
 
     def _samples(self, asked: Sequence[Any], emptied: Sequence[Any]) -> list[str]:
-        """In a child: samples, without what these containers hold."""
+        """Return samples fetched with these containers emptied; runs in a child."""
         self._prepared()
         for container in emptied:
             container.clear()
@@ -638,16 +637,17 @@ class _Watched:
         return [digest(self._original(one), self._watch.torch) for one in asked]
 
     def _alone(self, asked: Any) -> tuple[str, bool]:
-        """In a child: a sample, and whether its fetch changed anything."""
+        """Return a sample, and whether its fetch changed state; runs in a child."""
         before = self._prepared()
         seed_all(self._watch.torch, 2)
         sample = digest(self._original(asked), self._watch.torch)
         return sample, bool(self._snapshot().moved_since(before))
 
     def _later(self, asked: Any, others: Sequence[Any]) -> tuple[str, bool]:
-        """In a child: the same sample after others and itself, and whether it changes anything once more.
+        """Return the same sample after others and itself, and whether its fetch changes state again.
 
-        What each fetch overwrites, such as what a transform drew last, does not change then.
+        Runs in a child. State that each fetch overwrites, such as a transform's last draw, does not change
+        then.
         """
         self._prepared()
         seed_all(self._watch.torch, 1)
@@ -665,7 +665,7 @@ class _Watched:
         return sample, bool(self._snapshot().moved_since(before))
 
     def _prepared(self) -> StateSnapshot:
-        # As a worker does: the threads of the parent are not there.
+        # Like a worker, as the parent's threads do not exist here.
         self._watch.torch.set_num_threads(1)
         return self._snapshot()
 
@@ -676,7 +676,7 @@ def _is_forked(loader: Any) -> bool:
 
 
 def begin_worker(torch: Any, dataset: Any, number: int, begin: Callable[[int], Any] | None) -> None:
-    """In a child: begin as this one of two workers."""
+    """Start as one of two workers; runs in a child."""
     workers, seed = torch.utils.data._utils.worker, 10 + number
     workers._worker_info = workers.WorkerInfo(id=number, num_workers=2, seed=seed, dataset=dataset)
     seed_all(torch, seed)
@@ -689,13 +689,13 @@ def _nothing() -> None:
 
 
 def _is_made(piece: Piece, before: StateSnapshot) -> bool:
-    """Something in the place of None, or one more attribute."""
+    """Return whether a piece replaced None, or is a new attribute."""
     old = before.pieces[piece.node.path]
     return old.token == repr(None) or (piece.kind == OBJECT == old.kind and piece.token[0] == old.token[0])
 
 
 def _positions(known: Any) -> dict[int, tuple[int, int]]:
-    """Files that are read from, among these descriptors: which file, and the position in it."""
+    """Return the files read through these descriptors, with their positions."""
     found: dict[int, tuple[int, int]] = {}
     for descriptor in known:
         with contextlib.suppress(OSError):

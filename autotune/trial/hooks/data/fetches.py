@@ -1,4 +1,4 @@
-"""Batches that lie ready or are fetched, the samples in them that are trained on, and which loader trains."""
+"""Fetched and queued batches, the samples used for training, and the choice of the training loader."""
 
 # Scripts pass values of any type; narrowing them yields partly unknown types.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
@@ -23,42 +23,42 @@ _OUTWEIGH = 1.5
 _TOGETHER = 2
 _MOST_ODD = 8
 _BESIDE_PASSES = 64
-"""Loaders train beside each other where batches of both were trained on within so many backward passes."""
+"""Loaders are used together if batches of both were used within this many backward passes."""
 TIMED: Final = 64
 TIMED_EACH: Final = 8
-"""The first fetches in the process itself are timed on the processor, and then one of so many."""
+"""The first fetches in the process itself have their CPU time measured, then one of this many."""
 LOOKED_AT: Final = 64
-"""Fetches around which the data set is looked at, beside the first of every pass."""
+"""Number of fetches, besides the first of each pass, around which the dataset is examined."""
 
 
 class Fetches:
-    """Counts what loaders hand over, as the hooks of `Loader` see it, and tells which of them trains."""
+    """Counts batches of loaders, as observed by the hooks of `Loader`, and finds the training loader."""
 
     def __init__(self, state: RuntimeState) -> None:
         self._state = state
         self.records: list[LoaderStats] = []
         self._last: LoaderStats | None = None
         self._fetched: list[LoaderStats] = []
-        """Those with batches that are not accounted for yet."""
+        """Loaders with batches that were not counted yet."""
         self._samples = 0
         self.train: LoaderStats | None = None
         self._passes = 0
         self.on_pinned: Callable[[Any], None] = _nothing
-        """Told of every batch of a loader that pins, while gradients are on."""
+        """Called with every batch of a pinning loader, while gradients are on."""
         self.on_fetched: Callable[[], None] | None = None
-        """Told of every batch that was handed over while gradients are on."""
+        """Called for every batch delivered while gradients are on."""
         self._grad_enabled: Any = None
         self._torch: Any = None
         self._trained: set[str] = set()
-        """Chains of loaders that trained, and of others that an evaluation fetched from."""
+        """Chains of loaders used for training, and of others that an evaluation fetched from."""
         self._evaluated: set[str] = set()
         self._sizes: dict[str, dict[int, None]] = {}
-        """Chain -> batch sizes of the loaders that were built there and trained, the first one first."""
+        """Chain -> batch sizes of the loaders built there and used for training, in order."""
 
     def ready(self) -> int | None:
-        """Batches that lie ready for the main process; None where it cannot be told.
+        """Return the queued batches of the main process; None if unknown.
 
-        At the end of an epoch the queue runs empty because nothing is left to fetch, however fast it is.
+        At the end of an epoch the queue is empty because no batch is left, however fast the loader is.
         """
         record = self.train
         iterator = record.iterator() if record is not None and record.iterator is not None else None
@@ -77,49 +77,49 @@ class Fetches:
             return None
 
     def queue_batches(self) -> int:
-        """Batches to take before the prefetch queue is no relic: max(W * P + W, 3)."""
+        """Return the number of batches until the initial prefetch queue is consumed: max(W * P + W, 3)."""
         record = self.train
         held: Any = None if record is None else record.described
         workers = int(getattr(held, "num_workers", 0))
         return max(workers * int(getattr(held, "prefetch_factor", 2) or 2) + workers, 3)
 
     def take_samples(self) -> int | None:
-        """Samples fetched from training loaders since the last call; None without such a loader."""
+        """Return the samples fetched from training loaders since the last call; None without a loader."""
         if self._fetched:
-            # What a second loader fetched ahead of its first pass waits for that pass.
+            # Batches that a second loader fetched before its first pass count for that pass.
             self._take([r for r in self._fetched if r.confirmed or self.train is None])
         taken, self._samples = self._samples, 0
         return taken if self.train is not None else None
 
     def part(self) -> BatchPart | None:
-        """What the next backward pass is over, as far as the batch fetched last tells; None without one."""
+        """Return the batch of the next backward pass, according to the last fetch; None without one."""
         last = self._last
         kept = None if last is None else last.kept
         if last is None or kept is None or not last.recent or not kept.batch_size:
             return None
-        # Fetched ahead, or beside another loader: which batch the pass is over is not known.
+        # Fetched ahead, or together with another loader: the batch of the pass is unknown.
         if last.ahead != 1 or self._fetched != [last]:
             return None
-        # Counted by the loader's own samples, of which a batch of the full size has `batch_size`.
+        # Counted in the loader's own samples, of which a full batch has `batch_size`.
         return BatchPart(
             samples=last.recent[-1], full=int(kept.batch_size), left=last.left, drop_last=kept.drop_last
         )
 
     @property
     def feeds(self) -> bool:
-        """A loader gives the batches that are trained on, as far as is known."""
+        """Whether a loader supplies the training batches, as far as known."""
         return self.train is not None or self._last is not None
 
     def last_samples(self) -> int:
-        """Samples of the batch that the next backward pass is over; 0 where that is not known."""
+        """Return the samples in the batch of the next backward pass; 0 if unknown."""
         last = self._last
         alone = last is not None and last.ahead == 1 and self._fetched == [last]
         return last.recent[-1] if last is not None and alone and last.recent else 0
 
     def backward_seen(self) -> None:
-        """A backward pass follows the last batch: its loader is a training loader.
+        """Record a backward pass, which makes the last batch's loader a training loader.
 
-        So are others that were fetched as often for this pass and the one before (``zip`` of two).
+        So are others fetched equally often for this pass and the one before (``zip`` of two).
         """
         last = self._last
         if last is None:
@@ -136,7 +136,7 @@ class Fetches:
             and last.confirmed
             and last.chain not in self._evaluated
         ):
-            # By far the most passes: nothing that the rest of this decides can change.
+            # The most frequent case: the remaining decisions cannot change.
             for record in self.records:
                 record.weight *= _FORGET
             self._take_from(last)
@@ -145,7 +145,7 @@ class Fetches:
         fetched = [*self._fetched] if last in self._fetched else [*self._fetched, last]
         for record in fetched:
             beside = record is last or record.batches == last.batches
-            # Evaluations that come every so many steps, with gradients on, are no passes in a row.
+            # Evaluations with gradients on, once every several steps, are no consecutive passes.
             in_row = record.together_at == self._passes - 1
             record.together = (record.together * in_row + 1) if beside else 0
             record.together_at = self._passes
@@ -164,7 +164,7 @@ class Fetches:
             self._sizes.setdefault(record.chain, {})[size] = None
 
     def _choose(self, last: LoaderStats) -> None:
-        """The training loader is the one with most samples, not the one that came last."""
+        """Choose the loader with most samples as the training loader, not the most recent."""
         for record in self.records:
             record.weight *= _FORGET
         train = self.train
@@ -177,7 +177,7 @@ class Fetches:
             self.train = most
 
     def _take(self, records: list[LoaderStats]) -> None:
-        """Add what was fetched for one pass: every wait, but the samples of one loader only."""
+        """Count the fetches for one pass: the waits of all loaders, but the samples of one."""
         used = [r for r in records if r.confirmed and r.batches]
         if used:
             main = self.train if self.train in used else max(used, key=lambda r: r.since)
@@ -190,7 +190,7 @@ class Fetches:
         self._fetched = [r for r in self._fetched if r.batches]
 
     def _take_from(self, record: LoaderStats) -> None:
-        """The same for one loader alone."""
+        """Count the fetches of a single loader."""
         state = self._state
         self._samples += record.since
         state.batches += record.batches
@@ -198,10 +198,10 @@ class Fetches:
         record.since = record.batches = record.wait_ns = 0
 
     def calm_record(self, samples: int) -> LoaderStats | None:
-        """Of the loader whose fetches may go unseen: all that it hands over is trained on, one batch a pass.
+        """Return the loader whose fetches need no observation: one batch per pass, all for training.
 
         Args:
-            samples: Of the step that has ended.
+            samples: Samples of the last step.
         """
         record = self.train
         if (
@@ -218,9 +218,9 @@ class Fetches:
         return record
 
     def _usual(self, record: LoaderStats) -> int | None:
-        """Samples of a whole batch of it, 0 for any number, where nothing else is to be found out at a fetch.
+        """Return the samples of a full batch, 0 for any number, if a fetch has no other facts to observe.
 
-        None where there is.
+        None if it has.
         """
         how = record.how
         if (
@@ -239,7 +239,7 @@ class Fetches:
         return record.full
 
     def _is_usual(self, record: LoaderStats, iterator: Any) -> bool:
-        """A fetch like most others; at the ends of epochs, and one of so many, they are looked at closely."""
+        """Return whether a fetch needs no examination; epoch ends and one of several fetches do."""
         state, left = self._state, record.left
         return (
             bool(record.fetches % TIMED_EACH)
@@ -251,7 +251,7 @@ class Fetches:
         )
 
     def _counted(self, record: LoaderStats, batch: Any) -> bool:
-        """`_count` for a whole batch of a loader that trains; False, and nothing done, for any other."""
+        """Count a full batch of a training loader like `_count`; return False, with no effect, for others."""
         samples = (batch if record.place is WHOLE else batch[record.place]).shape[record.dimension]
         state, last = self._state, self._last
         if (record.usual and samples != record.usual) or (
@@ -264,7 +264,7 @@ class Fetches:
         return True
 
     def _add(self, record: LoaderStats, samples: int) -> None:
-        """A batch of so many samples waits for the backward pass over it."""
+        """Add a batch to those that await a backward pass."""
         record.recent.append(samples)
         record.since += samples
         record.weight += samples
@@ -274,12 +274,12 @@ class Fetches:
         self._last = record
 
     def count_steady(self, record: LoaderStats, samples: int, waits_ns: Sequence[int]) -> None:
-        """Whole batches of the loader that trains, each with its pass: `_counted` and `backward_seen`.
+        """Count full batches of the training loader with their passes: `_counted` and `backward_seen`.
 
         Args:
-            record: Of that loader.
-            samples: Of each batch.
-            waits_ns: How long each was waited for.
+            record: The loader.
+            samples: Samples per batch.
+            waits_ns: Wait for each batch.
         """
         count = len(waits_ns)
         record.fetches += count
@@ -293,16 +293,16 @@ class Fetches:
         record.used_at = self._passes
         if record.left is not None:
             record.left -= count
-        # The next one is looked at closely.
+        # The next one is examined.
         record.usual = None
 
     def fetched_calmly(self, record: LoaderStats, samples: int, wait_ns: int) -> None:
-        """A batch like the others was handed over, and what follows is not known.
+        """Count a batch equal to the others, with unknown continuation.
 
         Args:
-            record: Of its loader.
-            samples: Of it.
-            wait_ns: How long it was waited for.
+            record: Its loader.
+            samples: Samples in it.
+            wait_ns: Wait for it.
         """
         iterator = record.iterator() if record.iterator is not None else None
         record.wait_ns += wait_ns
@@ -315,18 +315,18 @@ class Fetches:
         record.ahead += 1
 
     def _left(self, record: LoaderStats, iterator: Any) -> int | None:
-        """Batches that are left in this pass; None where that is not known."""
+        """Return the batches left in this pass; None if unknown."""
         kept = record.kept
         if kept is None or not kept.length or kept.kind != "map":
             return None
-        # Some keep one iterator for all their epochs, by a sampler that begins anew.
+        # Some keep one iterator for all epochs, with a sampler that restarts.
         return -iterator._num_yielded % kept.length
 
     def _count(self, record: LoaderStats, batch: Any, trains: bool) -> None:
         how = record.how
         if how is None:
             loader = record.loader()
-            # Loops often hold no more than the iterator.
+            # Loops often hold only the iterator.
             expected = getattr(record.described, "batch_size", None)
             if expected is None:
                 expected = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
@@ -356,9 +356,9 @@ class Fetches:
             self.on_fetched()
 
     def _forget_evaluated(self) -> None:
-        """Batches on which the model was only asked, in evaluation mode with gradients on, train nothing.
+        """Drop batches used in evaluation mode with gradients on, which train nothing.
 
-        Those of the loader that was asked last, which need not be the one that is asked now.
+        These are batches of the loader used last, which may differ from the current one.
         """
         state, last = self._state, self._last
         if last is not None and last.batches and state.called_to_evaluate and not state.called_to_train:
@@ -368,9 +368,9 @@ class Fetches:
         state.called_to_evaluate = state.called_to_train = False
 
     def _beside(self, record: LoaderStats) -> int:
-        """Other loaders that train now; what is built at one place, a loader for each fold, counts as one."""
+        """Return the number of other training loaders; those built at one place, as per fold, count as one."""
         since = self._passes - _BESIDE_PASSES
-        # Where the script has ended, its loaders have gone with it.
+        # After the script's end its loaders no longer exist.
         gone = not record.alive
         chains = {r.chain for r in self.records if r.confirmed and (r.alive or gone) and r.used_at > since}
         return len(chains - {record.chain})
@@ -385,10 +385,10 @@ def _nothing(_batch: Any) -> None:
 
 
 def _counted_again(record: LoaderStats, batch: Any, samples: int) -> int:
-    """Samples of a batch of another size than the loader's, which may have been counted in the wrong place.
+    """Return the samples of a batch whose size differs from the loader's, counted anew.
 
-    Where the first batch had as many boxes as images, one was taken for the other. No batch is larger than
-    the loader says, and only the last of a pass is smaller.
+    If the first batch had as many boxes as images, one may have been taken for the other. No batch exceeds
+    the loader's size, and only the last of a pass is smaller.
     """
     if not record.full or (samples < record.full and record.left in (None, 1)):
         return samples

@@ -1,4 +1,4 @@
-"""Copies of a loader's pinned batches to a CUDA device, made without waiting where that is safe."""
+"""Copies of a loader's pinned batches to a CUDA device, made non-blocking if that is safe."""
 
 # Scripts pass values of any type; narrowing them yields partly unknown types.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
@@ -31,9 +31,9 @@ _CHANGED = (
 class H2dCopies:
     """Implements `CopiesHook`.
 
-    Nothing is replaced before a loader has yielded a pinned batch, and then only what is called on
-    the tensors of such a batch differs: they are fresh, nobody else fills them again, and the pinned
-    memory of one that is dropped is not used again before its copy has ended.
+    No function is replaced before a loader has yielded a pinned batch. Then only calls on the tensors of such
+    a batch differ. They are new, never refilled, and the pinned memory of a deleted one is not reused before
+    its copy has ended.
     """
 
     def __init__(self, state: RuntimeState, undo: Undo, torch: Any) -> None:
@@ -48,22 +48,22 @@ class H2dCopies:
         self._recent: deque[bool] = deque(maxlen=_RECENT)
 
     def non_blocking(self, on: bool) -> None:
-        """Copy without waiting where the script does not say whether to wait."""
+        """Copy without blocking unless the script sets `non_blocking`."""
         self._on = on
 
     def observed(self) -> bool | None:
-        """Whether all of the last copies were made without waiting; None before there was one."""
+        """Return whether all of the last copies were non-blocking; None before the first."""
         if not self._recent or "copies" in self._state.faults.off:
             return None
         return all(self._recent)
 
     def fetched(self, batch: Any) -> None:
-        """A loader that pins has yielded this batch."""
+        """Record a batch of a pinning loader."""
         self._check_copied()
         try:
             tensors = self._tensors(batch, 0)
         except Exception as error:
-            # An object of the script's; its loader is counted all the same.
+            # An object of the script; its loader is counted all the same.
             self._state.faults.note("copies", error)
             return
         for tensor in tensors:
@@ -76,7 +76,7 @@ class H2dCopies:
             self._wrap("cuda")
 
     def let_go(self) -> None:
-        """Copies are as if we were not there."""
+        """Restore the original copy functions."""
         while self._backs:
             self._backs.pop()()
 
@@ -114,7 +114,7 @@ class H2dCopies:
         self._backs.append(self._undo.replace(self._torch.Tensor, name, copy))
 
     def _without_waiting(self, name: str, tensor: Any, args: tuple[Any, ...], kwargs: Any) -> dict[str, Any]:
-        """The keyword arguments of a copy of a pinned batch, ours with them where it may be so."""
+        """Return the keyword arguments of a copy of a pinned batch, with `non_blocking` if permitted."""
         if not self._goes_to_cuda(name, args, kwargs):
             return kwargs
         said = (
@@ -142,14 +142,14 @@ class H2dCopies:
         return isinstance(wanted, int) and not isinstance(wanted, bool)
 
     def _changes_type(self, tensor: Any, args: tuple[Any, ...], kwargs: Any) -> bool:
-        """Then the device would convert instead of the host, which may round otherwise."""
+        """Return whether the copy converts: on the device instead of the host it may round differently."""
         given = [*args, *kwargs.values()]
         types = [a for a in given if isinstance(a, self._torch.dtype)]
         types += [a.dtype for a in given if isinstance(a, self._torch.Tensor)]
         return any(one != tensor.dtype for one in types)
 
     def _check_copied(self) -> None:
-        """Nobody may have written into what was being copied."""
+        """Check that no copied memory was written to during its copy."""
         copied, self._copied = self._copied, []
         for reference, version in copied:
             tensor = reference()

@@ -1,8 +1,8 @@
-"""State that a fetch changes: generators, positions, counters and containers that a loader's parts hold.
+"""State that a fetch changes: generators, positions, counters and containers in a loader's parts.
 
-A snapshot gives each piece of state that can be reached from the roots a token; two snapshots around a fetch
-show what it changed. The global generators of Python, NumPy and PyTorch are left out: a loader seeds them in
-each worker, and `autotune.trial.hooks.model.rng_usage` watches them.
+A snapshot gives a token to each piece of state reachable from the roots; two snapshots around a fetch show
+its changes. The global generators of Python, NumPy and PyTorch are left out: a loader seeds them in each
+worker, and `autotune.trial.hooks.model.rng_usage` observes them.
 """
 
 # Scripts pass values of any type; narrowing them yields partly unknown types.
@@ -36,15 +36,15 @@ CONTAINER: Final = "container"
 ARRAY: Final = "array"
 OBJECT: Final = "object"
 _KINDS: Final = (GENERATOR, CURSOR, VALUE, CONTAINER, ARRAY, OBJECT)
-"""What is named first where a fetch changes several."""
+"""Order of reporting if a fetch changes several kinds."""
 SEQUENTIAL: Final = frozenset({GENERATOR, CURSOR})
-"""Each fetch takes what comes next: never a cache, whatever a fetch that is repeated gives."""
+"""Each fetch takes the next item, so this is never a cache, even if a repeated fetch is equal."""
 
 _MOST_TEXT: Final = 256
 _MOST_NUMBERS: Final = 4096
 _ARRAY_BYTES: Final = 8 << 20
 _ALL_BYTES: Final = 16 << 20
-"""Summed at about 1 GB/s, so that arrays take no more than 20 ms of a snapshot; larger ones are left out."""
+"""Summed at about 1 GB/s, so that arrays take up to 20 ms of a snapshot; larger ones are left out."""
 _WORDS: Final = {
     GENERATOR: "draws from its own generator",
     CURSOR: "goes on from where its last fetch ended",
@@ -56,7 +56,7 @@ _WORDS: Final = {
 
 
 class Piece(NamedTuple):
-    """One piece of state and where it is."""
+    """One piece of state and its location."""
 
     kind: str
     token: Any
@@ -82,7 +82,7 @@ class StateSnapshot:
                 self.pieces.setdefault(node.path, Piece(*found, node))
 
     def moved_since(self, before: StateSnapshot) -> list[Piece]:
-        """Pieces that are in both and differ, those of the most telling kind first."""
+        """Return the pieces in both snapshots that differ, sorted by kind."""
         moved = [
             piece
             for path, piece in self.pieces.items()
@@ -91,7 +91,7 @@ class StateSnapshot:
         return sorted(moved, key=lambda piece: _KINDS.index(piece.kind))
 
     def tokens(self, paths: Sequence[str]) -> list[Any]:
-        """Tokens of some of its pieces, for comparison with another process."""
+        """Return the tokens of some pieces, for comparison with another process."""
         return [repr(self.pieces[path].token) for path in paths if path in self.pieces]
 
 
@@ -106,7 +106,7 @@ class _Tokens:
         self._global |= {id(shared), id(attribute_of(shared, "_bit_generator"))}
 
     def of(self, value: Any) -> tuple[str, Any] | None:
-        """Kind and token; None for what has no state of its own, or shows none."""
+        """Return kind and token; None for an object without readable state of its own."""
         try:
             return self._of(value)
         except Exception:
@@ -164,7 +164,7 @@ class _Tokens:
             return 0
         try:
             return zlib.crc32(memoryview(tensor.detach().reshape(-1).view(self._torch.uint8).numpy()))
-        except (RuntimeError, TypeError, ValueError):  # a format without bytes of its own; its version counts
+        except (RuntimeError, TypeError, ValueError):  # a format without raw bytes; its version is used
             return 0
 
     def _sum_of_array(self, array: Any) -> int:
@@ -181,7 +181,7 @@ class _Tokens:
 
 
 def _content(value: Any) -> int:
-    """Of plain numbers in their order, or of plain keys in any: a cache may move what it has used last."""
+    """Return a digest of plain numbers in order, or of keys in any order, as caches may reorder them."""
     if isinstance(value, tuple) or len(value) > _MOST_NUMBERS:
         return 0
     in_order = isinstance(value, (list, deque))
@@ -191,7 +191,7 @@ def _content(value: Any) -> int:
 
 
 def _digest(state: Any) -> int:
-    """Of the state of one of NumPy's generators, which is a dictionary with arrays in it."""
+    """Return a digest of a NumPy generator's state, a dictionary with arrays."""
     if isinstance(state, dict):
         return hash(tuple((name, _digest(item)) for name, item in sorted(state.items())))
     return zlib.crc32(state.tobytes()) if hasattr(state, "tobytes") else hash(state)
@@ -201,12 +201,12 @@ def _digest(state: Any) -> int:
 
 
 def described(piece: Piece, codes: Sequence[CodeType], place: Callable[[str, int], str]) -> str:
-    """``your dataset draws from its own generator (rng) at data.py:31``: the start of a sentence.
+    """Return ``your dataset draws from its own generator (rng) at data.py:31``: the start of a sentence.
 
     Args:
-        piece: What changed.
+        piece: The changed piece.
         codes: Functions that may have changed it.
-        place: Writes a file and a line.
+        place: Formats a file and a line.
     """
     node = piece.node
     name = node.name or _last_name(node.path)
@@ -222,17 +222,17 @@ def _owner(node: Node) -> str:
 
 
 def _last_name(path: str) -> str:
-    """``made`` of ``dataset.made['a'][0]``."""
+    """Return ``made`` for ``dataset.made['a'][0]``."""
     return path.partition("[")[0].rpartition(".")[2].removesuffix("()")
 
 
 def _place_of(name: str, codes: Sequence[CodeType], place: Callable[[str, int], str]) -> str:
-    """Where a function of the user's own names an attribute or a global; empty where none does."""
+    """Return where a function of the user names an attribute or a global; empty if none does."""
     found = ""
     for code in codes:
         line = code.co_firstlineno
         for instruction in dis.get_instructions(code):
-            # Python 3.13 has the number elsewhere, and a switch in its old place.
+            # Python 3.13 stores the number elsewhere, and a flag in its old place.
             line = getattr(instruction, "line_number", instruction.starts_line) or line
             if instruction.argval != name or "NAME" in instruction.opname or "CONST" in instruction.opname:
                 continue

@@ -1,4 +1,4 @@
-"""The DataLoader hook: overrides at construction, and the hooks by which waits and batches are seen."""
+"""DataLoader hook: overrides at construction, and observation of waits and batches."""
 
 # Scripts pass values of any type; narrowing them yields partly unknown types.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
@@ -41,7 +41,7 @@ _UNCHANGED = object()
 
 
 class Loader(Fetches):
-    """Implements `LoaderHook`, and counts."""
+    """Implements `LoaderHook`, and counts batches."""
 
     def __init__(self, state: RuntimeState, undo: Undo) -> None:
         super().__init__(state)
@@ -50,32 +50,32 @@ class Loader(Fetches):
         self.built_any = False
         self.input_batch: int | None = None
         self.inputs: Inputs | None = None
-        """Tells the size of a batch where no loader does."""
+        """Source of the batch size if no loader has one."""
         self.is_measured = True
-        """Facts are wanted; not under `apply`."""
+        """Facts are requested; not under `apply`."""
         self.in_thread = False
-        """A loader was asked in another thread than the one that trains."""
+        """A loader was used in another thread than the training thread."""
         self.on_started: Callable[[], None] | None = None
-        """Told that a pass over a loader begins, whatever it is for."""
+        """Called at the start of each pass over a loader."""
         self._gone = False
-        """No batch is watched any more."""
+        """Batches are not observed any more."""
         self._backs: list[Callable[[], None]] = []
-        """Take back what stands in the way of every batch."""
-        self._sent_from: dict[str, Sent] = {}
-        """Chain -> what came of sending what a loader built there needs."""
+        """Functions that remove the hooks on batches."""
+        self._pickled_from: dict[str, Sent] = {}
+        """Chain -> result of the test whether a loader built there can be pickled."""
         self.searched: Mapping[str, Value] = {}
-        """Values of the script's own that a search has seen, by keyword; under `apply`."""
+        """The script's own values in the search, by keyword; under `apply`."""
         self._watch = FetchWatch(state, undo)
         self._handles: dict[str, str] = {}
-        """Chain -> open file that the first loader built there held before its first fetch."""
+        """Chain -> open file of the first loader built there, before its first fetch."""
         self._states: dict[str, FetchState] = {}
-        """Chain -> state that fetches from a loader built there were seen to change."""
+        """Chain -> state changed by fetches from a loader built there."""
         self._read_at: dict[str, tuple[int, int]] = {}
-        """Chain -> how many loaders were built there and read, and how often."""
+        """Chain -> (loaders built there and read, number of passes)."""
 
     @property
     def looks_closely(self) -> bool:
-        """Find out what the dataset holds, and whether it could be sent to workers that are not forked."""
+        """Whether to examine the dataset, and whether it can be sent to non-forked workers."""
         return self._watch.is_on
 
     @looks_closely.setter
@@ -83,7 +83,7 @@ class Loader(Fetches):
         self._watch.is_on = on
 
     def window_opens(self) -> None:
-        """From now on nothing is looked at that takes a part of a step."""
+        """Stop examinations that would take part of a step."""
         self._watch.is_measuring = True
 
     def override(self, keyword: str, value: Value | None) -> None:
@@ -91,11 +91,11 @@ class Loader(Fetches):
         self.overrides.wanted[keyword] = value
 
     def give_back(self, keyword: str) -> bool:
-        """Loaders have the script's own value again: batches at once, workers from the next pass on."""
+        """Restore the script's own value in loaders: batches at once, workers from the next pass on."""
         wanted = self.overrides.wanted
         patched = wanted.pop(keyword, _UNCHANGED) is not _UNCHANGED
         if not patched and keyword in self.searched:
-            # By the script's own option; without it, the loader has what the search has seen.
+            # A loader set by the script's own option; otherwise the loader has its value from the search.
             wanted[keyword] = self.searched[keyword]
         for record in self.records if patched else [self.train]:
             loader = None if record is None else record.loader()
@@ -104,17 +104,17 @@ class Loader(Fetches):
                 hand_back(loader, keyword, value, self._torch)
                 record.usual = None
                 self._keep(record, loader)
-        # Batches that the script makes itself stay what its option or its constant says.
+        # Batches that the script makes itself keep the size in its option or constant.
         return patched or (keyword in self.searched and self.train is not None)
 
     @property
     def changes_batches(self) -> bool:
-        """Batches of a loader are not of the script's own size."""
+        """Whether batches of a loader differ from the script's own size."""
         return "batch_size" in self.overrides.wanted
 
     @contextlib.contextmanager
     def own_batches(self) -> Generator[None]:
-        """Loaders that were built give batches of the script's own size, to passes that begin meanwhile."""
+        """Give batches of the script's own size in passes that begin inside this context."""
         changed: list[tuple[Any, int]] = []
         for record in self.records if self.changes_batches else ():
             loader, own = record.loader(), record.own.get("batch_size")
@@ -130,10 +130,10 @@ class Loader(Fetches):
                 hand_back(loader, "batch_size", size, self._torch)
 
     def workers_refused(self, loader: Any) -> str | None:
-        """Why workers would train something else, by fetches in children; None where they would not.
+        """Return why workers would change the training, by fetches in children; None if they would not.
 
         Args:
-            loader: About to start workers that the script has none of by itself.
+            loader: About to start workers that the script itself does not use.
         """
         handle = shared_handle(loader.dataset, loader.collate_fn)
         if not handle:
@@ -148,14 +148,14 @@ class Loader(Fetches):
         )
 
     def other_size(self) -> str:
-        """Why the batch that was fetched last is no part of what the search has seen; empty where it is."""
+        """Return why the last batch is not covered by the search; empty if it is."""
         last = self._last
         if last is None or not last.is_other:
             return ""
         return f"a loader of {last.own.get('batch_size')} samples trains, built at {last.site}"
 
     def observed(self, keyword: str) -> Value | None:
-        """What the training loader in use really has; None before it is known."""
+        """Return the value in the training loader in use; None before it is known."""
         record = self.train
         if "loader" in self._state.faults.off:
             return None
@@ -191,7 +191,7 @@ class Loader(Fetches):
     # Installation
 
     def install(self, torch: Any) -> None:
-        """Put the hook in."""
+        """Install the hook."""
         self._torch = torch
         self.overrides.install(torch)
         self._grad_enabled = torch.is_grad_enabled
@@ -260,12 +260,12 @@ class Loader(Fetches):
             self._backs.append(self._undo.replace(base, name, ours))
 
     def _telling(self) -> Callable[[LoaderStats, int, bool], None]:
-        """Tells by a fetch from a loader what goes on: training, or an evaluation."""
+        """Return a function that infers training or evaluation from a fetch."""
         state = self._state
 
         def fetches(record: LoaderStats, now: int, trains: bool) -> None:
             if not trains:
-                # An evaluation, by a model of its own perhaps; neither its time nor its samples train.
+                # An evaluation, possibly by another model; its time and samples are not training.
                 state.evaluates(now, by_loader=True)
             elif record.confirmed or record.expected:
                 state.asks_elsewhere = False
@@ -274,7 +274,7 @@ class Loader(Fetches):
                 # Some scripts never call `backward`, so that no loader is known to train.
                 state.asks_elsewhere = self.train is not None
                 if state.asks_elsewhere and record.batches:
-                    # Asked again, and no backward pass was over what it gave.
+                    # Fetched again, without a backward pass on the previous batch.
                     state.evaluates(now)
                 else:
                     state.may_evaluate(now)
@@ -284,13 +284,13 @@ class Loader(Fetches):
     def _starting(
         self, base: Any, fetches: Callable[[LoaderStats, int, bool], None]
     ) -> dict[str, Callable[..., None]]:
-        """What iterators are made and made anew with, by its name."""
+        """Return the wrapped methods that create and reset iterators, by name."""
         state = self._state
         original_init, original_reset = base.__init__, base._reset
         clock = time.perf_counter_ns
 
         def starts(record: LoaderStats | None) -> None:
-            """A loader starts (again): what that costs belongs to what it is for."""
+            """Record the start of a loader, whose cost belongs to its purpose."""
             if state.here():
                 state.calm.leave()
             if record is not None and state.here():
@@ -330,11 +330,11 @@ class Loader(Fetches):
             original_reset(this, *args, **kwargs)
             record = getattr(this, "_autotune_record", None)
             if record is not None and state.active:
-                # Workers are reset as they are started, too.
+                # Starting workers also resets them.
                 if not (kwargs.get("first_iter") or args[1:2] == (True,)):
                     self._passed(record, another=False)
                 record.ahead = 0
-                # A short epoch is over before anybody asks.
+                # A short epoch may end before any query.
                 record.count_workers()
                 record.method = start_method(this)
                 record.in_order = getattr(this, "_in_order", None)
@@ -346,7 +346,7 @@ class Loader(Fetches):
     def _advancing(
         self, original_next: Callable[[Any], Any], fetches: Callable[[LoaderStats, int, bool], None]
     ) -> Callable[[Any], Any]:
-        """What a batch is fetched with; most of a run's are fetched by its first, short way."""
+        """Return the wrapped fetch of a batch; most fetches take its short path."""
         state = self._state
         clock, cpu, ident = time.perf_counter_ns, time.thread_time_ns, threading.get_ident
         off, calm = state.faults.off, state.calm
@@ -355,7 +355,7 @@ class Loader(Fetches):
         def advance(this: Any) -> Any:
             calmly = calm.iterator == id(this) and self._grad_enabled() and ident() == calm.main
             if calm.stage == FETCH and calmly:
-                # Most fetches by far. How long was waited is all that is noted of one.
+                # The most frequent case; only the wait is recorded.
                 calm.stage = FETCHING
                 begin = clock()
                 try:
@@ -369,7 +369,7 @@ class Loader(Fetches):
                 try:
                     part = batch if calm.place is WHOLE else batch[calm.place]
                     is_alike = part.shape[calm.dimension] == calm.samples
-                except Exception:  # of another kind; what that means is found out the long way
+                except Exception:  # of another kind; the full path handles it
                     is_alike = False
                 if is_alike and calm.stage == FETCHING:
                     calm.wait_ns = spent
@@ -404,7 +404,7 @@ class Loader(Fetches):
                 except Exception as error:
                     state.faults.note("loader", error)
                 return batch
-            # The first fetch of an iterator draws the order of the epoch, in whatever process it loads.
+            # The first fetch of an iterator draws the order of the epoch, in the process itself.
             inside = not this._num_workers
             probe = inside and record.probes < _PROBES and this._num_yielded > 0
             before = None
@@ -421,7 +421,7 @@ class Loader(Fetches):
             if looks:
                 self._look_at_data(record, this, before=True)
             trains = self._grad_enabled()
-            # To ask for the time on the processor is a system call.
+            # Reading the CPU time is a system call.
             timed = inside and (record.fetches < TIMED or not record.fetches % TIMED_EACH)
             cpu_begin = cpu() if timed else 0
             self._watch.take_spent_ns()
@@ -439,7 +439,7 @@ class Loader(Fetches):
                 if trains:
                     record.wait_ns += spent
             if batch is None:
-                return batch  # by a collate function that found nothing in it, and nothing is done with it
+                return batch  # from a collate function that found no samples, and is not used
             try:
                 record.fetch_ns += spent
                 if timed:
@@ -463,7 +463,7 @@ class Loader(Fetches):
         return advance
 
     def _fetched_unlike(self, iterator: Any, batch: Any, spent_ns: int) -> None:
-        """A batch that is not like those before it, or in whose fetch something else has happened."""
+        """Count a batch that differs from earlier ones, or in whose fetch other events occurred."""
         record: LoaderStats = iterator._autotune_record
         record.wait_ns += spent_ns
         if batch is None:
@@ -478,7 +478,7 @@ class Loader(Fetches):
             self._state.faults.note("loader", error)
 
     def let_go(self) -> None:
-        """Iterators are as if we were not there; loaders built from now on get their changes as before."""
+        """Remove the hooks on iterators; loaders built later still get their changes."""
         self._gone = True
         for record in self._fetched:
             record.batches = 0
@@ -487,10 +487,10 @@ class Loader(Fetches):
             self._backs.pop()()
 
     def _before_a_pass(self, record: LoaderStats, loader: Any) -> tuple[Any, StateSnapshot] | None:
-        """Look for open files before the first fetch, and at the state of what gives the order.
+        """Search for open files before the first fetch, and record the state of the sampler.
 
         Returns:
-            The sampler and its state; None where nobody has to look at it again.
+            The sampler and its state; None if no later check is needed.
         """
         try:
             if record.chain not in self._handles:
@@ -505,7 +505,7 @@ class Loader(Fetches):
             return None
 
     def _look_at_data(self, record: LoaderStats, iterator: Any, *, before: bool) -> None:
-        """Whether what a fetch reads was changed since the last one: workers have a copy of it."""
+        """Check whether state read by a fetch has changed since the last one, as workers have copies."""
         try:
             state = record.read_by_fetch(iterator)
             held = state.snapshot()
@@ -523,7 +523,7 @@ class Loader(Fetches):
             self._state.faults.note("loader_facts", error)
 
     def _look_at_order(self, record: LoaderStats, iterator: Any) -> None:
-        """Whether the sampler's state moves with the indices of a batch: workers draw some ahead."""
+        """Check whether the sampler's state changes with the indices of a batch, as workers draw ahead."""
         if not self.looks_closely or iterator._num_yielded > 2:
             return
         sampler, dataset = iterator._index_sampler, iterator._dataset
@@ -541,7 +541,7 @@ class Loader(Fetches):
     # Facts
 
     def facts(self) -> LoaderFacts | None:
-        """What is known about the training loader; None without one."""
+        """Return the facts about the training loader; None without one."""
         record = self.train
         if record is None:
             return None
@@ -577,7 +577,7 @@ class Loader(Fetches):
         )
 
     def _passed(self, record: LoaderStats, *, another: bool) -> None:
-        """A pass begins, over another loader of its place perhaps."""
+        """Record the start of a pass, possibly over another loader of the same place."""
         loaders, passes = self._read_at.get(record.chain, (0, 0))
         self._read_at[record.chain] = (loaders + another, passes + 1)
 
@@ -588,7 +588,7 @@ class Loader(Fetches):
             self._state.faults.note("loader_facts", error)
 
     def _sent(self, record: LoaderStats) -> Sent:
-        found = self._sent_from.get(record.chain)
+        found = self._pickled_from.get(record.chain)
         if found is None and self.looks_closely:
             loader = record.loader()
             iterator = record.iterator() if record.iterator is not None else None
@@ -598,5 +598,5 @@ class Loader(Fetches):
                 what = (iterator._dataset, iterator._collate_fn, getattr(iterator, "_worker_init_fn", None))
             else:
                 return Sent()
-            self._sent_from[record.chain] = found = try_sending(what, self._torch)
+            self._pickled_from[record.chain] = found = try_sending(what, self._torch)
         return found or Sent()

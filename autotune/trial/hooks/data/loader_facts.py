@@ -1,4 +1,4 @@
-"""A DataLoader by itself: what it was built with, and what can be told of its data set."""
+"""Facts about a DataLoader: its arguments, and properties of its dataset."""
 
 # Scripts pass values of any type; narrowing them yields partly unknown types.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
@@ -16,7 +16,7 @@ from autotune.trial.records.objects import attribute_of, length_of
 
 
 def described(loader: Any, torch: Any) -> LoaderFacts:
-    """A loader as it was built, without what its fetches tell."""
+    """Return the facts about a loader as it was built, without observations of its fetches."""
     dataset = getattr(loader, "dataset", None)
     iterable = isinstance(dataset, torch.utils.data.IterableDataset)
     sampler = getattr(loader, "batch_sampler", None)
@@ -28,7 +28,7 @@ def described(loader: Any, torch: Any) -> LoaderFacts:
     counted = getattr(loader, "_IterableDataset_len_called", None)
     length = length_of(loader, None)
     if iterable:
-        # Torch warns of data sets that yield more than they said when asked.
+        # Torch warns if a dataset yields more samples than its length.
         loader._IterableDataset_len_called = counted
     return LoaderFacts(
         site="",
@@ -51,7 +51,7 @@ def described(loader: Any, torch: Any) -> LoaderFacts:
 
 
 def batch_size_of(loader: Any, torch: Any) -> int | None:
-    """Samples of a full batch as the loader itself has it; None where it does not say."""
+    """Return the loader's number of samples in a full batch; None if it has none."""
     size = getattr(loader, "batch_size", None)
     sampler = getattr(loader, "batch_sampler", None)
     if size is None and type(sampler) is torch.utils.data.BatchSampler:
@@ -60,7 +60,7 @@ def batch_size_of(loader: Any, torch: Any) -> int | None:
 
 
 def ratio_of(found: int, loader: Any, torch: Any) -> float:
-    """What is counted in the first batch, per sample of the loader: 2 for two views of each."""
+    """Return the counted samples in the first batch per sample of the loader: 2 for two views of each."""
     size = batch_size_of(loader, torch)
     if not size or not found or found == size:
         return 1.0
@@ -69,7 +69,7 @@ def ratio_of(found: int, loader: Any, torch: Any) -> float:
 
 
 def _draws_order(loader: Any, torch: Any) -> bool:
-    """Whether the order of the samples is drawn anew for every epoch, as far as can be told."""
+    """Return whether samples are shuffled anew in every epoch, as far as known."""
     sampler = getattr(loader, "sampler", None)
     batches = getattr(loader, "batch_sampler", None)
     if batches is not None and type(batches) is not torch.utils.data.BatchSampler:
@@ -78,36 +78,36 @@ def _draws_order(loader: Any, torch: Any) -> bool:
 
 
 def settles_at_once(iterator: Any) -> bool:
-    """Whether code of the script's own made the order of this iterator before anybody asked for a batch.
+    """Return whether code of the script computed the order of this iterator before its first batch.
 
-    A generator runs nothing before the first batch, so that to ask it twice does no harm.
+    A generator runs no code before the first batch, so that calling it twice is harmless.
     """
     order = getattr(iterator, "_sampler_iter", None)
     return order is not None and is_settled(getattr(iterator, "_index_sampler", None), order)
 
 
 def is_settled(sampler: Any, order: Any) -> bool:
-    """Whether a sampler of the script's own has made all of an order as it was asked for an iterator."""
+    """Return whether a sampler of the script computed its whole order when its iterator was created."""
     if inspect.isgenerator(order):
         return False
     return str(attribute_of(type(sampler), "__module__")).partition(".")[0] not in ("torch", "builtins")
 
 
 def start_method(iterator: Any) -> str:
-    """How an iterator's workers came into being; empty without workers."""
+    """Return the start method of an iterator's workers; empty without workers."""
     workers = getattr(iterator, "_workers", None)
     popen = getattr(workers[0], "_popen", None) if workers else None
     return str(getattr(popen, "method", ""))
 
 
 def _wanted_method(loader: Any) -> str:
-    """How a loader would start workers, without settling it for the whole process by asking."""
+    """Return the start method that a loader would use, without fixing it for the whole process."""
     context = getattr(loader, "multiprocessing_context", None)
     name = getattr(context, "_name", None) or multiprocessing.get_start_method(allow_none=True)
     return name or ("forkserver" if sys.version_info >= (3, 14) else "fork")
 
 
 def collates_itself(loader: Any) -> bool:
-    """A collate function that is not torch's makes the loader's batches."""
+    """Return whether a collate function other than torch's makes the loader's batches."""
     function = attribute_of(loader, "collate_fn")
     return not str(attribute_of(function, "__module__")).startswith("torch.")

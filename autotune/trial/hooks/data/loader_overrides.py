@@ -1,4 +1,4 @@
-"""Keywords with which the training loader is built instead of the script's own."""
+"""Keyword arguments that replace the script's own in the training loader."""
 
 # Scripts pass values of any type; narrowing them yields partly unknown types.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
@@ -20,47 +20,47 @@ _WORKER_ONLY = ("prefetch_factor", "persistent_workers", "multiprocessing_contex
 
 
 class Overrides:
-    """What knobs want of the training loader, and which of the loaders that are built is meant."""
+    """Requested arguments of the training loader, and its identification among all loaders built."""
 
     def __init__(self, state: RuntimeState) -> None:
         self._state = state
         self._torch: Any = None
         self.sites: set[str] = set()
-        """Where loaders that are meant are built; without any, it is told by how they are built."""
+        """Places where target loaders are built; if empty, they are identified by their arguments."""
         self.wanted: dict[str, Value | None] = {}
         """Keyword -> value; None removes the argument."""
 
     def install(self, torch: Any) -> None:
-        """Torch has been imported."""
+        """Bind torch after its import."""
         self._torch = torch
 
         self.reference: int | None = None
-        """Own batch size of the loaders that a search has seen; else that of the first."""
+        """Own batch size of the loaders in the search; else that of the first."""
         self.watched = False
-        """Loaders of another size are looked for although no keyword is changed: steps are made of parts."""
+        """Detect loaders of another size although no keyword is changed, as steps are accumulated."""
         self.left_alone = False
-        """The loader that was built last has batches of another size than those, and keeps them."""
+        """The last loader built has another batch size, and keeps it."""
         self.on_other_size: Callable[[int, int, str], None] | None = None
-        """Called with its size, theirs, and where it is built, if it shuffles as one that trains does."""
+        """Called with its size, the reference size and its place, if it shuffles like a training loader."""
 
     def is_target(
         self, sites: list[str], signature: Signature, args: Any, kwargs: Any, *, first: bool
     ) -> bool:
-        """Whether the loader that is built with these arguments is the one that is meant.
+        """Return whether a loader with these arguments is a target.
 
         Args:
-            sites: Of the user frames that build it.
-            signature: What takes the arguments.
-            args: With the loader itself as the first.
-            kwargs: Those by keyword.
-            first: None was built before it.
+            sites: User frames that build it.
+            signature: Signature for the arguments.
+            args: Positional arguments, the loader itself first.
+            kwargs: Keyword arguments.
+            first: No loader was built before it.
         """
         if self.sites:
             return bool({sites[0], "<".join(sites)} & self.sites) if sites else False
         return first or self._shuffles(signature.bind(*args, **kwargs).arguments)
 
     def _shuffles(self, given: Mapping[str, Any]) -> bool:
-        """Whether a loader is built as those that train are."""
+        """Return whether a loader's arguments resemble those of training loaders."""
         if given.get("shuffle"):
             return True
         for name in ("sampler", "batch_sampler"):
@@ -71,7 +71,7 @@ class Overrides:
         return isinstance(given.get("dataset"), self._torch.utils.data.IterableDataset)
 
     def meet(self, own: Any, given: Mapping[str, Any], site: str) -> None:
-        """A loader that is meant is about to be built; whether the search knows its size."""
+        """Compare the size of a target loader about to be built with that of the search."""
         self.left_alone = False
         if type(own) is not int:
             return
@@ -81,7 +81,7 @@ class Overrides:
             self.on_other_size(own, self.reference, site)
 
     def own_of(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """What the script itself builds a loader with, of what may be changed and given back."""
+        """Return the script's own arguments of a loader that may be changed and restored."""
         sampler = given.get("batch_sampler")
         size = given.get("batch_size", 1) if sampler is None else attribute_of(sampler, "batch_size")
         return {
@@ -92,7 +92,7 @@ class Overrides:
         }
 
     def apply(self, given: dict[str, Any]) -> None:
-        """Put what is wanted among the arguments of a loader that is about to be built."""
+        """Put the requested values into the arguments of a loader about to be built."""
         for keyword, value in self.wanted.items():
             if keyword == "batch_size":
                 if not self.left_alone:
@@ -126,8 +126,8 @@ class Overrides:
 
 
 def hand_back(loader: Any, keyword: str, value: Any, torch: Any) -> None:
-    """Give a loader that was built the script's own value: batches at once, workers from the next pass on."""
-    # A DataLoader refuses to have these assigned.
+    """Restore the script's own value in a loader: batches at once, workers from the next pass on."""
+    # DataLoader forbids assignment to these attributes.
     held: dict[str, Any] = loader.__dict__
     if held.get(keyword) == value:
         return
@@ -141,5 +141,5 @@ def hand_back(loader: Any, keyword: str, value: Any, torch: Any) -> None:
     held[keyword] = value
     if not held.get("num_workers"):
         held["persistent_workers"], held["prefetch_factor"] = False, None
-    # Workers that live end with the pass that they are read in.
+    # Live workers end with the pass that they serve.
     held["_iterator"] = None

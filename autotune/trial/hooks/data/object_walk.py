@@ -1,8 +1,8 @@
-"""What can be reached from a dataset, a collate function or a sampler: a bounded walk over objects.
+"""Bounded traversal of the objects reachable from a dataset, a collate function or a sampler.
 
-Attributes, slots, members of containers, closures, partial functions, running generators and iterators are
-followed, and so are the globals and class attributes that the user's own functions name. Nothing is called
-that belongs to the script, and nothing is changed.
+It follows attributes, slots, members of containers, closures, partial functions, running generators and
+iterators, and the globals and class attributes that the user's functions name. It calls no code of the
+script, and changes nothing.
 """
 
 # Scripts pass values of any type; narrowing them yields partly unknown types.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _MOST_NODES: Final = 4096
 _DEEPEST: Final = 8
 _LIMIT_S: Final = 0.02
-"""A walk of 4,096 objects takes about 10 ms here; the rest is for slower machines."""
+"""A traversal of 4,096 objects takes about 10 ms here; the rest is for slower machines."""
 _CLOCK_EACH: Final = 64
 _PLAIN: Final = (bool, int, float, complex, str, bytes, bytearray, type(None), range, slice, type, ModuleType)
 _CONTAINERS: Final = (dict, list, tuple, deque)
@@ -45,23 +45,23 @@ _CLOSED: Final = (
     "weakref",
     "concurrent.",
 )
-"""Modules whose objects have no state of a dataset in them, or share it between processes on purpose."""
+"""Modules whose objects hold no state of a dataset, or share it between processes by design."""
 _NOT_FETCHING: Final = frozenset({"__init__", "__del__", "__repr__", "__str__"})
-"""Methods that no fetch calls: what only they name is not reached."""
+"""Methods that no fetch calls; names used only by them are not followed."""
 _OWN_STATE: Final = "torch.utils.data.datapipes."
-"""Whose private attributes are set by the loader that iterates over them, in each worker."""
+"""Module of classes whose private attributes are set in each worker by the iterating loader."""
 
 
 class Node(NamedTuple):
-    """One object and the way to it.
+    """One object and the path to it.
 
     Args:
         path: ``dataset.transform.rng``.
         value: The object.
-        holder: What holds it, None for a root.
-        name: Attribute or global by which it is held; empty for a member of a container.
+        holder: The object that references it, None for a root.
+        name: Attribute or global that references it; empty for a member of a container.
         root: Name of the root that it was reached from.
-        depth: Steps from there.
+        depth: Number of references from there.
     """
 
     path: str
@@ -73,7 +73,7 @@ class Node(NamedTuple):
 
 
 class Walk:
-    """The nodes below some roots, nearest first; `codes` are the user's functions on the way.
+    """Nodes below some roots, nearest first; `codes` are the user's functions on the way.
 
     Args:
         roots: Name -> object.
@@ -89,19 +89,19 @@ class Walk:
             node = pending.popleft()
             if id(node.value) in seen and not issubclass(type(node.value), _PLAIN):
                 continue
-            # Held here, so that no other object gets the same identity.
+            # Referenced here, so that no other object gets the same id.
             seen[id(node.value)] = node.value
             self.nodes.append(node)
             if len(self.nodes) % _CLOCK_EACH == 0 and time.monotonic() > until_s:
                 break
             if node.depth < _DEEPEST:
-                # Objects may answer questions about them with any error.
+                # Attribute access on objects may raise any error.
                 with contextlib.suppress(Exception):
                     for item in self._below(node):
                         pending.append(item._replace(root=node.root, depth=node.depth + 1))
 
     def _below(self, node: Node) -> Iterator[Node]:
-        # By its type alone: asked for its class, an object that stands for another one would make that.
+        # By `type` only: reading `__class__` of a lazy proxy would create its target.
         value, kind = node.value, type(node.value)
         if issubclass(kind, _PLAIN) or _is_closed(kind):
             return
@@ -193,7 +193,7 @@ def _is_closed(kind: type) -> bool:
     module = str(attribute_of(kind, "__module__"))
     if module.startswith(_CLOSED):
         return True
-    # Loaders are walked from their parts; numbers and arrays have no members.
+    # Loaders are traversed from their parts; numbers and arrays have no members.
     return module == "torch.utils.data.dataloader" and kind.__name__ == "DataLoader"
 
 
@@ -203,7 +203,7 @@ def _is_users(cls: type) -> bool:
 
 
 def _names_in(code: CodeType) -> Iterator[str]:
-    """Names of globals and attributes in a function and in those that it defines."""
+    """Yield names of globals and attributes in a function and its nested functions."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -217,13 +217,13 @@ def _places(length: int) -> Iterator[int]:
 
 
 def is_opaque_iterator(value: Any) -> bool:
-    """An iterator that is written in C, and has no attributes to look at."""
+    """Return whether an iterator is implemented in C, without attributes to follow."""
     return hasattr(type(value), "__next__") and not hasattr(value, "__dict__")
 
 
 def _inside(iterator: Any) -> list[Any]:
-    """What an iterator is made of: as it would be copied, where it is Python's, else what it refers to."""
-    # Those of dictionaries and sets list all that is left in them.
+    """Return the parts of an iterator: its copy state for built-in ones, else its referents."""
+    # Those of dictionaries and sets list all remaining items.
     is_short = operator.length_hint(iterator, 0) <= _MOST_NODES
     if is_short and type(iterator).__module__ in ("builtins", "itertools"):
         with contextlib.suppress(Exception), warnings.catch_warnings():

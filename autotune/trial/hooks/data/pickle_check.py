@@ -1,4 +1,4 @@
-"""Whether a dataset could be sent to a worker that is not forked: tried in a child, which leaves no trace."""
+"""Test whether a dataset can be sent to a non-forked worker, in a child without side effects."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ LIMIT_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class Sent:
-    """What came of it.
+    """Result of the test.
 
     Args:
-        refusal: Why it cannot be sent, a whole sentence; empty where it can, None where it is not known.
-        own_code: Classes or functions of the user's own go along.
+        refusal: Why it cannot be sent, a whole sentence; empty if it can, None if unknown.
+        own_code: Classes or functions of the user are included.
     """
 
     refusal: str | None = None
@@ -32,13 +32,13 @@ class Sent:
 
 
 def try_sending(what: Any, torch: Any) -> Sent:
-    """Serialise it in a forked child, as far as time and size allow; never in this process.
+    """Pickle an object in a forked child, within time and size limits; never in this process.
 
-    Pickling runs code of the dataset's own, which may close what the dataset still needs.
+    Pickling runs code of the dataset, which may close files that it still needs.
 
     Args:
         what: Dataset and functions, as a loader would send them.
-        torch: The module; tensors go through shared memory and are not serialised.
+        torch: The module; tensors use shared memory and are not pickled.
     """
     answer = answer_of(lambda: _try(what, torch), limit_s=LIMIT_S)
     if answer is None:
@@ -48,7 +48,7 @@ def try_sending(what: Any, torch: Any) -> Sent:
 
 
 def _try(what: Any, torch: Any) -> tuple[str, bool]:
-    """In the child: why it cannot be sent, and whether the user's own code goes along."""
+    """Return why it cannot be sent, and whether the user's code is included; runs in the child."""
     pickler = _Pickler(_Sink(), torch)
     refusal = ""
     try:
@@ -71,7 +71,7 @@ class _TooLarge(Exception):
 
 
 class _Sink(io.RawIOBase):
-    """Counts and forgets."""
+    """Counts bytes and discards them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class _Sink(io.RawIOBase):
 
 
 class _Pickler(pickle.Pickler):
-    """As a worker's arguments are sent, but tensors only counted as a name."""
+    """Pickler of worker arguments that counts tensors by their name only."""
 
     def __init__(self, sink: _Sink, torch: Any) -> None:
         super().__init__(sink, protocol=5, buffer_callback=lambda part: sink.add(part.raw().nbytes))
@@ -113,7 +113,7 @@ class _Pickler(pickle.Pickler):
 
 
 def importable_names() -> set[str]:
-    """Names that the main script would have where a worker imports it: those outside its main guard."""
+    """Return the names that the main script defines on import in a worker: those outside its main guard."""
     try:
         with io.open_code(str(sys.modules["__main__"].__file__)) as file:
             tree = ast.parse(file.read())

@@ -1,7 +1,7 @@
-"""Whether a pass over an iterable dataset depends on the passes before it, and what its workers share out.
+"""Dependence of passes over an iterable dataset on earlier passes, and its shards per worker.
 
-Both are found out in children of this process, which read passes of their own. A stream has no indices, so
-that what is compared is how a pass begins: now, and after another one.
+Both are determined in children of this process, which read their own passes. A stream has no indices, so the
+starts of passes are compared: now, and after another one.
 """
 
 # Scripts pass values of any type; narrowing them yields partly unknown types.
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from autotune.trial.hooks.data.held_state import StateSnapshot
 
 _OPENING: Final = 16
-"""Samples by which the beginnings of two passes are compared."""
+"""Number of samples used to compare the starts of two passes."""
 _LIMIT_S: Final = 3.0
-"""For a child that reads a whole pass, while the training waits: a share of the shortest budget, 60 s."""
+"""Limit for a child that reads a whole pass while the training waits; part of the shortest budget, 60 s."""
 _SHARE_S: Final = 1.0
-"""The same where each stream is asked: rests of workers matter in short passes."""
+"""The same if each stream is tested: rests of workers matter in short passes."""
 
 
 class StreamState:
-    """Questions about the passes over one iterable dataset.
+    """Tests of the passes over one iterable dataset.
 
     Args:
         dataset: The stream.
-        snapshot: Makes a snapshot of what can be reached from it.
-        begin: Begins a child as one of two workers, by its number.
+        snapshot: Makes a snapshot of reachable state.
+        begin: Starts a child as one of two workers, by its number.
         torch: The module.
     """
 
@@ -48,16 +48,16 @@ class StreamState:
         self._begin = begin
         self._torch = torch
         self.moved: list[str] = []
-        """Paths of what had changed when the later of two passes that were compared had begun."""
+        """Paths of the state that differed when the later of two compared passes began."""
 
     def depends(self, count: int | None) -> bool | None:
-        """Whether a pass begins otherwise after another one.
+        """Return whether a pass starts differently after another one.
 
         Args:
-            count: Samples that are read of the other one; None for all of it.
+            count: Number of samples read from the other one; None for all.
 
         Returns:
-            None if that cannot be found out, or if the samples are alike and what is held is not.
+            None if it cannot be determined, or if the samples are equal but the state is not.
         """
         now, again, later = (answer_of(lambda n=n: self._opening(n), limit_s=_LIMIT_S) for n in (0, 0, count))
         self.moved = [] if later is None else [path for path, _ in later[1]]
@@ -66,7 +66,7 @@ class StreamState:
         return True if now[0] != later[0] else False if now == later else None
 
     def shares(self) -> tuple[int, ...]:
-        """Samples of a pass, and of each of two workers; empty if a pass takes too long."""
+        """Return the samples of a pass, and of each of two workers; empty if a pass takes too long."""
         found: list[int] = []
         for worker in (None, 0, 1):
             length = answer_of(lambda w=worker: self._length(w), limit_s=_SHARE_S)
@@ -76,7 +76,7 @@ class StreamState:
         return tuple(found)
 
     def _opening(self, count: int | None) -> tuple[list[str], list[tuple[str, str]]]:
-        """In a child: the first samples of a pass, and what has changed by then."""
+        """Return the first samples of a pass, and the state changed by then; runs in a child."""
         self._torch.set_num_threads(1)
         before = self._snapshot()
         if count != 0:
@@ -88,7 +88,7 @@ class StreamState:
         return samples, [(p.node.path, repr(p.token)) for p in self._snapshot().moved_since(before)]
 
     def _length(self, worker: int | None) -> int:
-        """In a child: the samples of a pass, of one of two workers or without any."""
+        """Return the samples of a pass, of one of two workers or without any; runs in a child."""
         self._torch.set_num_threads(1)
         if worker is not None:
             self._begin(worker)
@@ -96,7 +96,7 @@ class StreamState:
 
 
 def carried(codes: Iterable[CodeType]) -> set[str]:
-    """Names of attributes and globals that code of a pass both reads and sets: ``self.at += 1``."""
+    """Return names of attributes and globals that code of a pass both reads and sets: ``self.at += 1``."""
     read: set[str] = set()
     stored: set[str] = set()
     for code in codes:

@@ -1,8 +1,8 @@
-"""Under `apply`: whether the script changes what workers have a copy of, while they live.
+"""Detection, under `apply`, of changes by the script to state that live workers have a copy of.
 
-A search sees the first passes; a curriculum, or a last epoch without augmentation, comes later. What a
-fetch reads is compared where a pass begins and ends, and within one at intervals that keep the time for it
-below one thousandth.
+A search observes the first passes; a curriculum, or a last epoch without augmentation, comes later. State
+read by a fetch is compared at the start and end of a pass. Within a pass, comparisons are spaced so that
+their cost is below one thousandth.
 """
 
 # Scripts pass values of any type; narrowing them yields partly unknown types.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _EACH_NS: Final = 1_000_000_000
 _SHARE: Final = 1000
-"""Within a pass the next comparison follows after `_EACH_NS`, or so many times what the last one took."""
+"""Within a pass, comparisons are `_EACH_NS` apart, or this many times the duration of the last one."""
 _ATTRIBUTE: Final = "_autotune_workers"
 
 
@@ -37,11 +37,11 @@ class _Watched:
     def __init__(self, loader: Any) -> None:
         self.state = FetchReads(loader.dataset, loader.collate_fn, loader.worker_init_fn)
         self.started = self.state.snapshot()
-        """What a fetch read when the workers were started."""
+        """State read by a fetch at the start of the workers."""
         self.due_ns = time.perf_counter_ns() + _EACH_NS
 
     def changed(self) -> Key | None:
-        """What a fetch reads otherwise than when the workers were started."""
+        """Return the state that differs from that at the start of the workers."""
         begun_ns = time.perf_counter_ns()
         key = self.state.changed(self.started, self.state.snapshot())
         now_ns = time.perf_counter_ns()
@@ -50,13 +50,13 @@ class _Watched:
 
 
 class WorkerWatch:
-    """Compares, and reports what has changed.
+    """Compares state, and reports changes.
 
     Args:
-        state: Of the process.
-        withdraw: Called with the knob that is contradicted, and why.
-        has_own: Whether the script builds a loader with workers itself: that one is its own affair.
-        refused: Why a loader may have no workers, as a search would find it; None where it may.
+        state: State of the process.
+        withdraw: Called with the contradicted knob and the reason.
+        has_own: Whether the script builds a loader with workers itself, which is not observed.
+        refused: Returns why a loader may have no workers, as determined in a search; None if it may.
     """
 
     def __init__(
@@ -69,13 +69,13 @@ class WorkerWatch:
         self._has_own = has_own
         self._refused = refused
         self._tried: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
-        """Loaders that were tried before their first pass."""
+        """Loaders tested before their first pass."""
         self._state = state
         self._withdraw = withdraw
         self._done = False
 
     def install(self, torch: Any, undo: Undo) -> None:
-        """Put it in below the hooks of the loader, which are taken out again."""
+        """Install below the hooks of the loader, which are removed later."""
         cls = torch.utils.data.DataLoader
         base = sys.modules[cls.__module__]._BaseDataLoaderIter
         begin, advance = cls.__iter__, base.__next__
@@ -123,7 +123,7 @@ class WorkerWatch:
             return None
 
     def _begins(self, loader: Any) -> _Watched:
-        """A pass is about to begin; workers that are started for it get what there is now."""
+        """Prepare the start of a pass; workers started for it get the current state."""
         watched: _Watched | None = loader.__dict__.get(_ATTRIBUTE)
         if watched is not None and loader.persistent_workers and loader.__dict__.get("_iterator") is not None:
             key = watched.changed()
@@ -134,7 +134,7 @@ class WorkerWatch:
                 f"the script changed {watched.state.text(key)} between two passes, and workers that outlive "
                 "a pass keep their own",
             )
-        # Anew for each start of workers: nothing that the script has replaced meanwhile is held or compared.
+        # New for each start of workers, so that no replaced object is referenced or compared.
         watched = _Watched(loader)
         if loader.persistent_workers:
             loader.__dict__[_ATTRIBUTE] = watched
@@ -143,7 +143,7 @@ class WorkerWatch:
         return watched
 
     def _compare(self, watched: _Watched) -> None:
-        """Within a pass, or at its end: the workers that live have what there was when they were started."""
+        """Compare the current state with that of live workers, within a pass or at its end."""
         if self._done or not self._state.here():
             return
         try:

@@ -1,4 +1,4 @@
-"""DeepSpeed's configuration with another value in it. Standard library only."""
+"""Changed copies of DeepSpeed's configuration. Standard library only."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _FORMATS = {"bf16": "bfloat16", "fp16": "float16"}
 
 
 def configuration(given: Any, name: str, value: Value) -> Any:
-    """A copy of a configuration in which this entry has this value.
+    """Return a copy of a configuration with this entry set to this value.
 
     Args:
-        given: A dictionary, or the path of a file of JSON (Hjson where that is there). What is neither comes
-            back as it is, for DeepSpeed to say what is wrong with it.
+        given: A dictionary, or the path of a JSON file (Hjson if installed). Anything else is returned
+            unchanged, for DeepSpeed's own error.
         name: ``gradient_accumulation_steps``, or ``torch_autocast`` for a number format.
         value: Micro-batches per step; ``fp32`` or ``bf16``.
     """
@@ -52,12 +52,12 @@ def _read(given: Any) -> dict[str, Any] | None:
 
 
 def _in_parts(held: dict[str, Any], parts: Any) -> dict[str, Any]:
-    """The same batch of a step, in parts of another size: DeepSpeed counts samples by what stands here."""
+    """Split the same batch into another number of parts, as DeepSpeed counts samples by these entries."""
     micro, whole, before = held.get(_MICRO), held.get(_BATCH), held.get(_ACCUMULATION) or 1
     if whole is None and isinstance(micro, int) and isinstance(before, int):
         whole = micro * before * _world()
     if not isinstance(whole, int) or not isinstance(parts, int) or whole % (parts * _world()):
-        # DeepSpeed ends where one does not follow from the others. What it counts is off then, nothing else.
+        # DeepSpeed fails on inconsistent entries. Only its own sample count is affected.
         left = {key: kept for key, kept in held.items() if key != _BATCH}
         if micro is not None or not isinstance(whole, int):
             return left if micro is not None else held

@@ -1,4 +1,4 @@
-"""Which training frameworks the script builds, what it builds them with, and their arguments as ways."""
+"""Training frameworks that the script builds, with their arguments as deliveries of knobs."""
 
 from __future__ import annotations
 
@@ -33,26 +33,28 @@ _STRONGER = {
     (ACCELERATOR, "gradient_accumulation_steps"): "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
     (ARGUMENTS, "bf16"): "ACCELERATE_MIXED_PRECISION",
 }
-"""Variables that beat an argument: of Accelerate 1.15 any value, of transformers 5.23 where neither format
-is asked for."""
+"""Environment variables that override an argument.
+
+In Accelerate 1.15 any value does, in transformers 5.23 only without a format argument.
+"""
 _LIGHTNING = ("lightning.pytorch.", "pytorch_lightning.")
 
 
 class Frameworks:
-    """Notes every framework that is constructed, and tells what with."""
+    """Records every framework that is constructed, with its settings."""
 
     def __init__(self, state: RuntimeState, undo: Undo) -> None:
         self._state = state
         self._undo = undo
         self.owners: list[str] = []
         self._built: dict[str, Callable[[], Any]] = {}
-        """Framework -> its object, for as long as the script holds it."""
+        """Framework -> its object, while the script references it."""
         self._settings: dict[str, Value] = {}
         self.on_part: Callable[[], None] | None = None
-        """Told that Accelerate is asked for the context of a part of a step."""
+        """Called when Accelerate creates the context of a part of a step."""
 
     def watch(self, hooks: AfterImport) -> None:
-        """Note what is built from the import of each framework on."""
+        """Record constructions from the import of each framework on."""
         for module, (name, owner) in OWNERS.items():
             hooks.on(module, functools.partial(self._watch, name, owner))
         hooks.on("transformers.loss.loss_utils", self._watch_items)
@@ -80,19 +82,19 @@ class Frameworks:
             self._watch_backward(cls)
 
     def _watch_backward(self, cls: Any) -> None:
-        """DeepSpeed divides a loss by the parts of a step where it is asked for the backward pass itself."""
+        """Disable DeepSpeed's division of a loss by the parts of a step if its own backward is called."""
         original = cls.backward
 
         @functools.wraps(original)
         def backward(this: Any, *args: Any, **kwargs: Any) -> Any:
-            # In versions of it that have the switch, it is the last of the positional ones.
+            # In versions with this switch, it is the last positional parameter.
             self._settings["deepspeed.divides"] = kwargs.get("scale_wrt_gas", True) is True and len(args) < 3
             return original(this, *args, **kwargs)
 
         self._undo.assign(cls, "backward", backward)
 
     def _watch_length(self, module: Any) -> None:
-        """The length of DeepSpeed's own loader is that of its configuration, whatever its batches are."""
+        """Correct the length of DeepSpeed's own loader, which follows its configuration, not its batches."""
         cls = getattr(module, "DeepSpeedDataLoader", None)
         if cls is None:
             return
@@ -120,7 +122,7 @@ class Frameworks:
         self._undo.assign(cls, "accumulate", accumulate)
 
     def _watch_fit(self, module: Any) -> None:
-        """Models of Keras may also be parts of a loop of the script's own: who fits them trains by Keras."""
+        """Record calls of `fit`, which train by Keras; its models may also be part of the script's loop."""
         cls = getattr(module, "TorchTrainer", None)
         original = getattr(cls, "fit", None)
         if cls is None or original is None:
@@ -135,7 +137,7 @@ class Frameworks:
         self._undo.assign(cls, "fit", fit)
 
     def _watch_items(self, module: Any) -> None:
-        """Losses of transformers that divide by the items of the whole step, padding left out."""
+        """Record losses of transformers divided by the items of the whole step, without padding."""
         original = getattr(module, "fixed_cross_entropy", None)
         if original is None:
             return
@@ -145,7 +147,7 @@ class Frameworks:
         @functools.wraps(original)
         def fixed_cross_entropy(*args: Any, **kwargs: Any) -> Any:
             if is_compiling():
-                return original(*args, **kwargs)  # what a model is traced through must leave no trace
+                return original(*args, **kwargs)  # tracing must not leave any change in the model
             given = kwargs.get("num_items_in_batch", args[2] if len(args) > 2 else None)
             if given is not None:
                 self._settings["transformers.loss_per_item"] = True
@@ -176,7 +178,7 @@ class Frameworks:
                 self._settings.setdefault("accelerate.accumulates", False)
 
     def settings(self) -> dict[str, Value]:
-        """What the frameworks have now, as in ``transformers.optim``."""
+        """Return the current settings of the frameworks, as in ``transformers.optim``."""
         readers: dict[str, Callable[[Any], dict[str, Any]]] = {
             "transformers": _of_trainer,
             "lightning": _of_lightning,
@@ -219,14 +221,14 @@ def _of_trainer(trainer: Any) -> dict[str, Any]:
 
 
 def _routes(trainer: Any) -> bool:
-    """Whether a mixture of experts adds the loss of its router, which is no sum over items."""
+    """Return whether a mixture of experts adds its router's loss, which is no sum over items."""
     config = getattr(getattr(trainer, "model", None), "config", None)
     inner = getattr(config, "text_config", None)
     return any(getattr(held, "output_router_logits", False) is True for held in (config, inner))
 
 
 def _computes_loss(trainer: Any) -> bool:
-    """Whether the script's own code computes the loss, in a subclass or a function handed over."""
+    """Return whether the script's code computes the loss, in a subclass or a passed function."""
     base = next((c for c in type(trainer).__mro__ if c.__module__ == "transformers.trainer"), None)
     plain = getattr(base, "compute_loss", None) is getattr(type(trainer), "compute_loss", None)
     given = getattr(trainer, "compute_loss_func", None)
@@ -234,7 +236,7 @@ def _computes_loss(trainer: Any) -> bool:
 
 
 def _takes_items(trainer: Any) -> bool:
-    """Whether what computes the loss has an argument for the count of items that it is divided by."""
+    """Return whether the loss computation takes the number of items as its divisor."""
     computes = getattr(trainer, "compute_loss_func", None)
     computes = computes or getattr(getattr(trainer, "model", None), "forward", None)
     try:
@@ -258,7 +260,7 @@ def _of_lightning(trainer: Any) -> dict[str, Any]:
 
 
 def _acts_after_backward(hooked: Any) -> bool:
-    """Whether the script's own code runs after every backward pass, in its module or a callback."""
+    """Return whether the script's code runs after every backward pass, in its module or a callback."""
     for cls in type(hooked).__mro__:
         if "on_after_backward" in cls.__dict__:
             return not cls.__module__.startswith(_LIGHTNING)
@@ -282,22 +284,22 @@ def _of_engine(engine: Any) -> dict[str, Any]:
         "pipeline": any(kind.__name__ == "PipelineEngine" for kind in type(engine).__mro__),
         "managed": managed is None or bool(managed()),
         "zero": None if stage is None else int(stage()),
-        # Called once a step, by the engine itself.
+        # Called once per step, by the engine itself.
         "own_schedule": getattr(engine, "lr_scheduler", None) is not None
         and getattr(engine, "client_lr_scheduler", None) is None,
     }
 
 
 def let_divide(trainer: Any) -> None:
-    """Have the transformers Trainer divide the loss by the parts of a step, whatever the model takes."""
-    # Newer ones have a switch of their own; older ones ask whether the model takes a count to divide by.
+    """Have the transformers Trainer divide the loss by the parts of a step, for any model."""
+    # Newer versions have a switch; older ones check whether the model takes a count to divide by.
     new = hasattr(type(trainer), "loss_is_scaled_for_ga")
     setattr(trainer, "loss_is_scaled_for_ga" if new else "model_accepts_loss_kwargs", False)
 
 
 @contextlib.contextmanager
 def without_stronger(spelling: Keyword) -> Generator[None]:
-    """The environment without the variable that beats this argument; what the framework puts there stays."""
+    """Remove the variable that overrides this argument from the environment; keep the framework's changes."""
     name = _STRONGER.get((spelling.target, spelling.name), "")
     held = os.environ.pop(name, None) if name else None
     try:
@@ -308,10 +310,10 @@ def without_stronger(spelling: Keyword) -> Generator[None]:
 
 
 def runs_once(closure: Any, optimizer: Any) -> bool:
-    """Whether a closure is one of Lightning's, which hold one backward pass, as each step there does."""
+    """Return whether a closure is one of Lightning's, with one backward pass like each of its steps."""
     base: Any = getattr(sys.modules.get("torch.optim"), "LBFGS", ())
     if isinstance(optimizer, base):
         return False
-    # Wrapped by the precision of the Trainer: the model, the optimizer, and the closure itself.
+    # Wrapped by the Trainer's precision plugin: the model, the optimizer, and the closure itself.
     inner = closure.args[-1] if isinstance(closure, functools.partial) and closure.args else closure
     return type(inner).__module__.startswith(_LIGHTNING)

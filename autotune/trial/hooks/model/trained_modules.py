@@ -88,7 +88,7 @@ class TrainedModules:
         self.on_output: Callable[[Any, int], None] | None = None
         """Called with outputs of training calls and the number of input rows, during detection."""
         self.on_evaluated: Callable[[], None] | None = None
-        """Called in detection before a root runs in evaluation mode with gradients, if no backward pass is due."""
+        """Called in detection before an evaluation-mode call with gradients, if no backward pass is due."""
         self.awaits_backward = False
         """A root in training mode was called since the last backward pass."""
         self.on_precision_ended: Callable[[], None] | None = None

@@ -53,7 +53,7 @@ class OptimizerKernel:
         return self._fused
 
     def of(self, anchor: Any) -> Any:
-        """Return the optimizer whose kernel updates the anchor's weights: the anchor, or one that it wraps."""
+        """Return the optimizer whose kernel updates the anchor's weights: itself, or a wrapped one."""
         exact = tuple(getattr(self._torch.optim, name, None) for name in _FUSED)
         if type(anchor) in exact:
             return anchor
