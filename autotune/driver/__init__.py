@@ -1,1 +1,1 @@
-"""Loops around the Session, and the wiring of everything."""
+"""Drivers: loops around the session, and the construction of all its parts."""

@@ -48,7 +48,7 @@ _REASONS = {
     UsageError.exit_code: "script_changed",
 }
 
-# The program configures logging; without a handler Python would print tracebacks.
+# The host program configures logging; without a handler Python would print tracebacks.
 logging.getLogger("autotune").addHandler(logging.NullHandler())
 
 
@@ -440,7 +440,7 @@ def _check(
     """
     if value is None and may_be_none:
         return
-    # A bool is an int to Python; where a list or a text is wanted it is none of either.
+    # A bool is an int in Python; where a list or a string is expected it is neither.
     if isinstance(value, bool) or not isinstance(value, kinds):
         raise UsageError(f"{name} cannot be {value!r}", hint=f"it is {expected}")
 

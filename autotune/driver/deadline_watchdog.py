@@ -1,4 +1,4 @@
-"""The hard wall: whatever hangs, the answer is on disk by the end of the budget, and we are gone after it."""
+"""Deadline watchdog: writes the answer at the end of the budget, and ends a process that hangs."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ANSWER_S = 1.0
-"""So long before the end of the budget the answer is written by force."""
+"""Time before the end of the budget at which the answer is written by force."""
 
 GONE_S = 18.0
-"""So long after it this process ends by force; 20 s are promised."""
+"""Time after it at which this process ends by force; the documented limit is 20 s."""
 
 WORDS_S = 1.5
-"""So long the last words may take: a stream that nobody reads must not hold the process."""
+"""Time for the final message, as an unread stream must not block the process."""
 
 
 class HardWall:
-    """Two alarms on threads of their own, for a loop that does not come back (Ray, a network store).
+    """Two alarms in separate threads, for a blocked main loop (Ray, a network store).
 
     Args:
-        remaining_s: Budget left, as a callable.
-        write: Writes the answer; called at most once by us, harmless when it was written before.
-        code: The exit code if we have to end the process.
-        say: Tells the user how it ended, before we end the process.
-        may_exit: False where the process is somebody else's: only the answer is written.
+        remaining_s: Returns the budget left.
+        write: Writes the answer; called at most once here, without effect if it was written before.
+        code: The exit code if the process is ended here.
+        say: Shows the user how the search ended, before the process is ended.
+        may_exit: False in a host program's process: only the answer is written.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class HardWall:
         self._brought_forward_s = math.inf
 
     def start(self) -> None:
-        """Arm both."""
+        """Arm both alarms."""
         threading.Thread(target=self._watch, name="hard-wall", daemon=True).start()
 
     def bring_forward(self, seconds: float) -> None:
-        """Take it for so long at the most that the budget lasts; infinity takes that back.
+        """Shorten the time until the alarms to this; infinity restores it.
 
         Args:
             seconds: From now on.
@@ -68,13 +68,13 @@ class HardWall:
             self._turn.notify_all()
 
     def disarm(self) -> None:
-        """The process ends by itself now."""
+        """Disarm, as the process ends by itself now."""
         with self._turn:
             self._is_over = True
             self._turn.notify_all()
 
     def _reached(self, offset_s: float) -> bool:
-        """Wait until so much after the end of the budget; False where the process ends by itself before."""
+        """Wait until a time after the end of the budget; return False if disarmed before."""
         end_s = time.monotonic() + self._remaining_s()
         with self._turn:
             while not self._is_over:
@@ -87,7 +87,7 @@ class HardWall:
     def _watch(self) -> None:
         if not self._reached(-ANSWER_S):
             return
-        # What hangs may hold what writing needs; this thread must come back.
+        # A blocked thread may hold a lock that writing needs, so writing runs in another thread.
         _begun(self._write, "the answer could not be written at the end of the budget")
         if self._may_exit and self._reached(GONE_S):
             _begun(self._say, "the listeners were not notified of the end").join(WORDS_S)

@@ -1,4 +1,4 @@
-"""How a search ends: its exit code, or the error that says why there is no answer."""
+"""Exit code of a search, or the error that explains a missing answer."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _TAKEN: Final = {
     ),
     FailureKind.THROTTLED: "nvidia-smi -q -d PERFORMANCE shows what limits the clocks: heat or power",
 }
-"""What the accelerator withheld from the script, which is not to blame -> what helps."""
+"""Accelerator failures that are not the script's fault -> remedy."""
 
 
 _NO_INPUT: Final = (
@@ -56,19 +56,19 @@ _NO_INPUT: Final = (
 
 
 class StoppedEarly(AutotuneError):
-    """Stopped by the user before there was a baseline; resumable."""
+    """The user stopped the search before there was a baseline; it can be resumed."""
 
     exit_code = EXIT_INTERRUPTED
 
 
 class StoppedBySignal(StoppedEarly):
-    """The same by a scheduler's signal."""
+    """A scheduler's signal stopped it likewise."""
 
     exit_code = EXIT_STOPPED
 
 
 def answer_or_none(study: Study) -> Answer | None:
-    """The answer as of now; None where the script was never measured as it is."""
+    """Return the present answer; None if the unchanged script was never measured."""
     if not any(trial.measurement for trial in study.baseline):
         return None
     return answer(study)
@@ -77,10 +77,10 @@ def answer_or_none(study: Study) -> Answer | None:
 def exit_code(study: Study, found: Answer) -> int:
     """Return 0 for a gain, 1 if nothing is faster, 8 for an inconclusive search, or how it was stopped.
 
-    A search whose script was edited meanwhile ends with 2: its answer is that of the script as it was.
+    A search whose script was edited meanwhile ends with 2: its answer holds for the old version.
 
     Raises:
-        NothingFeasible: The user's memory bound admits neither the script nor anything tried.
+        NothingFeasible: No config fits into the user's memory limit, not even the unchanged script.
     """
     if study.stopped == "interrupted":
         return EXIT_INTERRUPTED
@@ -98,7 +98,7 @@ def exit_code(study: Study, found: Answer) -> int:
 
 
 def why_nothing(study: Study) -> AutotuneError:
-    """The error for a study without a measured baseline: what happened, its last lines, a remedy."""
+    """Return the error for a study without a measured baseline: cause, last output lines, remedy."""
     script = Path(study.spec.script).name
     failed = next((t for t in study.told(Stage.BASELINE) if t.failure is not None), None)
     if failed is None or failed.failure is None:
@@ -130,7 +130,7 @@ def why_nothing(study: Study) -> AutotuneError:
         seconds = ran_s(failed)
         return _budget_too_small(study, seconds, f"one run takes more than {seconds:.0f} s here", tail)
     is_unmeasured = failed.failure.kind in (FailureKind.NO_METRIC, FailureKind.WARMUP_SHORT)
-    is_unmeasured |= _wants_input(study) and not failed.failure.evidence.get("steps")
+    is_unmeasured |= _reads_input(study) and not failed.failure.evidence.get("steps")
     what = "could not be measured" if is_unmeasured else "fails unchanged"
     if elsewhere := failed.failure.evidence.get(BOTH_MODES):
         what = f"could not be run under an overlay ({elsewhere}), nor in redirect mode"
@@ -139,13 +139,13 @@ def why_nothing(study: Study) -> AutotuneError:
 
 
 def _budget_too_small(study: Study, seconds: float, why: str = "", tail: str = "") -> UsageError:
-    """The error of a budget that cannot measure the script once, with one that can.
+    """Return the error for a budget too small for one run of the script, with a sufficient one.
 
     Args:
-        study: Without a measured baseline.
-        seconds: That were not enough for a run.
-        why: What is known about the length of a run, as a clause.
-        tail: The last lines that it wrote.
+        study: Study without a measured baseline.
+        seconds: Time that was not enough for a run.
+        why: Known facts about the length of a run, as a clause.
+        tail: The last lines of its output.
     """
     message = (
         f"a budget of {study.spec.budget.seconds:.0f} s ended before {study.spec.title} was measured once"
@@ -154,15 +154,15 @@ def _budget_too_small(study: Study, seconds: float, why: str = "", tail: str = "
     return UsageError(text, hint=f"give more time: --budget {budget_wanted(seconds)}")
 
 
-def _wants_input(study: Study) -> bool:
-    """Whether the script reads standard input, which is empty in a trial unless it is a file."""
+def _reads_input(study: Study) -> bool:
+    """Return whether the script reads standard input, which is empty in a trial unless it is a file."""
     return study.facts is not None and "stdin" in study.facts.script.hazards and not study.spec.stdin
 
 
 def _hint_for(study: Study, trial: Trial | None) -> str:
     if trial is not None and trial.failure is not None:
         kind = trial.failure.kind
-        if _wants_input(study) and not trial.failure.evidence.get("steps"):
+        if _reads_input(study) and not trial.failure.evidence.get("steps"):
             return _NO_INPUT
         found = other_libraries(study)
         hangs = kind.family.value == "hang"
@@ -172,7 +172,7 @@ def _hint_for(study: Study, trial: Trial | None) -> str:
         if hangs:
             return "a trial needs to start and make some steps within the budget; give a longer --budget"
         if kind is FailureKind.NO_METRIC and "error" in trial.failure.evidence:
-            return ""  # the process knew why it had no step, and said so
+            return ""  # the process has reported why it had no step
         if kind in (FailureKind.NO_METRIC, FailureKind.WARMUP_SHORT):
             return "give it more epochs or steps, so that a steady part can be measured"
     return "run the script without autotune first"

@@ -1,7 +1,7 @@
-"""One look at a script: what its source says, and what one short run of it as it is shows.
+"""Inspection of a script: its source, and the facts of one short unchanged run.
 
-The run is the first trial of a search, with a smaller window. It makes no study: nothing is journaled, and
-its folder goes when it has ended.
+The run is the first trial of a search, with a smaller window. It creates no study: nothing is journaled, and
+its folder is removed at the end.
 """
 
 from __future__ import annotations
@@ -46,27 +46,27 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SHORTEST_S: Final = 5.0
-"""No limit is shorter: to load PyTorch alone takes seconds."""
+"""Shortest limit: importing PyTorch alone takes seconds."""
 _WINDOW_S: Final = (0.5, 3.0)
 _STEPS: Final = 8
 _WIDTH: Final = 0.1
 _MORE_TIME: Final = "give it more time: --limit 10m; --static only reads it"
 _ENOUGH: Final = (FailureKind.WARMUP_SHORT, FailureKind.TIMEOUT_TOTAL)
-"""Endings of a run that has shown what there is to see, if it came to its first steps."""
+"""Failures of a run that has shown all facts, if it reached its first steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectRun:
-    """What is known of a script.
+    """Facts about a script.
 
     Args:
-        facts: Without a `run` where that was not asked for, or did not come to a step.
-        space: That ``--space auto`` takes: settled where the run was measured, else likely; None where one of
+        facts: Without a `run` if none was requested, or it did not reach a step.
+        space: Space of ``--space auto``: final if the run was measured, else likely; None if one of
             the shipped files is malformed.
         measured: The short window; None without one.
-        seconds: How long the process of the run lived; 0 without one.
-        notes: Of the run, sentences for people.
-        problem: Why there is less than was asked for.
+        seconds: Duration of the run's process; 0 without one.
+        notes: Messages of the run, whole sentences.
+        problem: Why facts are missing.
     """
 
     facts: Facts
@@ -78,15 +78,14 @@ class InspectRun:
 
 
 def look(command: Command, *, limit_s: float, run: bool = True) -> InspectRun:
-    """Read a script, and run it once for a moment with its writes kept off the user's files.
+    """Read a script, and run it briefly with its writes kept off the user's files.
 
-    Whatever keeps the run from its first steps is told as `InspectRun.problem`, beside all that is known
-    without.
+    If the run does not reach its first steps, the cause is in `InspectRun.problem`, next to the other facts.
 
     Args:
-        command: How the user starts it.
-        limit_s: Its process is ended after so long.
-        run: False to read it alone.
+        command: The user's command.
+        limit_s: Time limit of the process.
+        run: False to only read the source.
 
     Raises:
         UsageError: The script cannot be read, or the limit is shorter than any start.
@@ -119,7 +118,7 @@ def _looked(spec: StudySpec, facts: Facts, ended: TrialResult, stopped: str) -> 
     notes, problem = ended.notes, None
     if isinstance(outcome, Failure):
         if facts.run is not None and outcome.kind in _ENOUGH:
-            # What was to be seen was: a figure is what a search is for.
+            # All facts were observed; rates are measured by a search.
             notes = (*notes, f"no rate could be measured: {outcome.message}")
         else:
             problem = _problem(study, outcome)
@@ -134,7 +133,7 @@ def _looked(spec: StudySpec, facts: Facts, ended: TrialResult, stopped: str) -> 
 
 
 def _space(study: Study) -> SpaceRequest | None:
-    """What ``--space auto`` takes, as far as this study tells."""
+    """Return the space of ``--space auto``, as far as this study shows."""
     assert study.facts is not None
     try:
         candidates = load_space(AUTO_SPACE, cwd=study.spec.cwd)
@@ -146,8 +145,8 @@ def _space(study: Study) -> SpaceRequest | None:
 
 
 def _problem(study: Study, failure: Failure) -> AutotuneError:
-    """As for a search, in the words of this verb."""
-    # A signal to a whole job may have ended the run before anybody here ended it.
+    """Return the error as for a search, with the words of this command."""
+    # A signal to a whole job may have ended the run before this process handled it.
     if study.stopped or failure.kind is FailureKind.KILLED_USER:
         kind = StoppedBySignal if study.stopped == "signal" else StoppedEarly
         return kind(f"{study.spec.title} was stopped before its first step")
@@ -162,7 +161,7 @@ def _problem(study: Study, failure: Failure) -> AutotuneError:
 
 
 def _run(spec: StudySpec, facts: Facts, limit_s: float) -> tuple[TrialResult, str]:
-    """The end of one run, and how it was stopped where somebody did.
+    """Run once; return the result, and how the run was stopped, if it was.
 
     Raises:
         StoreError: Its folder cannot be made.
@@ -201,7 +200,7 @@ def _remove(home: Path) -> None:
 
 
 def _baseline(limit_s: float) -> Trial:
-    """The unchanged script, for as long as it takes to see what it does."""
+    """Return a trial of the unchanged script, long enough to observe its facts."""
     low, high = _WINDOW_S
     fidelity = Fidelity(
         min_window_s=low,

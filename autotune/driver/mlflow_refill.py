@@ -1,4 +1,4 @@
-"""Fills a new default store of MLflow from the journals, after the one before it was found broken."""
+"""Recovery of a broken default MLflow store from the journals."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ log = logging.getLogger(__name__)
 
 
 def is_due() -> bool:
-    """Whether the default store is broken, or was replaced and lacks studies."""
+    """Return whether the default store is broken, or was replaced and lacks studies."""
     return needs_refill(default_store())
 
 
 def refill(deadline_s: float = 60.0) -> None:
-    """Send every study of this home to its default store again; the next call repeats what was not sent.
+    """Send every study of this home to its default store again; unsent ones are retried at the next call.
 
     Args:
-        deadline_s: Per study.
+        deadline_s: Time limit per study.
     """
     from autotune.driver.sync import sync_study
 
     missing = 0
-    # The oldest first, as they were searched.
+    # The oldest first, in the order of the searches.
     for found in reversed(studies()):
         try:
             with Journal.read(found.path / JOURNAL_FILE) as journal:
@@ -35,7 +35,7 @@ def refill(deadline_s: float = 60.0) -> None:
             if not spec.purpose and spec.tracking_uri in ("", default_tracking_uri()):
                 missing += sync_study(found.path, deadline_s, again=True) > 0
         except StudyLocked:
-            # Its search is running; that sends only what is new.
+            # Its search is running and sends new records itself.
             missing += 1
         except AutotuneError:
             # Its journal cannot be read, now or later.

@@ -1,4 +1,4 @@
-"""A study is created: its directory, its journal, and a label that no other study has."""
+"""Creation of a study: its directory, journal, and unique label."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 LOCK_FILE: Final = "labels.lock"
 LOCK_S: Final = 10.0
-"""Creating a study takes milliseconds; a process that was stopped meanwhile must not hold up others."""
+"""Creating a study takes milliseconds; a stopped process must not block others for longer."""
 
 _POLL_S: Final = 0.01
 
@@ -35,7 +35,7 @@ def create_study(
 ) -> tuple[StudySpec, Path, Journal]:
     """Create the directory and the journal of a study.
 
-    The label is settled and journaled under a lock: two searches may begin in the same second.
+    The label is chosen and journaled under a lock, as two searches may begin in the same second.
 
     Args:
         spec: Its label gets a number if another study has it.
@@ -57,7 +57,7 @@ def create_study(
 
 
 def append_opened(journal: Journal, spec: StudySpec, *, wall_s: float, secrets: Sequence[str] = ()) -> None:
-    """Journal that a driver begins to run a study, or goes on with it; of secret variables the names only."""
+    """Journal that a driver starts or continues a study; secret variables by name only."""
     data: dict[str, object] = to_wire(
         {
             "spec": spec,
@@ -74,7 +74,7 @@ def append_opened(journal: Journal, spec: StudySpec, *, wall_s: float, secrets: 
 
 @contextlib.contextmanager
 def _locked_labels() -> Generator[None, None, None]:
-    """Meanwhile no other process names a study below this home. Where nothing can be locked, one may."""
+    """Lock the labels of this home against other processes; without effect if locking is unsupported."""
     lock = -1
     with contextlib.suppress(OSError):
         lock = opened(home(), LOCK_FILE)

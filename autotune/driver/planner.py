@@ -1,4 +1,4 @@
-"""From a trial to an assignment: everything one process needs, or the reason why it cannot be."""
+"""Planner: from a trial to the assignment of one process, or the reason why it is not possible."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 def dead_ways(study: Study) -> Dead:
-    """Ways that a trial of this study has shown not to act, read off its failures.
+    """Return the deliveries that did not take effect in this study, from its failures.
 
-    An option or a constant of the script that did not act once is not tried again, nor one that acts on more
-    than its knob; one that has acted for another value is dead for that value alone.
+    An option or a constant of the script that once had no effect is not tried again, nor one that affects
+    more than its knob. One that worked for another value is dead for that value only.
     """
     acted = {
         (change.knob, change.spelling.how)
@@ -54,10 +54,10 @@ def dead_ways(study: Study) -> Dead:
 
 
 def measured_changes(study: Study, config: Config) -> tuple[Change, ...] | None:
-    """How this config reached the script when it was measured, the last time that this was kept.
+    """Return the deliveries with which this config was last measured successfully.
 
-    What is measured again, and what is written and applied, goes the same way: ways that were tried
-    since may have turned out dead, but not the one that a figure stands for.
+    Repeated measurements and the applied result use the same deliveries. Others may have turned out dead
+    since, but not the one behind a figure.
     """
     kept = [t.changes for t in study.of(config) if t.measurement is not None and t.changes is not None]
     return kept[-1] if kept else None
@@ -69,9 +69,9 @@ class Planner:
     Args:
         knobs: By name, in order of expected gain.
         environ: The environment of training processes, the user's own with quiet defaults.
-        memory_limit_bytes: What a trial's process tree may use at most; 0 for no limit.
-        baseline_limit_bytes: The same for the unchanged script, which is measured although it may
-            need more than the user wants to allow; None for the same limit.
+        memory_limit_bytes: Memory limit of a trial's process tree; 0 for no limit.
+        baseline_limit_bytes: The same for the unchanged script, which is measured even if it exceeds the
+            user's limit; None for the same limit.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Planner:
         self.limit_memory(memory_limit_bytes, baseline_limit_bytes)
 
     def limit_memory(self, limit_bytes: int, baseline_bytes: int | None = None) -> None:
-        """Set the limits of the trials to come; those before them may be of another moment.
+        """Set the limits of future trials; earlier ones may have had other limits.
 
         Args:
             limit_bytes: As `memory_limit_bytes`.
@@ -99,17 +99,17 @@ class Planner:
     def space(
         self, spec: StudySpec, facts: Facts, dead: Dead = frozenset()
     ) -> tuple[SearchSpace, dict[str, str]]:
-        """The space this script has, and the knobs that are not varied with their reasons."""
+        """Return the script's space, and the knobs that are not varied with their reasons."""
         return build_space(spec.space, facts, self._knobs, dead=dead)
 
     def changes(
         self, config: Config, facts: Facts, dead: Dead = frozenset()
     ) -> tuple[Sequence[Change], Sequence[Refusal]]:
-        """How each knob of a config reaches the script."""
+        """Return the delivery of each knob of a config."""
         return choose(config, facts, self._knobs, dead=dead)
 
     def changes_in(self, study: Study, config: Config) -> tuple[Sequence[Change], Sequence[Refusal]]:
-        """The same in a study that has measured and refused already."""
+        """Return the same for a study with earlier measurements and refusals."""
         known = measured_changes(study, config)
         if known is not None:
             return known, ()
@@ -118,7 +118,7 @@ class Planner:
         return self.changes(config, study.facts, dead_ways(study))
 
     def assign(self, study: Study, trial: Trial) -> Assignment | Failure:
-        """The process that measures this trial, or a Failure where a knob has no way."""
+        """Return the process that measures this trial, or a Failure if a knob has no delivery."""
         facts, spec = study.facts, study.spec
         if facts is None:
             return Failure(kind=FailureKind.INFRA_LOST, message="the script has not run yet")
@@ -163,16 +163,16 @@ class Planner:
 
 
 def as_baseline(study: Study, fidelity: Fidelity) -> Fidelity:
-    """What was decided of evaluation in the study's first window holds for all that are compared with it."""
+    """Return the fidelity with the evaluation handling of the study's first window, for comparability."""
     first = next((t.measurement for t in study.baseline if t.measurement is not None), None)
     counts = None if first is None else first.extra.get("evaluation_counts")
     return fidelity if counts is None else replace(fidelity, evaluation_counts=bool(counts))
 
 
 def cache_key(config: Config, facts: Facts) -> str:
-    """Names the compile caches of one config under one script, one set of versions and kinds of device.
+    """Return the key of the compile caches for a config, script, versions and kinds of device.
 
-    Processors of several generations go by one name; what a compiler makes use of tells them apart.
+    Processors of several generations share a name; the instructions used by compilers distinguish them.
     """
     host = facts.host
     versions = dict(host.versions) | (dict(facts.run.versions) if facts.run else {})
@@ -183,7 +183,7 @@ def cache_key(config: Config, facts: Facts) -> str:
 
 
 def clipped(trial: Trial, deadline_s: float) -> Trial:
-    """The trial with its deadline, and the parts of it, brought inside what is left."""
+    """Return the trial with its deadlines reduced to the time left."""
     fidelity = trial.fidelity
     if fidelity.deadline_s <= deadline_s:
         return trial

@@ -1,4 +1,4 @@
-"""Profiles that a search has kept: where they lie, under the names of what they show."""
+"""Profiles of a search: their locations, by the config that they show."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _PRIVATE_NOTE = "; it may hold secrets of your environment and was not sent to M
 
 
 def kept_profiles(study: Study, folder: Path) -> dict[str, Path]:
-    """``baseline`` and ``winner`` -> the folder of a trial that holds a whole trace; those that were kept.
+    """Return ``baseline`` and ``winner`` -> folder of a trial with a complete trace, if it exists.
 
     Args:
-        study: As it is.
+        study: Study so far.
         folder: The study's directory.
     """
     return {
@@ -35,7 +35,7 @@ def kept_profiles(study: Study, folder: Path) -> dict[str, Path]:
 
 
 def kept_reports(study: Study, folder: Path) -> dict[str, Path]:
-    """The same -> the report that Nsight Systems left of it, where it is installed and did."""
+    """Return the same -> report of Nsight Systems, if it is installed and wrote one."""
     return {
         _name(trial): path
         for trial in study.told(Stage.DIAGNOSE)
@@ -45,9 +45,9 @@ def kept_reports(study: Study, folder: Path) -> dict[str, Path]:
 
 
 def profile_files(study: Study, folder: Path) -> dict[str, Path]:
-    """``profile/baseline`` -> file, several to a name's folder: traces, tables of operators, reports.
+    """Return ``profile/baseline`` -> file, several per name: traces, tables of operators, reports.
 
-    What may be sent to MLflow: a report of a process that was started with secrets is not among them.
+    Only files that may be sent to MLflow: no report of a process that was started with secrets.
     """
     found = {
         f"profile/{name}/{file}": place / file
@@ -62,7 +62,7 @@ def profile_files(study: Study, folder: Path) -> dict[str, Path]:
 
 
 def profile_lines(study: Study, folder: Path) -> list[str]:
-    """Where the traces and reports are, a line each; and why there is none, where one was asked for."""
+    """Return a line per trace and report, and the reason for each missing one."""
     kept = kept_profiles(study, folder)
     lines = [
         f"{name}: {place / PROFILE_TRACE}   (https://ui.perfetto.dev opens it, and tensorboard --logdir "
@@ -82,7 +82,7 @@ def profile_lines(study: Study, folder: Path) -> list[str]:
 
 
 def _missing(study: Study) -> dict[str, str]:
-    """Whose trace a search was asked for -> why it may hold none, a sentence."""
+    """Return the requested profiles that may be missing -> reason, a sentence."""
     if not study.spec.profile:
         return {}
     answer = answer_or_none(study)
@@ -119,5 +119,5 @@ def _files(trial: Trial, folder: Path, name: str) -> list[Path]:
 
 
 def _is_plain(path: Path) -> bool:
-    """Whether the file itself lies there: a link could lead to a file that nobody means to send."""
+    """Return whether a path is a regular file: a link could expose another file."""
     return path.is_file() and not path.is_symlink() and not path.parent.is_symlink()

@@ -1,4 +1,4 @@
-"""What is built again from a journal in order to look at a study; nothing in here fails a reader."""
+"""Search space rebuilt from a journal, for display; errors never reach the reader."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _NOT_HERE = "This version of autotune does not have this knob."
 
 
 def space_of(spec: StudySpec, facts: Facts) -> tuple[SearchSpace, dict[str, str]]:
-    """The search space of a study on disk, built again for looking at it; never raises.
+    """Return the search space of a study on disk, rebuilt for display; never raises.
 
-    A study of another version may name knobs that this one lacks. They are told among the refusals,
-    and a config that holds one counts as changing the training.
+    A study of another version may name knobs that this one lacks. They are listed among the refusals, and a
+    config with one of them counts as changing the training.
     """
     try:
         knobs, asked = knobs_for(spec.space), spec.space

@@ -1,4 +1,4 @@
-"""What a driver that died has left open, and what of it is asked again on resume. Pure."""
+"""Recovery after a dead driver: its open trials, and which of them are run again on resume. Pure."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ if TYPE_CHECKING:
     from autotune.store.journal import Entry
 
 PAIR_S = 600.0
-"""The halves of a pair lie at most so far apart. Within one life of a driver they are one or two runs
-apart, up to some minutes; a machine that was left for longer is another one as far as anybody knows."""
+"""Largest time between the two halves of a pair.
+
+Within one life of a driver they are one or two runs, or some minutes, apart. After a longer break the machine
+may have changed.
+"""
 
 _PAIRED = (Stage.CONFIRM, Stage.ABLATE)
 _OF_ATTEMPTS = ("asked", "started", "told", "requeued")
 
 
 def unfinished(entries: Iterable[Entry], host: str) -> set[str]:
-    """Uids of attempts that were started on this host and told of nothing.
+    """Return uids of attempts started on this host without a result.
 
-    A dead driver's, and those that a driver broke off: their launchers may not have lived to clear up.
+    From a dead driver, or cut off by a driver: their launchers may not have cleaned up.
     """
     started: dict[tuple[int, int], str] = {}
     for entry in entries:
@@ -41,17 +44,17 @@ def unfinished(entries: Iterable[Entry], host: str) -> set[str]:
 def is_asked_again(
     trial: Trial, study: Study, entries: Sequence[Entry], *, wall_s: float, up_s: float, host: str
 ) -> bool:
-    """Whether a trial that the last life left open is run again.
+    """Return whether a trial that was open at the end of the last driver is run again.
 
-    Not so a trial that has cost several lives already, one that only explains, and half of a pair
-    whose other half was not measured on the machine as it is now.
+    Not so a trial that was open in several drivers, a purely diagnostic one, or half of a pair whose other
+    half was measured on the machine in another state.
 
     Args:
-        trial: Open, of this study.
+        trial: Open trial of this study.
         study: Folded from the entries.
         entries: The whole journal.
         wall_s: Seconds since the epoch, now.
-        up_s: Seconds since this host was started; infinite where it does not tell.
+        up_s: Seconds since this host was started; infinite if unknown.
         host: Its name.
     """
     lives = trial.attempt - 1 if waits(trial, entries) else trial.attempt
@@ -63,7 +66,7 @@ def is_asked_again(
 
 
 def waits(trial: Trial, entries: Iterable[Entry]) -> bool:
-    """Whether this attempt was set down to be run, and nobody has begun with it."""
+    """Return whether this attempt was recorded as planned, and not started."""
     kinds = [e.kind for e in entries if e.kind in _OF_ATTEMPTS and _number(e) == trial.number]
     return kinds[-1:] == ["requeued"]
 
@@ -71,17 +74,17 @@ def waits(trial: Trial, entries: Iterable[Entry]) -> bool:
 def cut_cycles(
     study: Study, entries: Sequence[Entry], *, wall_s: float, up_s: float, host: str
 ) -> frozenset[tuple[Stage, int]]:
-    """Cycles of paired runs that end here: what is run in them now would be compared with another day.
+    """Return the rounds of paired runs that end here, as further runs would be compared across a break.
 
-    Only the last ones can go on at all. A search that ended by its budget, or between two runs,
-    leaves a cycle as unfinished as one that was killed, with no open trial to show it. A cycle whose
-    reference was given up ends as well: there is nothing to compare with.
+    Only the last ones can continue at all. A search that ended by its budget, or between two runs, leaves a
+    round as unfinished as a killed one, with no open trial. A round whose reference was given up ends as
+    well, as there is nothing to compare with.
 
     Args:
-        study: Folded from the entries, whatever is given up told.
+        study: Folded from the entries, including given-up trials.
         entries: The whole journal.
         wall_s: Seconds since the epoch, now.
-        up_s: Seconds since this host was started; infinite where it does not tell.
+        up_s: Seconds since this host was started; infinite if unknown.
         host: Its name.
     """
     cut: set[tuple[Stage, int]] = set()
@@ -113,13 +116,13 @@ def _is_of_now(
     up_s: float,
     host: str,
 ) -> bool:
-    """All that was measured in a cycle was so on the machine as it is now.
+    """Return whether all measurements of a round were made on the machine in its present state.
 
-    That is: on this host, within `PAIR_S`, and since the host was started. Whether other programs
-    used the machine alike is judged where every pair is judged, by `autotune.compare.rounds`.
+    That is: on this host, within `PAIR_S`, and since the host was started. Use of the machine by other
+    programs is judged per pair, by `autotune.compare.rounds`.
 
-    The wall clock is asked, because no other one goes on from one process to the next. Where it was
-    put back the cycle is none of now.
+    The wall clock is used, because no other clock continues across processes. After it was set back the round
+    does not count.
     """
     halves = {
         t.number
@@ -132,6 +135,6 @@ def _is_of_now(
 
 
 def _number(entry: Entry) -> int:
-    """Of the trial that an event is about."""
+    """Return the number of the trial that an event concerns."""
     data = entry.data["trial"] if entry.kind == "asked" else entry.data
     return int(data["number"])

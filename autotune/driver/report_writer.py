@@ -1,4 +1,4 @@
-"""Puts the report beside the journal when a search has ended; a page that fails costs no answer."""
+"""Writer of the report next to the journal; its errors do not affect the answer."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 REPORT_FILE: Final = "report.html"
-"""Its name in the study's directory."""
+"""File name in the study's directory."""
 
 
 def write_page(path: Path, text: str) -> None:
-    """Write a whole file or none, a new one for this account alone; what was there is replaced.
+    """Write a complete file or none, for this account only, in place of a previous one.
 
     Raises:
         OSError: It cannot be written.
@@ -44,13 +44,13 @@ def write_report(
     """Write the report of a study; never raises.
 
     Args:
-        directory: Of the file.
-        study: To report.
+        directory: Directory of the file.
+        study: Study to report.
         answer: Its answer, if any.
         links: Name -> address of MLflow's pages, for the head of the report.
 
     Returns:
-        Its file, None where it could not be made.
+        Its file, None if it could not be written.
     """
     try:
         from autotune.report.html.page import report_html

@@ -1,4 +1,4 @@
-"""How a search ended, as plain data: the same fields for `--json` and for `autotune.tune`."""
+"""Result of a search as plain data: the same fields for `--json` and for `autotune.tune`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ RESULT_SCHEMA = "autotune.result/v1"
 
 
 def result_data(end: SearchEnd, code: int) -> dict[str, Any]:
-    """``autotune.result/v1``: the fields of best.yaml, then links, unsent, exit.
+    """Return ``autotune.result/v1``: the fields of best.yaml, then links, unsent, exit.
 
     Args:
-        end: Of the search.
-        code: Exit code as it is told.
+        end: End of the search.
+        code: Exit code of the command.
     """
     from autotune.driver.profiles import kept_profiles, kept_reports
 
@@ -47,7 +47,7 @@ def result_data(end: SearchEnd, code: int) -> dict[str, Any]:
 
 
 def changes_of(study: Study) -> Callable[[Config], Sequence[Change]]:
-    """How a config reaches this study's script."""
+    """Return a function that returns the deliveries of a config in this study."""
     from autotune.driver.planner import dead_ways, measured_changes
     from autotune.knobs.registry import knobs_for
     from autotune.space.choose_delivery import choose
@@ -73,7 +73,7 @@ def _best_fields(end: SearchEnd) -> dict[str, Any]:
 
 
 def explained(study: Study, answer: Answer | None) -> dict[str, Any]:
-    """Bottleneck, energy, cost and all advice, as plain data; without an answer advice alone."""
+    """Return bottleneck, energy, cost and all advice as plain data; without an answer advice only."""
     from autotune.answer.advice import advice_data, advice_of
     from autotune.report.view.bottleneck_text import why_data
 
@@ -82,7 +82,7 @@ def explained(study: Study, answer: Answer | None) -> dict[str, Any]:
 
 
 def advice_lines(study: Study, *, most: int = 3) -> list[str]:
-    """The first hints for a screen, and how many there are besides."""
+    """Return the first hints for a screen, and the number of further ones."""
     from autotune.answer.advice import advice_of, advice_text
 
     hints = advice_of(study)
@@ -95,7 +95,7 @@ def advice_lines(study: Study, *, most: int = 3) -> list[str]:
 
 
 def _is_edited(study: Study) -> bool:
-    """The script, or a module that it imports, is not what it was when the study began."""
+    """Return whether the script, or a module that it imports, was edited since the study began."""
     from autotune.driver.script_watch import ScriptWatch, modules_of
 
     watch = ScriptWatch(study.spec.inspected, study.facts.script.sha256 if study.facts is not None else "")

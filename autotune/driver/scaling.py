@@ -1,7 +1,7 @@
-"""How a training scales: fresh interleaved runs with 1, 2, 4, ... processes of one command.
+"""Scaling of a training: fresh interleaved runs with 1, 2, 4, ... processes of one command.
 
-The session, the runner, the guard and the statistics are those of a search, so that a figure means the same
-(docs/decisions/0137). What is measured is a study of its own, with the question in an event ``scaling``.
+The session, the runner, the guard and the statistics are those of a search, so that figures are comparable
+(docs/decisions/0137). The runs form a separate study, with the question in an event ``scaling``.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is measured.
+    """Question of a scaling measurement.
 
     Args:
         counts: Numbers of processes, ascending.
-        rounds: Fresh runs of each, at most.
-        price: Of one process for an hour, in any unit; 0 for none.
-        changes: How the values of a best.yaml reach the script; empty for the script unchanged.
+        rounds: Largest number of fresh runs of each.
+        price: Price of one process for an hour, in any unit; 0 for none.
+        changes: Deliveries of a best.yaml's values; empty for the unchanged script.
         pick: The pick's name; empty without a file.
     """
 
@@ -75,13 +75,13 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaled:
-    """What was found.
+    """Result of a scaling measurement.
 
     Args:
-        question: What was asked.
+        question: The question.
         scaling: The figures.
         study: Every run.
-        study_dir: Where everything lies.
+        study_dir: Directory of the study.
     """
 
     question: Question
@@ -100,7 +100,7 @@ class ScalePlanner(Planner):
     def space(
         self, spec: StudySpec, facts: Facts, dead: Dead = frozenset()
     ) -> tuple[SearchSpace, dict[str, str]]:
-        """The number of processes alone. Ratios of rates are asked for, so no loss is compared."""
+        """Return the number of processes as the only dimension; losses are not compared."""
         counts = self._question.counts
         dimension = Dimension(
             knob=PROCESSES, values=counts[1:], own=counts[0], effect=Effect.EXACT, changes_rng_streams=False
@@ -110,11 +110,11 @@ class ScalePlanner(Planner):
     def changes(
         self, config: Config, facts: Facts, dead: Dead = frozenset()
     ) -> tuple[Sequence[Change], Sequence[Refusal]]:
-        """As the file says, whatever the number of processes."""
+        """Return the file's deliveries, whatever the number of processes."""
         return self._question.changes, ()
 
     def assign(self, study: Study, trial: Trial) -> Assignment | Failure:
-        """The same command, started as so many processes."""
+        """Return the same command with the trial's number of processes."""
         count = processes_of(trial.config, self._question.counts[0])
         spec = replace(study.spec, launcher=with_ranks(study.spec.launcher, count))
         return super().assign(replace(study, spec=spec), trial)
@@ -135,15 +135,15 @@ def scale(
     """Measure until the rounds or the budget are used up.
 
     Args:
-        question: What to measure.
-        command: How the user starts the script, with its launcher.
-        label: Of the study that holds the runs.
-        budget_s: Wall time for all of it.
+        question: Question to measure.
+        command: The user's command, with its launcher.
+        label: Label of the study for the runs.
+        budget_s: Wall time of the whole measurement.
         head_start_s: Seconds of the budget already spent when this was called.
         wait_s: Longest wait for a search on the same machine; None for twice the budget.
         share: Measure beside it after that wait.
-        listeners: Receive the study as it goes.
-        runner: Runs one assignment; None for the real one.
+        listeners: Receive the study's progress.
+        runner: Runs one assignment; None for the default.
 
     Raises:
         ScriptError: The script fails with the fewest processes.
@@ -191,18 +191,18 @@ def resume_scale(
     listeners: Sequence[Listener] = (),
     runner: Runner | None = None,
 ) -> Scaled:
-    """Go on where the journal ends; no finished run is run again.
+    """Continue at the end of the journal; finished runs are not repeated.
 
     Args:
-        directory: Of a study of `scale`.
+        directory: Directory of a study by `scale`.
         budget_s: Further wall time from now; None for what is left.
-        rounds: Rounds in all; None keeps the old number.
+        rounds: Total number of rounds; None keeps the old number.
         listeners: As for `scale`.
         runner: As for `scale`.
 
     Raises:
         UsageError: The script was edited since.
-        StoreError: It is no study of `scale`.
+        StoreError: It is no study by `scale`.
     """
     journal = Journal.open(directory / JOURNAL_FILE)
     with ExitStack() as closers:
@@ -226,10 +226,10 @@ def resume_scale(
 
 
 def read_scaled(directory: Path) -> Scaled:
-    """Return what a study of `scale` found, from its journal alone.
+    """Return the result of a study by `scale`, from its journal alone.
 
     Raises:
-        StoreError: The study cannot be read, or is none of `scale`.
+        StoreError: The study cannot be read, or is not by `scale`.
     """
     journal = Journal.read(directory / JOURNAL_FILE)
     try:
@@ -247,7 +247,7 @@ SCALING = "scaling"
 def _question(entries: Sequence[Any], directory: Path) -> Question:
     data = next((entry.data for entry in entries if entry.kind == SCALING), None)
     if data is None:
-        raise StoreError(f"{directory} does not say which numbers of processes were measured")
+        raise StoreError(f"{directory} does not contain the numbers of processes")
     return from_wire(Question, data["question"])
 
 

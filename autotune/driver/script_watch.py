@@ -1,4 +1,4 @@
-"""Whether the script, and what it imports of the user's own, is still what a search began with."""
+"""Detection of edits to the script and its imported modules during a search."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _Mark = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """What the first run of a script has imported of the user's own.
+    """The user's modules imported in the first run of a script.
 
     Args:
-        files: Path -> SHA-256 as it was imported.
-        since_s: When the study began, seconds since the epoch.
+        files: Path -> SHA-256 at the import.
+        since_s: Start of the study, seconds since the epoch.
     """
 
     files: Mapping[str, str]
@@ -32,17 +32,17 @@ class Imported:
 
 
 def modules_of(study: Study) -> Imported | None:
-    """The imported files of a study; None before a run has told them."""
+    """Return the imported files of a study; None before a run has reported them."""
     if study.facts is None or study.facts.run is None:
         return None
     return Imported(files=study.facts.run.modules, since_s=study.created)
 
 
 def changed_module(found: Imported | None) -> str:
-    """The first of these files that was edited since the study began, empty where none was.
+    """Return the first of these files edited since the study began; empty if there is none.
 
-    What a trial has written itself, and imported, never was in the user's folder, or lies there as it was
-    before: neither is an edit.
+    Files that a trial has written and imported itself were never in the user's folder, or are unchanged
+    there, so they are no edits.
     """
     if found is None:
         return ""
@@ -58,13 +58,13 @@ def changed_module(found: Imported | None) -> str:
 
 
 class ScriptWatch:
-    """Looks at the script before and after every trial: two versions of it cannot be compared.
+    """Checks the script before and after every trial, as two versions of it cannot be compared.
 
-    One `stat` a file and time; the content is read only where that differs from the last time.
+    Costs one `stat` per file and check; contents are read only if that differs from the last check.
 
     Args:
         path: The file whose source was inspected.
-        sha256: Of its content then, in hexadecimal; empty where it is not known: nothing is noticed.
+        sha256: Its digest at that time, in hexadecimal; empty if unknown: edits are not detected.
     """
 
     def __init__(self, path: str, sha256: str) -> None:
@@ -76,11 +76,11 @@ class ScriptWatch:
         self._edited = ""
 
     def follow(self, imported: Callable[[], Imported | None]) -> None:
-        """Look at the files that the script imports as well, as soon as they are known."""
+        """Check the files that the script imports as well, once they are known."""
         self._imported = imported
 
     def __call__(self) -> str:
-        """A sentence where it is another one now, else an empty string."""
+        """Return a sentence if the script has changed, else an empty string."""
         return self._script() or self._module()
 
     def _script(self) -> str:
@@ -104,7 +104,7 @@ class ScriptWatch:
                 return ""
             self._edited = self._edited or changed_module(found)
             if self._edited:
-                return f"{self._shown(self._edited)} was changed during the search"
+                return f"{self._relative(self._edited)} was changed during the search"
             self._modules = dict(_followed(found))
         for path, (sha256, mark) in self._modules.items():
             try:
@@ -112,20 +112,20 @@ class ScriptWatch:
                 if now == mark:
                     continue
                 if _sha256(path) != sha256:
-                    return f"{self._shown(path)} was changed during the search"
+                    return f"{self._relative(path)} was changed during the search"
             except OSError as error:
-                return f"{self._shown(path)} can no longer be read: {error.strerror}"
+                return f"{self._relative(path)} can no longer be read: {error.strerror}"
             self._modules[path] = (sha256, now)
         return ""
 
-    def _shown(self, path: str) -> str:
-        """As seen from the script's folder, where it lies below."""
+    def _relative(self, path: str) -> str:
+        """Return the path relative to the script's folder, if it is inside."""
         relative = os.path.relpath(path, self._path.parent)
         return path if relative.startswith("..") else relative
 
 
 def _followed(found: Imported) -> list[tuple[str, tuple[str, _Mark]]]:
-    """The files that lie in the user's folders as they were imported, with how they look now."""
+    """Return the files that are in the user's folders as imported, with their present state."""
     rows: list[tuple[str, tuple[str, _Mark]]] = []
     for name, sha256 in found.files.items():
         path = restore(name)

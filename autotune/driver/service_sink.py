@@ -1,8 +1,8 @@
-"""Sends the facts of a search to the service that started it, through the journal's outbox.
+"""Sink that reports a search to the service that started it, through the journal's outbox.
 
-The service starts a search with a file (`REPORT`) that names its address and a token of that one search.
-Nothing here is on a trial's path, and a service that is away costs no time: rows stay in the journal until
-they are acknowledged.
+The service starts a search with a file (`REPORT`) that holds its address and a token for this search. Reports
+never delay a trial, and an unreachable service costs no time: rows stay in the journal until they are
+acknowledged.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from autotune.model.study import Study
 
 PROTOCOL: Final = 1
-"""Version of what is sent; the service refuses a newer one."""
+"""Version of the reports; the service refuses a newer one."""
 HEARTBEAT_S: Final = 5.0
 _TIMEOUT_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Where facts go.
+    """Destination of reports.
 
     Args:
-        url: Of the search on the service: ``http://host:port/api/v1/searches/ID``.
-        token: Of that search alone.
-        epoch: Which life of the search this is.
+        url: Address of the search on the service: ``http://host:port/api/v1/searches/ID``.
+        token: Token for this search only.
+        epoch: Number of the search's life.
     """
 
     url: str
@@ -51,7 +51,7 @@ class Report:
 
 
 def report_of(path: str) -> Report:
-    """Return what a report file holds. It is read again at each use: a service may move to another port.
+    """Return the contents of a report file, read at each use as a service may move to another port.
 
     Raises:
         BackendError: It cannot be read.
@@ -67,8 +67,8 @@ class ServiceSink:
     """The sink of a service.
 
     Args:
-        path: Of the report file.
-        study: Returns the study as of now.
+        path: Path of the report file.
+        study: Returns the study so far.
     """
 
     def __init__(self, path: str, study: Callable[[], Study]) -> None:
@@ -114,5 +114,5 @@ class ServiceSink:
 
 
 def report_path() -> str:
-    """Return the report file that the service gave this search; empty for a search of no service."""
+    """Return the report file from the service; empty for a search without one."""
     return os.environ.get(REPORT, "")

@@ -1,4 +1,4 @@
-"""Session: the one state machine. Every driver is a loop around `ask` and `tell`."""
+"""Session: the state machine of a search. Every driver is a loop around `ask` and `tell`."""
 
 from __future__ import annotations
 
@@ -71,36 +71,41 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 ENDING_S = 3.0
-"""Kept back for the answer, best.yaml and the last events: 0.1 s with the plain loop, and 1.2 to 1.6 s more
-for Ray Tune's loop to end. Ray ends after the answer is written."""
+"""Time reserved for the answer, best.yaml and the last events.
+
+0.1 s with the inline loop; 1.2 to 1.6 s more for Ray Tune's loop to end. Ray ends after the answer is
+written.
+"""
 
 KILL_S = 3.0
-"""A trial that reaches its deadline is gone this much later: set-up before its clock starts, 1 s for stack
-dumps, TERM, clearing up. One that ignores TERM has 5 s more; the hard wall writes the answer meanwhile."""
+"""Time from a trial's deadline to its end: set-up before its clock, 1 s for stack dumps, TERM, cleanup.
+
+A trial that ignores TERM has 5 s more; the watchdog writes the answer meanwhile.
+"""
 
 SHORTEST_TRIAL_S = 4.0
-"""No process that could train starts, steps and ends in less; asking for one is waste."""
+"""Least duration of a process that imports PyTorch, trains and ends; no trial gets less."""
 
 CRASH_REPEAT_SHARE = 0.02
-"""A crash is repeated only where the repeat costs at most this share of what is left."""
+"""Largest share of the time left for the repeat of a crash."""
 
 DISTURBED_REPEAT_SHARE = 0.12
-"""The same for a run that a neighbour disturbed: it may lead the search astray, which costs several runs."""
+"""The same for a disturbed run, as a wrong reading may cost the search several runs."""
 
 BASELINE_REPEAT_SHARE = 0.4
-"""The same for the script's own first runs, which every ratio and the price of every later run rest on."""
+"""The same for the baseline's first runs, on which all ratios and cost estimates depend."""
 
 QUIET_POLL_S = 2.0
-"""Pause between two checks while a quiet machine, or the end of another search, is waited for."""
+"""Interval between checks while waiting for a quiet machine, or for another search to end."""
 
 NOTICE_S = 1.0
-"""A signal to a whole job may end the trial some moments before the driver has seen its own."""
+"""Time by which a signal to a whole job may end the trial before the driver handles its own."""
 
 ENDING_SIGNALS = frozenset((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1))
-"""By which terminals, systemd and schedulers end a job."""
+"""Signals with which terminals, systemd and schedulers end a job."""
 
 DISTURBED_REPEATS = 2
-"""So often at the most; what is disturbed then still is marked."""
+"""Largest number of repeats; a run that is still disturbed is marked."""
 
 MAKE_ROOM = "make room, then: autotune resume"
 
@@ -108,24 +113,25 @@ _PAIRED = (Stage.CONFIRM, Stage.ABLATE)
 
 
 class Session:
-    """Asks the strategy, journals before anything is visible, tells the study, repeats what was lost.
+    """Asks the strategy, journals each event before it is visible, updates the study, repeats lost trials.
 
-    Thread-safe: a driver may tell from another thread than it asks. Resuming is building a
-    Session from the refolded study; trials that were open are asked again.
+    Thread-safe: a driver may call `tell` and `ask` from different threads. To resume, build a Session from
+    the refolded study; open trials are run again.
 
     Args:
-        journal: Open for writing; the session is its one writer.
+        journal: Open for writing; the session is its only writer.
         study: Folded from the journal.
-        strategy: What to try next.
+        strategy: Chooses the next trials.
         planner: Turns trials into assignments and facts into a space.
         clock: For durations; never the wall clock.
-        elapsed_s: Budget spent before this object was made (earlier lives, start-up).
-        ending_s: Kept back at the end of the budget for writing the answer.
-        listeners: Told after the journal.
-        watch: Says in a sentence why no trial can be compared with those before any more; empty as
-            long as they can. Asked before a trial is planned and before its outcome counts.
-        load: Checks the load of the machine that trials run on; None where that is another one.
-        machine: Keeps other searches off that machine; None likewise.
+        elapsed_s: Budget spent before this object was created (earlier lives, start-up).
+        ending_s: Time reserved at the end of the budget for writing the answer.
+        listeners: Notified after the journal.
+        watch: Returns why further trials are not comparable with earlier ones, as a sentence; empty while
+            they
+            are. Called before a trial is planned and before its outcome counts.
+        load: Checks the load of the machine that trials run on; None for another machine.
+        machine: Locks other searches out of that machine; None likewise.
     """
 
     def __init__(
@@ -155,7 +161,7 @@ class Session:
         self._load = load
         self._machine = machine
         self._culprits: set[tuple[str, str]] = set()
-        """Causes of load that were named in this life."""
+        """Causes of load that were reported in this life."""
         self._has_waited = False
         self._lock = threading.RLock()
         self._running: dict[str, Assignment] = {}
@@ -164,22 +170,22 @@ class Session:
         self._told = set(beliefs(study).told)
         self._stopping = ""
         self._forked: set[int] = set()
-        """Trials that failed when they were forked, and are asked again."""
+        """Trials that failed after a fork and are run again."""
         self._cold_because = ""
         self._crowded: Counter[int] = Counter()
-        """Runs of a trial that were measured beside a neighbour and are repeated."""
+        """Number of disturbed runs of a trial that are repeated."""
         self._set_aside: Measurement | None = None
-        """The last of these readings."""
+        """The last of these measurements."""
 
     # -- reading ------------------------------------------------------------------------------
 
     @property
     def study(self) -> Study:
-        """The study as of now; whoever holds up the session, nobody waits for it here."""
+        """The study so far; never waits for a lock."""
         return replace(self._study, elapsed_s=self.elapsed_s)
 
     def settled_study(self) -> Study:
-        """The study with all that its journal holds; waits for whoever tells it something at the moment."""
+        """The study with its whole journal; waits for a call in progress."""
         with self._lock:
             return self.study
 
@@ -190,17 +196,17 @@ class Session:
 
     @property
     def remaining_s(self) -> float:
-        """Budget left for trials; the ending is already taken off."""
+        """Budget left for trials, without the reserve for the ending."""
         return self._study.spec.budget.seconds - self.elapsed_s - self._ending_s
 
     @property
     def stopping(self) -> str:
-        """Why nothing more is asked, empty while the search goes on."""
+        """Reason why no further trial is started; empty while the search runs."""
         return self._stopping
 
     @property
     def is_over(self) -> bool:
-        """Nothing runs and nothing will be asked again."""
+        """Whether no trial runs and none will be started."""
         with self._lock:
             if self._running:
                 return False
@@ -211,21 +217,21 @@ class Session:
     # -- the loop's calls ---------------------------------------------------------------------
 
     def await_machine(self) -> None:
-        """Wait for other searches on this machine, then for a quiet machine; a repeat does nothing.
+        """Wait for other searches on this machine, then for a quiet machine; a second call does nothing.
 
         Raises:
-            BackendError: Another search still uses the machine, and it is not to be shared.
+            BackendError: Another search still uses the machine, and sharing is not allowed.
         """
         if self._has_waited:
             return
         self._has_waited = True
-        # A job's own end does not move, so there this time comes out of the budget.
+        # In a job with a fixed end, the wait comes out of the budget.
         counts = JOB_END in os.environ
         self._await_turn(counts=counts)
         self._await_quiet(within_s=self._study.spec.wait_for_quiet_s, counts=counts)
 
     def ask(self) -> Assignment | None:
-        """The next process to run, journaled; None when there is none (now, or for good)."""
+        """Return the next process to run, journaled; None if there is none (now, or at all)."""
         self.await_machine()
         with self._lock:
             while not self._stopping and not self._is_another_script():
@@ -233,8 +239,8 @@ class Session:
                 trial = self._next_trial()
                 if trial is None:
                     return None
-                trial = self._beside_nobody(trial)
-                planned = self._as_may_start(trial, self._planner.assign(self._study, trial))
+                trial = self._with_checked_load(trial)
+                planned = self._with_start_mode(trial, self._planner.assign(self._study, trial))
                 uid = planned.uid if isinstance(planned, Assignment) else f"t{trial.number:04d}-refused"
                 is_planned = isinstance(planned, Assignment)
                 trial = replace(trial, changes=planned.launch.changes if is_planned else None)
@@ -255,7 +261,7 @@ class Session:
             return None
 
     def start(self, assignment: Assignment) -> None:
-        """The process is about to be started by whoever runs it."""
+        """Record that the process is about to be started."""
         with self._lock:
             trial = self._trial(assignment.trial)
             data = {
@@ -271,13 +277,14 @@ class Session:
             self._tell_listeners(lambda listener: listener.trial_started(self.study, trial))
 
     def tell(self, uid: str, ended: TrialResult) -> None:
-        """One trial of a running assignment has ended; idempotent, a late answer is only noted.
+        """Record the end of one trial of an assignment; idempotent, a late result is only logged.
 
         Raises:
-            DiskFull: There was no room to begin it; it stays open, and the search ends with what it has.
-            BackendError: The same where no process could be started, again and again.
+            DiskFull: The trial could not be started. It stays open, and the search ends with its results so
+                far.
+            BackendError: The same if no process could be started, repeatedly.
         """
-        if _was_told_to_end(ended.outcome):
+        if _ended_by_job_signal(ended.outcome):
             self._await_own_signal()
         with self._lock:
             if uid not in self._running:
@@ -285,15 +292,15 @@ class Session:
                 return
             command = _command_line(self._running.pop(uid))
             trial = self._trial(ended.trial)
-            # Listeners and errors show what it says, as much as the journal does.
+            # Listeners and errors show its text, as the journal does.
             ended = replace(ended, outcome=_without_secrets(ended.outcome, self._study.spec.args))
             if isinstance(ended.outcome, Measurement):
                 unlike = unlike_step(self._study, trial, ended.facts)
                 ended = ended if unlike is None else replace(ended, outcome=unlike)
-            # What only explains is not waited for: the answer stands without it.
+            # Diagnostic runs are not repeated: the answer does not need them.
             if _never_began(ended.outcome) and trial.stage is not Stage.DIAGNOSE:
-                self._refuse_to_go_on(trial, ended.outcome)
-            # A trial that ran meanwhile may have read either version.
+                self._stop_if_unrunnable(trial, ended.outcome)
+            # A trial that ran meanwhile may have used either version.
             changed = self._is_another_script()
             reason = changed or self._repeat_reason(trial, ended)
             if reason:
@@ -301,15 +308,15 @@ class Session:
                     self._forked.add(trial.number)
                 self._requeue(trial, reason, has_ended=True)
                 return
-            self._doubt_forks(trial, ended)
-            knob = self._dead_flag(trial, ended)
+            self._disable_forks(trial, ended)
+            knob = self._ineffective_flag(trial, ended)
             self._close(trial, self._marked(ended), command=command)
-            self._say_once(self._worth_saying(ended.notes))
+            self._note_once(self._notes_to_report(ended.notes))
             if knob:
                 self._ask_another_way(trial, knob)
 
     def lost(self, uid: str, message: str) -> None:
-        """Whoever ran this assignment died without an answer."""
+        """Record that the runner of this assignment died without a result."""
         with self._lock:
             assignment = self._running.get(uid)
             if assignment is None:
@@ -320,11 +327,11 @@ class Session:
     # -- ending -------------------------------------------------------------------------------
 
     def stop(self, why: str) -> None:
-        """Ask nothing more. Safe to call from a signal handler's thread; first reason wins."""
+        """Start no further trial. Safe in a signal handler's thread; the first reason counts."""
         self._stopping = self._stopping or why
 
     def close(self) -> Study:
-        """Write down how it ended; trials still open stay open and are asked again on resume."""
+        """Record how the search ended; open trials stay open and are run again on resume."""
         with self._lock:
             why = self._stopping or "finished"
             for uid in list(self._running):
@@ -338,7 +345,7 @@ class Session:
             return self._study
 
     def note(self, text: str) -> None:
-        """Something worth a line in the journal and on the screen."""
+        """Add a note to the journal and the screen."""
         text = writable(text)
         with self._lock:
             self._append("noted", str(self._clock.wall_s()), {"text": text})
@@ -346,8 +353,8 @@ class Session:
 
     # -- inside -------------------------------------------------------------------------------
 
-    def _beside_nobody(self, trial: Trial) -> Trial:
-        """The next trial, once the load was checked; a confirmation may wait for a quiet machine."""
+    def _with_checked_load(self, trial: Trial) -> Trial:
+        """Return the next trial after a check of the load; a confirmation may wait for a quiet machine."""
         if self._load is None or self._running:
             return trial
         if (found := self._load.since_last()) is not None:
@@ -358,14 +365,14 @@ class Session:
         begins = trial.stage is Stage.CONFIRM and bool(measured) and measured[-1].stage not in _PAIRED
         if not begins or not self._study.spec.wait_for_quiet_s:
             return trial
-        # What the pairs need is not waited away.
+        # The time for the pairs is not spent on waiting.
         left_s = self.remaining_s
         spare_s = left_s - Costs.of(self._study).reserve([trial.config], left_s)
         self._await_quiet(within_s=min(self._study.spec.wait_for_quiet_s, spare_s), counts=True)
         return clipped(trial, self.remaining_s - KILL_S)
 
     def _await_turn(self, *, counts: bool) -> None:
-        """Wait for searches that came before this one on the same CPUs or accelerators; name each once.
+        """Wait for earlier searches on the same CPUs or accelerators; report each once.
 
         Args:
             counts: The time comes out of the budget.
@@ -393,7 +400,7 @@ class Session:
                 self.note(f"the other search has ended after {waited_s:.0f} s")
         if ahead is not None and not spec.share and not self._stopping:
             raise BackendError(
-                f"{ahead.text}, and it was waited for {within_s:.0f} s",
+                f"{ahead.text}, after a wait of {within_s:.0f} s",
                 hint="wait longer with --wait 2h, or measure beside it with --share",
             )
         machine.begin()
@@ -401,23 +408,23 @@ class Session:
     def _poll(
         self, found: T | None, blocker: Callable[[], T | None], *, within_s: float, counts: bool
     ) -> tuple[T | None, float]:
-        """Wait until nothing blocks any more, and journal the wait.
+        """Wait until the blocker has ended, and journal the wait.
 
         Args:
-            found: What blocks now.
-            blocker: Returns what blocks, or None.
+            found: The present blocker.
+            blocker: Returns the blocker, or None.
             within_s: Longest wait.
             counts: The time comes out of the budget.
 
         Returns:
-            What still blocks, and the seconds that were waited.
+            The remaining blocker, and the seconds waited.
         """
         began_s = at_s = self._clock.now_s()
         while found is not None and not self._stopping and at_s - began_s < within_s:
             self._clock.sleep(min(QUIET_POLL_S, within_s - (at_s - began_s)))
             found = blocker()
             at_s, before_s = self._clock.now_s(), at_s
-            # At once and not at the end: the wall of the budget is watched by another thread.
+            # Updated at once: the end of the budget is monitored in another thread.
             self._began_s += 0.0 if counts else at_s - before_s
         waited_s = self._clock.now_s() - began_s
         data = {"seconds": waited_s, "quiet": found is None, "elapsed_s": self.elapsed_s}
@@ -426,12 +433,12 @@ class Session:
         return found, waited_s
 
     def _with_searches(self, load: MachineLoad) -> MachineLoad:
-        """The load with the searches that measure on the same CPUs or accelerators."""
+        """Return the load including other searches on the same CPUs or accelerators."""
         found = () if self._machine is None else self._machine.beside()
         return replace(load, culprits=(*found, *load.culprits)) if found else load
 
     def _await_quiet(self, *, within_s: float, counts: bool) -> None:
-        """Check the load and name what is busy; wait until it has ended, where that was asked for.
+        """Check the load and report busy processes; wait for them to end, if requested.
 
         Args:
             within_s: Longest wait.
@@ -456,7 +463,7 @@ class Session:
         self.note(f"{after} after {waited_s:.0f} s")
 
     def _name_culprits(self, load: MachineLoad) -> None:
-        """One line for each cause of load, once; it is journaled, so that a report has it as well."""
+        """Report each cause of load once, in the journal and so in the report."""
         if not (found := news(load, self._culprits)):
             return
         data = {"load": load, "elapsed_s": self.elapsed_s}
@@ -467,25 +474,25 @@ class Session:
             text = writable(warning(sentence, advises=advises))
             self._tell_listeners(partial(_note, study=self.study, text=text))
 
-    def _as_may_start(self, trial: Trial, planned: Assignment | Failure) -> Assignment | Failure:
-        """The same, started anew where forks are in doubt; who wanted them is told why there are none."""
+    def _with_start_mode(self, trial: Trial, planned: Assignment | Failure) -> Assignment | Failure:
+        """Use a cold start if forks are not trusted. Note the reason once if the user requested forks."""
         if not wants_forks(self._study, trial) or isinstance(planned, Failure):
             return planned
         if self._cold_because:
-            self._say_once([cold_start_note(self._cold_because)])
+            self._note_once([cold_start_note(self._cold_because)])
         elif reason := refusal(self._study):
-            self._say_once(self._worth_saying([cold_start_note(reason)]))
+            self._note_once(self._notes_to_report([cold_start_note(reason)]))
         return replace(planned, start=StartMode.COLD) if self._cold_because else planned
 
-    def _doubt_forks(self, trial: Trial, ended: TrialResult) -> None:
-        """What failed when it was forked and works when it is started anew, failed for being forked."""
+    def _disable_forks(self, trial: Trial, ended: TrialResult) -> None:
+        """Stop forking after a trial that failed when forked and works in a new interpreter."""
         if trial.number in self._forked and isinstance(ended.outcome, Measurement) and not self._cold_because:
             self._cold_because = f"trial {trial.number} failed when forked and ran in a new interpreter"
 
-    def _refuse_to_go_on(self, trial: Trial, failure: Failure) -> None:
-        """Every trial that follows would end alike and count as failed; a resume decides about this one."""
+    def _stop_if_unrunnable(self, trial: Trial, failure: Failure) -> None:
+        """End the search if every further trial would fail alike; a resume decides about this one."""
         if self._study.spec.ray_address:
-            return  # one node of a cluster, while others may have room
+            return  # one node of a cluster, while others may have capacity
         if failure.kind is FailureKind.DISK:
             self.stop("disk")
             self._requeue(trial, failure.message)
@@ -500,21 +507,21 @@ class Session:
             raise BackendError(failure.message, hint=f"{remedy}; then: autotune resume")
 
     def _has_others(self, trial: Trial) -> bool:
-        """There are devices beside the one that a trial was to have; pairs run on one and the same."""
+        """Return whether other devices than the trial's are usable; pairs always use the same one."""
         facts = self._study.facts
         at_once = self._study.spec.driver == "ray" and facts is not None and len(facts.host.devices) > 1
         return at_once and trial.stage not in _PAIRED
 
-    def _say_once(self, notes: Sequence[str]) -> None:
-        """What trials tell for people; every trial of a script would tell the same."""
+    def _note_once(self, notes: Sequence[str]) -> None:
+        """Journal notes of trials once each, as all trials of a script have the same ones."""
         for text in notes:
             kind = text.partition("(")[0].partition(":")[0]
             if kind not in self._said:
                 self._said.add(kind)
                 self.note(redact(text, free=True))
 
-    def _worth_saying(self, notes: Sequence[str]) -> list[str]:
-        """Who did not ask for forks need not know why there are none."""
+    def _notes_to_report(self, notes: Sequence[str]) -> list[str]:
+        """Return the notes to report, without those about forks unless the user requested forks."""
         asked = self._study.spec.start is StartPolicy.FORK
         return [note for note in notes if asked or not is_of_cold_starts(note)]
 
@@ -525,7 +532,7 @@ class Session:
         if self._waiting:
             again = self._waiting.pop(0)
             if again.stage in _PAIRED and Costs.of(self._study).next_run(again.config) > left - KILL_S:
-                # Cut short it would count as a failure of its config; left open, a resume runs it.
+                # If shortened it would count as a failure of its config; if left open, a resume runs it.
                 self.stop("finished")
                 return None
             return clipped(replace(again, state=TrialState.WAITING), left - KILL_S)
@@ -533,7 +540,7 @@ class Session:
         is_waiting = proposal is None and bool(self._study.open_trials)
         if not is_waiting and (proposal is None or proposal.stage is not Stage.DIAGNOSE):
             is_over = proposal is None or proposal.stage in _PAIRED
-            # Where no finalist wins, screening goes on; then it ends for another reason.
+            # Without a winning finalist, screening continues and ends for another reason.
             because = self._study.because if is_over else ""
             if is_over and not because:
                 because = self._strategy.ending(self._study, left - KILL_S)
@@ -552,7 +559,7 @@ class Session:
         return clipped(trial, left - KILL_S)
 
     def _is_another_script(self) -> str:
-        """The sentence of `watch`; the first time that there is one, it ends the search and is told."""
+        """Return the sentence of `watch`; the first one ends the search and is reported."""
         changed = redact(self._watch())
         if changed and self._stopping != SCRIPT_CHANGED:
             self.stop(SCRIPT_CHANGED)
@@ -561,7 +568,7 @@ class Session:
         return changed
 
     def _next_number(self) -> int:
-        """One that no trial has, and none that waits to be asked."""
+        """Return a number that no trial has, including planned ones."""
         return max((t.number for t in (*self._study.trials, *self._waiting)), default=-1) + 1
 
     def _trial(self, number: int) -> Trial:
@@ -601,10 +608,10 @@ class Session:
         for text in (news, *(self._outlook() if facts is not None else ()), bound):
             if text:
                 self._tell_listeners(partial(_note, study=self.study, text=text))
-        self._say_of_earlier()
+        self._report_transfer()
 
     def _outlook(self) -> tuple[str, str]:
-        """What the budget allows and what can be gained at most, right after the first run."""
+        """Return what the budget allows and the largest possible gain, right after the first run."""
         study = self._study
         if study.spec.purpose or study.spec.budget.trials is not None:
             return "", ""
@@ -612,7 +619,7 @@ class Session:
         return forecast(study, self.remaining_s - KILL_S), f"ceilings: {bounds}" if bounds else ""
 
     def _ceiling_of_communication(self, trial: Trial) -> str:
-        """What a run without communication has shown, right after it; empty for others."""
+        """Return the result of the run without communication, right after it; empty for others."""
         if trial.fidelity.probe != NO_COMMUNICATION:
             return ""
         ratio = communication_ratio(self._study)
@@ -621,8 +628,8 @@ class Session:
         dropped = "; its knobs are left out" if is_dropped(self._study) else ""
         return f"communication: at most {ratio:.2f}x{dropped}"
 
-    def _say_of_earlier(self) -> None:
-        """What came from earlier studies, and what of it no longer counts, as soon as it is so.
+    def _report_transfer(self) -> None:
+        """Report what was used from earlier studies, and what of it no longer holds.
 
         It follows from the journal, so nothing is written.
         """
@@ -632,7 +639,7 @@ class Session:
                 self._tell_listeners(partial(_note, study=self.study, text=text))
 
     def _rebuild_space(self) -> str:
-        """Build the space from what is known now; what is new about its choice, for people."""
+        """Build the space from the present facts; return news about its choice, for the user."""
         facts = self._study.facts
         if facts is None or facts.run is None:
             return ""
@@ -660,7 +667,7 @@ class Session:
 
     def _repeat_reason(self, trial: Trial, ended: TrialResult) -> str:
         if trial.stage is Stage.DIAGNOSE:
-            return ""  # it explains, and nothing waits for it
+            return ""  # diagnostic only, and nothing depends on it
         if ended.start is StartMode.FORK and (found := mismatch(self._study, ended.facts)):
             self._cold_because = self._cold_because or f"trial {trial.number} was forked, and {found}"
             if not self._stopping:
@@ -681,11 +688,11 @@ class Session:
         return failure.message
 
     def _disturbed(self, trial: Trial, measured: Measurement, seconds: float) -> str:
-        """Why a screening run is repeated at once: others disturbed it, and did not disturb the one before.
+        """Return why a screening run is repeated at once: disturbed, while the previous run was not.
 
-        Beside a load that stays nothing is repeated: it would be the same again, and pairs cancel it. Once
-        the load has gone, the planner asks for the run again.
-        Confirmation needs no repeats: it sets such pairs aside and runs more.
+        Under constant load nothing is repeated: it would not help, and pairs cancel it. After the load has
+        ended, the planner requests the run again. Confirmation needs no repeats: it sets such pairs aside and
+        runs more.
         """
         if trial.stage in _PAIRED or trial.attempt > DISTURBED_REPEATS or self._stopping:
             return ""
@@ -707,12 +714,12 @@ class Session:
         return "other processes used the machine meanwhile"
 
     def _is_disturbed(self, measured: Measurement) -> bool:
-        """Others used what it ran on, as far as that was seen from outside."""
+        """Return whether other processes used the trial's resources, according to samples from outside."""
         crowded = crowds(self._study)(_foreign_cores(measured))
         return crowded or not OTHERS.isdisjoint(measured.contamination.flags)
 
     def _marked(self, ended: TrialResult) -> TrialResult:
-        """With a mark where a neighbour disturbed it, and no repeat of it is to come."""
+        """Return the result, marked if it was disturbed and is not repeated."""
         measured = ended.outcome
         if not isinstance(measured, Measurement) or not crowds(self._study)(_foreign_cores(measured)):
             return ended
@@ -720,8 +727,8 @@ class Session:
         marked = replace(seen, flags=tuple(dict.fromkeys((*seen.flags, NEIGHBOUR))))
         return replace(ended, outcome=replace(measured, contamination=marked))
 
-    def _dead_flag(self, trial: Trial, ended: TrialResult) -> str:
-        """The knob whose option of the script did not act although another way is open, or ""."""
+    def _ineffective_flag(self, trial: Trial, ended: TrialResult) -> str:
+        """Return the knob whose script option had no effect although another delivery exists, or ""."""
         facts, failure = self._study.facts, ended.outcome
         if (
             facts is None
@@ -733,7 +740,7 @@ class Session:
         if how != "flag" or self._stopping or trial.stage is Stage.DIAGNOSE:
             return ""
         if measured_changes(self._study, trial.config) is not None:
-            return ""  # it would go the same way again
+            return ""  # the delivery would be the same
         known = dead_ways(self._study)
         this = (knob, how, trial.config[knob]) if knob in trial.config else (knob, how)
         _, refusals = self._planner.changes(trial.config, facts, known | {this})
@@ -748,22 +755,22 @@ class Session:
         self._waiting.append(replace(trial, number=number, attempt=1, reason=reason))
 
     def _await_own_signal(self) -> None:
-        """Give the driver time to hear of what ended a trial; by the machine's clock, as signals go by."""
+        """Wait for the driver's own signal after a trial ended by one; on the machine's clock."""
         clock = SystemClock()
         until_s = clock.now_s() + NOTICE_S
         while not self._stopping and clock.now_s() < until_s:
             clock.sleep(0.05)
 
     def _ended_with_the_search(self, failure: Failure) -> bool:
-        """What stopped the search may have ended this trial, which has shown nothing then."""
-        if failure.kind.family in (Family.CANCELLED, Family.LOST) or _was_told_to_end(failure):
+        """Return whether the search's own stop may have ended this trial, so that it shows nothing."""
+        if failure.kind.family in (Family.CANCELLED, Family.LOST) or _ended_by_job_signal(failure):
             return True
-        # Scripts have ways of their own to end by a signal: an error, an exit code, a last checkpoint.
+        # Scripts handle signals in various ways: an error, an exit code, a last checkpoint.
         by_signal = self._stopping in ("interrupted", "signal")
         return by_signal and (failure.kind.family is Family.CRASH or failure.kind is FailureKind.WARMUP_SHORT)
 
     def _requeue(self, trial: Trial, reason: str, *, has_ended: bool = False) -> None:
-        # What has ended in order left nothing to clear up.
+        # A trial that ended normally left nothing to clean up.
         more = {"ended": True} if has_ended else {}
         self._append(
             "requeued",
@@ -799,12 +806,12 @@ def _note(listener: Listener, *, study: Study, text: str) -> None:
 
 
 def _is_its_own(outcome: Outcome) -> bool:
-    """A failure of the process itself, and not of what it ran under."""
+    """Return whether a failure is the process's own, not that of its environment."""
     return isinstance(outcome, Failure) and outcome.kind.family is not Family.LOST
 
 
-def _was_told_to_end(outcome: Outcome) -> bool:
-    """A crash by a signal that ends whole jobs, seen as such, as an exit code or as Python's error."""
+def _ended_by_job_signal(outcome: Outcome) -> bool:
+    """Return whether a crash was caused by a job-ending signal, from exit code or Python's error."""
     if not isinstance(outcome, Failure) or outcome.kind.family is not Family.CRASH:
         return False
     number, code = outcome.evidence.get("signal"), outcome.evidence.get("code")
@@ -813,14 +820,14 @@ def _was_told_to_end(outcome: Outcome) -> bool:
 
 
 def _never_began(outcome: Outcome) -> TypeGuard[Failure]:
-    """No process was started, whatever its config is."""
+    """Return whether no process was started, so that the config is not at fault."""
     return isinstance(outcome, Failure) and NOT_BEGUN in outcome.evidence
 
 
 def _command_line(assignment: Assignment) -> str:
-    """What was run, as a person would type it: changed variables, interpreter, script, arguments.
+    """Return the command as a person would type it: changed variables, interpreter, script, arguments.
 
-    Secrets are taken out before anything is quoted: quotes hide them from patterns.
+    Secrets are removed before quoting, which could hide them from patterns.
     """
     launch = assignment.launch
     variables = [
@@ -833,7 +840,7 @@ def _command_line(assignment: Assignment) -> str:
 
 
 def _without_secrets(outcome: Outcome, args: Sequence[str]) -> Outcome:
-    """The outcome; what the script printed of its secret arguments is gone from a failure."""
+    """Return the outcome with secret arguments removed from a failure's output."""
     if not isinstance(outcome, Failure):
         return outcome
     known = secret_values(args)

@@ -1,4 +1,4 @@
-"""What Ctrl-C and a scheduler's signals do to a search."""
+"""Handling of Ctrl-C and scheduler signals in a search."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ SCHEDULER_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 
 class PressedAgain(KeyboardInterrupt):
-    """The second Ctrl-C, in a program that is not ours to end."""
+    """Second Ctrl-C in a host program, whose process must not be ended."""
 
 
 @contextmanager
 def breakable() -> Generator[None, None, None]:
-    """Around a loop that a first Ctrl-C may break by KeyboardInterrupt; a second one comes through."""
+    """Mark a loop that the first Ctrl-C may break by KeyboardInterrupt; a second one propagates."""
     try:
         yield
     except PressedAgain:
@@ -42,22 +42,23 @@ def polite_ending(
     owns_process: bool = True,
     breaks_off: Callable[[], bool] = lambda: False,
 ) -> Generator[Callable[[], None], None, None]:
-    """Within it, the first Ctrl-C or scheduler's signal calls `stop`, the second Ctrl-C ends at once.
+    """Handle signals: the first Ctrl-C or scheduler signal calls `stop`, the second Ctrl-C ends at once.
 
-    Ending at once leaves the running trial to its guard, which sees our death and cleans up. A scheduler's
-    signal that this process was started to ignore stays ignored: `nohup` says so of the hang-up at logout.
-    A Ctrl-C does not, since whoever starts a search in a script's background still means it.
+    Ending at once leaves the running trial to its guard, which detects this process's death and cleans up. A
+    scheduler signal that was ignored at the start of this process stays ignored, as with `nohup` for the
+    hang-up at logout. An ignored Ctrl-C does not, since a search in a script's background is still to be
+    interruptible.
 
     Args:
         stop: Called with ``interrupted`` or ``signal``; must return soon. It may raise
-            KeyboardInterrupt to break a loop that does not look.
-        owns_process: False in somebody else's program: the second Ctrl-C raises `PressedAgain`,
-            and a scheduler's signals stay with the handlers of that program.
-        breaks_off: Asked at each interrupt whether the driver has raised it to break its own loop, and
-            breaks it then; such an interrupt is nobody's Ctrl-C, is not told and does not count.
+            KeyboardInterrupt to break a blocking loop.
+        owns_process: False in a host program: the second Ctrl-C raises `PressedAgain`,
+            and scheduler signals keep that program's handlers.
+        breaks_off: Called at each interrupt. Returns True if the driver raised it to break its own loop, and
+            breaks it then; such an interrupt is not reported and does not count.
 
     Yields:
-        Puts the handlers in place again, after something else (Ray) has set its own. Does nothing
+        Function that installs the handlers again, after another library (Ray) has set its own. Does nothing
         outside the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
@@ -94,5 +95,5 @@ def polite_ending(
         yield arm
     finally:
         for number, handler in before.items():
-            # None where it was set in C, which nothing here can put back.
+            # None if it was set in C, which cannot be restored here.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)

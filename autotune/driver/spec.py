@@ -1,6 +1,6 @@
-"""What a person asked for -> `StudySpec`, everything checked before anything runs.
+"""Specification of a search, built from the user's options and checked before anything runs.
 
-The command line and `autotune.tune` both come through here, so an option means the same in both.
+The command line and `autotune.tune` both use it, so an option has the same meaning in both.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MIN_BUDGET_S = 20.0
-"""Below it not even two baseline runs of a tiny script and one other fit."""
+"""A smaller budget does not fit two baseline runs of a tiny script and one other run."""
 
 JOB_END = "SLURM_JOB_END_TIME"
-"""Variable in which Slurm tells a job when it will be ended, in seconds since the epoch."""
+"""Variable in which Slurm gives the end time of a job, in seconds since the epoch."""
 
 JOB_MARGIN_S = 60.0
-"""Left of a job when the search in it ends: for Ray and MLflow, and for what else the job has to do."""
+"""Time left in a job after the search: for Ray, MLflow, and other work of the job."""
 
 DRIVERS = ("ray", "inline")
 STARTS = tuple(start.value for start in StartPolicy)
@@ -46,7 +46,7 @@ SWITCH = ("on", "off")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:
-    """What was asked, in the spelling of the command line; see `autotune search --help`."""
+    """Options of a search as on the command line; see `autotune search --help`."""
 
     budget: str
     space: str = "auto"
@@ -83,7 +83,7 @@ class SearchOptions:
 
 
 def version() -> str:
-    """The installed version, empty where the package is not installed."""
+    """Return the installed version, empty if the package is not installed."""
     from importlib import metadata
 
     try:
@@ -93,7 +93,7 @@ def version() -> str:
 
 
 def budget_s(text: str) -> float:
-    """A budget in seconds.
+    """Return a budget in seconds.
 
     Raises:
         InvalidBudget: No duration, or too short for a search.
@@ -124,18 +124,18 @@ def wait_s(text: str, option: str = "--wait-for-quiet") -> float | None:
 
 
 def within_job(seconds: float, *, now_s: float | None = None) -> float:
-    """The budget, cut where the scheduler ends this job before it: a search that is cut off confirms nothing.
+    """Return the budget, cut at the end of the scheduler's job: a killed search confirms nothing.
 
     Args:
-        seconds: As it was asked for.
-        now_s: Seconds since the epoch; the wall clock's where None.
+        seconds: Requested budget.
+        now_s: Seconds since the epoch; None: the wall clock's.
     """
     text = os.environ.get(JOB_END, "")
     if not text.isdecimal():
         return seconds
     now_s = time.time() if now_s is None else now_s
     if int(text) <= now_s:
-        return seconds  # the job was given more time, or it is another one's
+        return seconds  # the job was extended, or the variable is another job's
     left_s = int(text) - now_s - JOB_MARGIN_S
     cut_s = max(MIN_BUDGET_S, left_s)
     if cut_s >= seconds:
@@ -145,7 +145,7 @@ def within_job(seconds: float, *, now_s: float | None = None) -> float:
 
 
 def one_of(option: str, value: str, known: tuple[str, ...]) -> str:
-    """The value, if it is one of those known.
+    """Return the value, if it is a known one.
 
     Raises:
         UsageError: It is not.
@@ -157,7 +157,7 @@ def one_of(option: str, value: str, known: tuple[str, ...]) -> str:
 
 
 def effective_batch(text: str) -> str:
-    """``explore``, ``keep`` or ``LO..HI``, checked.
+    """Return ``explore``, ``keep`` or ``LO..HI``, checked.
 
     Raises:
         UsageError: None of these.
@@ -173,22 +173,22 @@ def effective_batch(text: str) -> str:
 
 
 def out_path(text: str) -> str:
-    """Where best.yaml goes, absolute and writable; a link is kept, what it points to is written.
+    """Return the absolute, writable path of best.yaml; for a link, its target is written.
 
     Raises:
-        UsageError: It is a folder, a device or a pipe, lies in no folder, or has a name that cannot be
+        UsageError: It is a folder, a device or a pipe, its folder does not exist, or its name cannot be
             written into a file.
     """
     if not text.isprintable():
         raise UsageError(f"--out {text!r} cannot be printed", hint="choose another name: --out best.yaml")
     path = Path(text).expanduser().absolute()
-    # What a link points to is what is replaced.
+    # The target of a link is replaced, not the link.
     real = Path(os.path.realpath(path))
     if path.is_dir():
         raise UsageError(
             f"--out {text} is a folder", hint=f"name the file: --out {text.rstrip('/')}/best.yaml"
         )
-    if (path.exists() and not path.is_file()) or _is_ours_to_hold(path):
+    if (path.exists() and not path.is_file()) or _is_descriptor(path):
         raise UsageError(
             f"--out {text} is not a regular file",
             hint="name one, --out best.yaml; --json prints the answer on stdout as well",
@@ -202,16 +202,16 @@ def out_path(text: str) -> str:
     return str(path)
 
 
-def _is_ours_to_hold(path: Path) -> bool:
-    """A name for an open descriptor: replacing the file behind it would not reach who reads it."""
+def _is_descriptor(path: Path) -> bool:
+    """Return whether this names an open descriptor, whose readers would miss a replaced file."""
     return path.parts[:2] in (("/", "dev"), ("/", "proc")) and path.parts[:3] != ("/", "dev", "shm")
 
 
 def output_args(names: Sequence[str]) -> tuple[str, ...]:
-    """Options of the script that name its output folder, as they are written.
+    """Return options of the script that name its output folder, as on its command line.
 
     Raises:
-        UsageError: Something that no command line has as an option.
+        UsageError: It cannot be an option of a command line.
     """
     for name in names:
         if not re.fullmatch(r"--?[A-Za-z0-9][\w.-]*", name):
@@ -223,10 +223,10 @@ def output_args(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def objective(options: SearchOptions) -> str:
-    """What the search is for, checked: it can be measured here.
+    """Return the checked objective, which must be measurable here.
 
     Raises:
-        UsageError: Nothing is called so; cost without a price; energy that no counter of this machine tells.
+        UsageError: Unknown objective; cost without a price; energy without a counter on this machine.
     """
     asked = one_of("--objective", options.objective, SEARCHED)
     if asked == "cost" and options.price_per_hour is None:
@@ -234,7 +234,7 @@ def objective(options: SearchOptions) -> str:
             "--objective cost needs a price: --price-per-hour",
             hint="at one price the cheapest configuration is the fastest one, which is the default objective",
         )
-    # A cluster's machines count their own.
+    # On a cluster the nodes have the counters.
     if asked == ENERGY and not options.address and (why := _uncounted()):
         message = f"--objective energy: this machine has no energy counter. {why}"
         raise UsageError(message.rstrip(), hint="`autotune doctor` lists the counters")
@@ -242,7 +242,7 @@ def objective(options: SearchOptions) -> str:
 
 
 def _uncounted() -> str:
-    """Why no energy can be counted here; empty where it can."""
+    """Return why no energy can be measured here; empty if it can."""
     from autotune.devices.energy_counters import Rapl
     from autotune.devices.find import find_devices
 
@@ -253,7 +253,7 @@ def _uncounted() -> str:
 
 
 def objective_notes(spec: StudySpec) -> list[str]:
-    """What the user should know of the objective before the search, a sentence each."""
+    """Return notes on the objective before the search, a sentence each."""
     if spec.objective == "cost":
         return ["--objective cost: price times time, so on one machine the cheapest is the fastest."]
     if spec.objective == ENERGY:
@@ -262,10 +262,10 @@ def objective_notes(spec: StudySpec) -> list[str]:
 
 
 def build_spec(command: Command, options: SearchOptions) -> StudySpec:
-    """The specification of a search.
+    """Return the specification of a search.
 
     Raises:
-        UsageError: Anything in it cannot be carried out.
+        UsageError: An option cannot be fulfilled.
         BackendError: The command's interpreter is too old, or lacks PyTorch.
     """
     from autotune.config_files.presets import load_space
@@ -347,10 +347,10 @@ def build_spec(command: Command, options: SearchOptions) -> StudySpec:
 
 
 def mlflow_tags(given: Sequence[str]) -> tuple[str, ...]:
-    """Return the tags as they were given, ``K=V`` each.
+    """Return the tags unchanged, ``K=V`` each.
 
     Raises:
-        UsageError: One has no name, or a name that MLflow or autotune uses itself.
+        UsageError: One has no name, or a name reserved by MLflow or autotune.
     """
     for tag in given:
         name, equals, _ = tag.partition("=")
@@ -364,7 +364,7 @@ def mlflow_tags(given: Sequence[str]) -> tuple[str, ...]:
 
 
 def redirected_stdin() -> str:
-    """The file that this process's standard input was redirected from; empty where it is no file."""
+    """Return the file that standard input was redirected from; empty if it is no file."""
     try:
         is_file = stat.S_ISREG(os.fstat(0).st_mode)
         path = Path("/proc/self/fd/0").readlink() if is_file else Path()
@@ -379,7 +379,7 @@ def _positive(option: str, value: float | None) -> None:
 
 
 def _memory(text: str, space: SpaceRequest) -> int | None:
-    """The tighter one of two bounds: the option's, and that of the space file."""
+    """Return the smaller of two limits: the option's, and that of the space file."""
     from autotune.config_files.memory import memory_bytes
     from autotune.inspection.host import host_facts
 
@@ -408,7 +408,7 @@ def _label(text: str, command: Command) -> str:
 
 
 def untaken_label(label: str) -> str:
-    """The label, with a number where a study is called so already."""
+    """Return the label, with a number if another study has it."""
     from autotune.store.paths import studies
 
     taken = {study.label for study in studies()}

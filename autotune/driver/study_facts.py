@@ -20,12 +20,12 @@ def study_facts(study: Study, answer: Answer | None = None) -> dict[str, Any]:
     """Return the state of a study.
 
     Args:
-        study: Of which.
-        answer: Of a search that has ended; None while it runs.
+        study: The study.
+        answer: Answer of a finished search; None while it runs.
 
     Returns:
         ``study``, ``trials``, ``failed``, ``elapsed_s``, ``headline``; ``stage`` while a trial runs;
-        where known ``outcome``, ``held_back`` (what bounds the script), ``config``, ``speedup`` and
+        if known ``outcome``, ``held_back`` (the script's bottleneck), ``config``, ``speedup`` and
         ``interval`` (its ends, None where unbounded).
     """
     ended = study.told()

@@ -1,4 +1,4 @@
-"""Sends what the outbox holds to MLflow, from a thread of its own; delays no trial and never raises."""
+"""Transfer of the outbox to MLflow in a separate thread; delays no trial and never raises."""
 
 from __future__ import annotations
 
@@ -31,11 +31,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 IDLE_S = 1.0
-"""How long an empty outbox is left alone."""
+"""Interval between checks of an empty outbox."""
 
 OPENING_S = 10.0
-"""A store that is not open by then waits for a network rather than computes: importing MLflow and opening
-a new local store take 2 to 5 s."""
+"""A store that is not open after this time is waiting for a network, not using the CPU.
+
+Importing MLflow and opening a new local store take 2 to 5 s.
+"""
 
 BACK_OFF_S = 1.0
 LONGEST_BACK_OFF_S = 60.0
@@ -43,16 +45,16 @@ _BATCH = 50
 
 
 class Sink(Protocol):
-    """What rows are sent through."""
+    """Receiver of rows."""
 
     def open(self) -> None:
-        """Get ready; may be slow."""
+        """Prepare for sending; may be slow."""
 
     def send(self, op: str, payload: Mapping[str, Any], study: Study, answer: Answer | None = None) -> None:
-        """Carry out one operation, harmless when repeated."""
+        """Perform one operation; repeats are harmless."""
 
     def links(self) -> dict[str, str]:
-        """Name -> address of what to look at."""
+        """Return name -> address of the result."""
         ...
 
 
@@ -60,20 +62,19 @@ SinkFactory = Callable[[], Sink]
 
 
 class Syncer:
-    """One background thread between a journal's outbox and MLflow.
+    """Background thread between a journal's outbox and MLflow.
 
-    A store that does not answer is asked again after 1, 2, 4 ... 60 s, said once, and otherwise
-    ignored; rows stay in the journal. A row that MLflow refuses is set aside for this life, so
-    that it does not hold up those behind it.
+    An unreachable store is retried after 1, 2, 4 ... 60 s, reported once, and otherwise ignored; rows stay in
+    the journal. A row that MLflow refuses is set aside for this life, so that it does not block later ones.
 
     Args:
-        journal: Open for writing; used from this thread for reading rows and acknowledging.
-        study: Gives the study as of now.
-        sink: Makes the sink; called in the thread, since it imports MLflow.
-        tracking_uri: Used to make the sink where none is given; empty for the default store.
+        journal: Open for writing; this thread reads and acknowledges its rows.
+        study: Returns the study so far.
+        sink: Creates the sink; called in the thread, since it imports MLflow.
+        tracking_uri: Store if no sink is given; empty for the default one.
         experiment: Likewise; empty for ``autotune/<script stem>``.
-        home: Likewise; the study's directory, where profiles lie.
-        sends: Rows of which sink of the outbox.
+        home: Likewise; the study's directory, which contains profiles.
+        sends: Sink of the outbox whose rows are sent.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class Syncer:
         self._warned = False
 
     def start(self) -> None:
-        """Begin to send; a repeat does nothing."""
+        """Start sending; a second call does nothing."""
         if self._thread is None:
             self._began_s = time.monotonic()
             self._thread = threading.Thread(target=self._run, name="autotune-sync", daemon=True)
@@ -119,7 +120,7 @@ class Syncer:
 
     @property
     def is_opening(self) -> bool:
-        """The store is being opened for the first time, which takes CPU time; False after `OPENING_S`."""
+        """Whether the store is opened for the first time, which takes CPU time; False after `OPENING_S`."""
         return (
             self._thread is not None
             and not (self._is_open or self._failures)
@@ -127,12 +128,12 @@ class Syncer:
         )
 
     def warm_up(self, timeout_s: float) -> bool:
-        """Wait until the store was opened, so that this work does not fall into a measurement.
+        """Wait until the store was opened, so that this work does not disturb a measurement.
 
-        Ends early where the first try failed.
+        Ends early after a failure.
 
         Args:
-            timeout_s: At most so long.
+            timeout_s: Longest wait.
 
         Returns:
             Whether the store is open.
@@ -143,22 +144,22 @@ class Syncer:
             return self._is_open
 
     def flush(self, deadline_s: float) -> int:
-        """Send what is left and end the thread.
+        """Send the remaining rows and end the thread.
 
         Args:
-            deadline_s: At most so long. A store that does not answer ends it sooner.
+            deadline_s: Time limit. An unreachable store ends it sooner.
 
         Returns:
-            How many rows were not sent; they stay in the journal for `sync_study`.
+            Number of unsent rows; they stay in the journal for `sync_study`.
         """
         self.start()
         end_s = time.monotonic() + max(0.0, deadline_s)
         with self._state:
-            # Only a round that began after this moment has seen every row written before it.
+            # Only a round that began after this moment includes every row written before it.
             self._wanted += 1
             mine = self._wanted
             self._state.notify_all()
-            # One fresh round that fails is enough: the budget is over.
+            # One new round that fails is enough, as the budget is over.
             self._state.wait_for(
                 lambda: self._hurried or max(self._idle_for, self._failed_for) >= mine,
                 timeout=max(0.0, end_s - time.monotonic()),
@@ -172,13 +173,13 @@ class Syncer:
         return 0
 
     def hurry(self) -> None:
-        """End a `flush` that waits: somebody wants to go. For signal handlers too."""
+        """End a waiting `flush`, as the user wants to exit. Also for signal handlers."""
         with self._state:
             self._hurried = True
             self._state.notify_all()
 
     def links(self) -> dict[str, str]:
-        """Name -> address or command, best first; empty where nothing was sent."""
+        """Return name -> address or command, best first; empty if nothing was sent."""
         return self._sink.links() if self._sink is not None and self._is_open else {}
 
     # -- the thread ---------------------------------------------------------------------------
@@ -200,7 +201,7 @@ class Syncer:
                     self._wait(self._idle_s)
 
     def _step(self) -> bool:
-        """Send one batch; True where nothing was left to send."""
+        """Send one batch; return True if no row was left."""
         if self._sink is None:
             self._sink = self._factory()
         self._sink.open()
@@ -208,7 +209,7 @@ class Syncer:
             with self._state:
                 self._is_open = True
                 self._state.notify_all()
-        # Rows set aside stay pending, so they are asked for on top.
+        # Rows set aside stay pending, so more are requested.
         rows = [
             r
             for r in self._journal.pending(self._sends, _BATCH + len(self._aside))
@@ -264,12 +265,12 @@ class Syncer:
 
 
 def mlflow_sink(tracking_uri: str = "", experiment: str = "", *, home: Path | None = None) -> MlflowSink:
-    """The sink for a store, the default one where none is named; secrets are kept out of it.
+    """Return the sink for a store, the default one if none is named; it removes secrets.
 
     Args:
-        tracking_uri: Of the store.
+        tracking_uri: Address of the store.
         experiment: Its name there.
-        home: The study's directory, where profiles lie; None where none are to be sent.
+        home: The study's directory with profiles; None to send none.
     """
     uri = tracking_uri or default_tracking_uri()
     files = None if home is None else functools.partial(profile_files, folder=home)
@@ -277,7 +278,7 @@ def mlflow_sink(tracking_uri: str = "", experiment: str = "", *, home: Path | No
 
 
 def _shown(text: str) -> str:
-    """Return the text for others: without secrets, controls escaped."""
+    """Return the text for other users: without secrets, control characters escaped."""
     return visible(redact(text))
 
 
@@ -289,21 +290,21 @@ def sync_study(
     again: bool = False,
     sink: SinkFactory | None = None,
 ) -> int:
-    """Send what a study has not yet sent.
+    """Send the unsent rows of a study.
 
     Args:
         path: The study's directory.
-        deadline_s: At most so long.
-        tracking_uri: Instead of the one the study was started with.
-        again: Send what was sent before as well.
-        sink: Makes the sink; for tests.
+        deadline_s: Time limit.
+        tracking_uri: In place of the study's own.
+        again: Also send rows that were sent before.
+        sink: Creates the sink; for tests.
 
     Returns:
-        How many rows are still unsent.
+        Number of rows still unsent.
 
     Raises:
         StudyLocked: The study is being searched; that search sends by itself.
-        StoreError: Its journal cannot be read, or its tracking address held a secret that this
+        StoreError: Its journal cannot be read, or its tracking address contained a secret that this
             environment does not have.
     """
     with Journal.open(path, ballast_bytes=0) as journal:
@@ -321,18 +322,18 @@ def sync_study(
 
 
 def study_paths(path: Path, *, tracking_uri: str = "") -> tuple[str, dict[str, str]]:
-    """Where a study lies in MLflow.
+    """Return the location of a study in MLflow.
 
     Args:
         path: The study's directory.
-        tracking_uri: Instead of the one the study was started with.
+        tracking_uri: In place of the study's own.
 
     Returns:
         The tracking address, and name -> path below any server that serves it, best first.
 
     Raises:
         TrackerUnavailable: The store cannot be reached.
-        StoreError: The journal cannot be read, or its tracking address held a secret that this
+        StoreError: The journal cannot be read, or its tracking address contained a secret that this
             environment does not have.
     """
     with Journal.read(path / "journal.db") as journal:
@@ -343,12 +344,12 @@ def study_paths(path: Path, *, tracking_uri: str = "") -> tuple[str, dict[str, s
 
 
 def _address(study: Study, tracking_uri: str) -> str:
-    """Of the store that was named, else of the study's own."""
+    """Return the address of the named store, else of the study's own."""
     uri = restore(tracking_uri or study.spec.tracking_uri)
     if is_incomplete(uri):
         message = f"the tracking address {uri} had a secret in it, which is not kept"
         raise StoreError(message, hint="Give the address again: --tracking-uri.")
-    # A relative one that was typed is meant from here, the study's own from where it began.
+    # A relative address on the command line refers to the present folder, the study's own to its start.
     return absolute_uri(uri, str(Path.cwd()) if tracking_uri else study.spec.cwd)
 
 

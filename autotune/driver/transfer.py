@@ -1,9 +1,8 @@
-"""Which earlier studies on this disk tell a new one something; read once, at its start, within a few seconds.
+"""Transfer: earlier studies on this disk relevant to a new one; read once, at its start, within seconds.
 
-What is found is journaled with the new study (`autotune.model.history_record`), and what of it counts is
-decided
-later and purely (`autotune.compare.transfer`). Nothing that goes wrong in here is worth a search: a study
-that cannot be read, or tells nothing, is left out with a reason.
+Results are journaled with the new study (`autotune.model.history_record`). Which of them count is decided
+later and purely (`autotune.compare.transfer`). Errors in this module never end a search: a study that cannot
+be read, or is irrelevant, is left out with a reason.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MOST_READ: Final = 20
-"""Studies that are opened, the newest ones."""
+"""Largest number of studies opened, newest first."""
 MOST_OWN, MOST_OTHERS = 3, 5
-"""Studies of the same script, and of others, that are taken over."""
+"""Largest number of used studies of the same script, and of others."""
 MOST_S, MOST_SHARE = 3.0, 0.02
-"""Reading ends after this long, or this share of the budget where that is less; a study begun is read."""
+"""Reading ends after this time, or this share of the budget if less; a started study is completed."""
 MOST_BYTES: Final = 8 * 1024 * 1024
 """A larger journal is not read."""
 
@@ -49,16 +48,17 @@ def gather(
     folders: Sequence[Path] | None = None,
     now_s: Callable[[], float] = time.monotonic,
 ) -> Transfer | None:
-    """What earlier studies tell this one.
+    """Return the relevant records of earlier studies.
 
     Args:
-        present: As its own journal has it before its first trial, so that both sides of every comparison
-            went through the same redaction.
-        folders: Of studies, newest first; those below the home where None.
-        now_s: For the limit on time.
+        present: The new study, read from its journal before its first trial, so that both sides of every
+            comparison
+            had the same redaction.
+        folders: Folders of studies, newest first; None: those below the home.
+        now_s: Clock for the time limit.
 
     Returns:
-        None where nothing is to be taken over, or nothing was there.
+        None if no study is used, or none exists.
     """
     if present.spec.transfer == OFF or present.spec.sampler != PLANNER:
         return None
@@ -78,7 +78,7 @@ def gather(
         if now_s() > until_s:
             left_out.append(f"what is older than {path.name}: reading takes too long.")
             break
-        told = _told(path, present, mine)
+        told = _record_of(path, present, mine)
         if isinstance(told, str):
             left_out.append(told)
             log.info("earlier study left out: %s", told)
@@ -90,8 +90,8 @@ def gather(
     return Transfer(present=mine, earlier=(*own, *others), left_out=tuple(left_out))
 
 
-def _told(path: Path, present: Study, mine: Fingerprint) -> Earlier | str | None:
-    """What one study tells; why it tells nothing, as a sentence; None where nobody would expect it to."""
+def _record_of(path: Path, present: Study, mine: Fingerprint) -> Earlier | str | None:
+    """Return a study's record, or why it is irrelevant, as a sentence; None if no reason need be shown."""
     try:
         return _read(path, present, mine)
     except AutotuneError as error:
@@ -114,8 +114,8 @@ def _read(path: Path, present: Study, mine: Fingerprint) -> Earlier | str | None
         entries: list[Entry] = []
         for entry in journal.entries():
             entries.append(entry)
-            # Whose it is stands at its begin: what is of no use is not read to its end.
-            if entry.kind == "inspected" and not _may_tell(fold(entries), present, mine):
+            # The begin of the journal identifies the study: irrelevant ones are not read to the end.
+            if entry.kind == "inspected" and not _is_relevant(fold(entries), present, mine):
                 return None
         study = fold(entries)
     finally:
@@ -143,15 +143,15 @@ def _read(path: Path, present: Study, mine: Fingerprint) -> Earlier | str | None
     return told if is_ours or told is None else _of_another_script(told, study)
 
 
-def _may_tell(begun: Study, present: Study, mine: Fingerprint) -> bool:
-    """It is a search of the same script, or of another one where these are asked for."""
+def _is_relevant(begun: Study, present: Study, mine: Fingerprint) -> bool:
+    """Return whether a study searched the same script, or another one if these are requested."""
     if begun.spec.purpose:
         return False
     return present.spec.transfer == ALL or is_own(mine, fingerprint(begun))
 
 
 def _of_another_script(told: Earlier, study: Study) -> Earlier:
-    """What each built-in value did: knobs that its user declared stay where they mean something."""
+    """Return the effects of built-in values; user-declared knobs apply to their own script only."""
     requests = (study.spec.space, *study.spec.space.candidates)
     declared = {spec.name for request in requests for spec in request.declared}
     return replace(
@@ -162,7 +162,7 @@ def _of_another_script(told: Earlier, study: Study) -> Earlier:
         owns={knob: value for knob, value in told.owns.items() if knob not in declared},
         compile_s={},
         doubted=(),
-        # A report is made to be sent on: which other scripts there are is nobody's business.
+        # Reports may be passed on, and must not reveal the user's other scripts.
         label=told.study_id,
         fingerprint=replace(told.fingerprint, script="", path="", args="", modules="", data=""),
     )

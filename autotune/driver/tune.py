@@ -1,4 +1,4 @@
-"""Wiring: from a specification to an answer. The only place where concrete classes are chosen."""
+"""Construction of a search: from a specification to an answer. Concrete classes are chosen only here."""
 
 from __future__ import annotations
 
@@ -91,21 +91,25 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FLUSH_S = 15.0
-"""The sink gets this long after the end of the budget; the process is gone 20 s after it."""
+"""Time for the sink after the end of the budget; the process ends within 20 s of it."""
 
 LOST_S = 5.0
-"""So long a search whose Ray has died may take to come back from it, before its answer is written by force;
-Ray itself ends this process a minute after the death, which is noticed within 25 s."""
+"""Time for a search to return from a dead Ray before its answer is written by force.
+
+Ray itself ends this process a minute after the death, which is detected within 25 s.
+"""
 
 WARM_UP_SHARE = 0.1
-"""A first trial under Ray waits for MLflow's store to open: at most this share of the budget, and at most
-`OPENING_S`. A local runner does not wait: it sets aside the steps that fall into the opening."""
+"""Largest share of the budget, and up to `OPENING_S`, that a first trial under Ray waits for MLflow's store.
+
+A local runner does not wait: it sets aside the steps during the opening.
+"""
 
 _Failed = TypeVar("_Failed", bound=Exception)
 
 
 class _Now(TypedDict):
-    """The machine as a resume finds it; see `autotune.driver.recovery`."""
+    """State of the machine at a resume; see `autotune.driver.recovery`."""
 
     wall_s: float
     up_s: float
@@ -114,15 +118,15 @@ class _Now(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchEnd:
-    """How a search ended.
+    """End of a search.
 
     Args:
-        study: As it was closed.
-        answer: None where the script never worked.
+        study: The closed study.
+        answer: None if the script never worked.
         exit_code: For the command line.
         unsent: Rows that MLflow has not received; `autotune sync` sends them.
         links: Name -> address or command, best first.
-        study_dir: Where everything lies.
+        study_dir: The study's directory.
     """
 
     study: Study
@@ -135,15 +139,15 @@ class SearchEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryRun:
-    """What a search would do, found without running the script.
+    """Plan of a search, found without running the script.
 
     Args:
         facts: Static facts.
-        space: As far as it is known before the baseline has run.
+        space: As far as known before the baseline has run.
         refusals: Knob -> sentence.
-        ways: Knob -> how its values would reach the script.
-        request: Of the space; the likely one where the first run will decide.
-        not_here: Values that the space asks for and that cannot be had here, as far as that is known.
+        ways: Knob -> delivery of its values.
+        request: Space request; the likely one if the first run will decide.
+        not_here: Requested values that are not available here, as far as known.
     """
 
     spec: StudySpec
@@ -156,14 +160,14 @@ class DryRun:
 
 
 LastWords = Callable[[SearchEnd | AutotuneError], None]
-"""Tells a person, or a program, how a search ended."""
+"""Receives the end of a search."""
 
 
 def plan_search(spec: StudySpec) -> DryRun:
-    """The plan of a search; nothing is run and nothing is written.
+    """Return the plan of a search; nothing is run and nothing is written.
 
     Raises:
-        UsageError: The space names nothing that this script has.
+        UsageError: The space has no knob that applies to this script.
     """
     knobs = knobs_for(spec.space)
     facts = _static_facts(spec)
@@ -188,22 +192,22 @@ def run_search(
     owns_process: bool = True,
     last_words: LastWords | None = None,
 ) -> SearchEnd:
-    """Search as specified, from nothing.
+    """Run a new search.
 
     Args:
-        spec: What the user asked for.
-        listeners: Told as it goes.
+        spec: Specification of the search.
+        listeners: Notified of its progress.
         head_start_s: Seconds of the budget already spent when this was called (start of Python).
-        owns_process: False in somebody else's program: nothing in here ends the process, a second
-            Ctrl-C raises KeyboardInterrupt, and only Ctrl-C is handled at all.
-        last_words: Told how it ended where something hangs and this process is ended by force: by a
-            thread, right before, and with 1.5 s for it.
+        owns_process: False in a host program: the process is never ended, a second
+            Ctrl-C raises KeyboardInterrupt, and only Ctrl-C is handled.
+        last_words: Receives the end of a search that hangs, right before this process is ended by force.
+            Called in a thread, within 1.5 s.
 
     Raises:
         UsageError: Nothing could be searched; nothing was run.
-        ScriptError: The script fails by itself.
-        NothingFeasible: No configuration fits the bounds.
-        StoreError, BackendError: As their names say.
+        ScriptError: The script fails unchanged.
+        NothingFeasible: No configuration fits the limits.
+        StoreError, BackendError: The store or the backend failed.
     """
     began_s = SystemClock().now_s() - head_start_s
     clear_up_all()
@@ -235,16 +239,16 @@ def resume_search(
     owns_process: bool = True,
     last_words: LastWords | None = None,
 ) -> SearchEnd:
-    """Go on with a study where its journal ends; no finished trial is run again.
+    """Continue a study at the end of its journal; finished trials are not repeated.
 
     Args:
-        directory: Of the study.
+        directory: The study's directory.
         budget_s: Further wall time from now, in seconds; None keeps the old budget.
-        wait_for_quiet_s: Longest wait for a quiet machine; None keeps what the search was begun with.
+        wait_for_quiet_s: Longest wait for a quiet machine; None keeps the search's setting.
         wait_s: Longest wait for another search on this machine; None likewise.
-        share: Measure beside it after that wait; False keeps what the search was begun with.
-        trials: Further trials of a search that was limited in them; None keeps the old limit.
-        listeners: Told as it goes.
+        share: Measure beside it after that wait; False keeps the search's setting.
+        trials: Further trials of a search with a trial limit; None keeps the old limit.
+        listeners: Notified of its progress.
         owns_process: As for `run_search`.
         last_words: As for `run_search`.
     """
@@ -253,7 +257,7 @@ def resume_search(
     try:
         entries = list(journal.entries())
         folded = fold(entries)
-        # Also where it is not gone on with: a secret that is missing now may lie in what is left.
+        # Also if the study is not continued: leftovers may contain a secret that is missing now.
         clear_up(directory, entries, folded.spec)
         spec = _resumable(folded, budget_s, trials)
         if missing := missing_variables(entries, os.environ):
@@ -281,7 +285,7 @@ def resume_search(
 
 
 def _resumable(folded: Study, budget_s: float | None, trials: int | None = None) -> StudySpec:
-    """What is gone on with, if it can be."""
+    """Return the specification to continue, if possible."""
     if folded.spec.purpose:
         message = (
             f"study {folded.spec.label} is no search, but what `autotune {folded.spec.purpose}` measured"
@@ -305,13 +309,13 @@ def _resumable(folded: Study, budget_s: float | None, trials: int | None = None)
         raise StoreError(message, hint="start it again: autotune search")
     _refuse_another_script(folded, folded.facts, spec)
     if spec.python != sys.executable:
-        # It may have gone since, and then every trial would end for a reason that is not the config's.
+        # It may have been removed, and then every trial would fail for a reason other than its config.
         interpreter(spec.python, spec.options)
     return spec
 
 
 class _Search:
-    """One life of the driver over one study."""
+    """One life of the driver of a study."""
 
     def __init__(
         self,
@@ -347,13 +351,13 @@ class _Search:
 
     def begin(self, facts: Facts) -> SearchEnd:
         self._append("inspected", "inspected/1", {"facts": facts})
-        # As data, and once: a resume believes what this life does, whatever has been searched meanwhile.
+        # Stored as data, once: a resume uses this life's records, whatever was searched meanwhile.
         try:
             told = gather(fold(self._journal.entries()))
             if told is not None:
                 self._append("transferred", "transferred/1", {"transfer": told})
         except BaseException:
-            # Ctrl-C, say: the lock would be held as long as somebody keeps the traceback.
+            # After Ctrl-C, for example: the traceback would keep the lock.
             self._journal.close()
             raise
         return self._run()
@@ -374,7 +378,7 @@ class _Search:
         return self._run()
 
     def _give_up(self, trial: Trial, *, again: bool) -> None:
-        """What the last life left open is asked again, or has failed."""
+        """Request a trial left open by the last life again, or mark it as failed."""
         place = f"{trial.number}/{trial.attempt}"
         if not again:
             failure = Failure(kind=FailureKind.KILLED_USER, message="the search ended while it ran")
@@ -400,7 +404,7 @@ class _Search:
         study = replace(study, spec=replace(self._spec, space=study.spec.space), stopped="")
         spent_s = study.elapsed_s + self._clock.now_s() - self._began_s
         watch = ScriptWatch(self._spec.inspected, study.facts.script.sha256 if study.facts else "")
-        # Of a cluster's nodes nothing is seen from here, and trials claim them.
+        # The nodes of a cluster are not visible from here; trials claim them.
         is_here = not self._spec.ray_address
         machine = MachineLock.of_machine(os.environ, self._spec) if is_here else None
         session = Session(
@@ -473,7 +477,7 @@ class _Search:
             breaks_off=lambda: any(driver.breaks_off() for driver in drivers),
         )
         try:
-            # To the very end: a signal that comes while the answer is written must not cost it.
+            # To the very end: a signal during the writing of the answer must not lose it.
             with polite as arm:
                 with ExitStack() as closers:
                     failed = self._drive(session, syncer, closers, drivers, arm)
@@ -519,14 +523,14 @@ class _Search:
         drivers: list[Driver],
         arm: Callable[[], None],
     ) -> Exception | None:
-        """Run to the end; whatever fails on the way costs what was running, not the answer."""
+        """Run to the end; a failure costs the running trials, not the answer."""
         try:
             with breakable():
-                # Ray and MLflow would take CPU time from the other search; the wall counts from here.
+                # Ray and MLflow would take CPU time from the other search; the deadline counts from here.
                 session.await_machine()
                 if session.stopping:
                     return None
-                # Only now: the other search had memory of this machine.
+                # Only now, as the other search used memory of this machine.
                 free_bytes = free_for(self._spec)
                 self._planner.limit_memory(trial_limit(self._spec, free_bytes), free_bytes)
                 if self._wall is not None:
@@ -548,12 +552,12 @@ class _Search:
             session.stop(_why_broken(failed))
             return failed
         finally:
-            # It came back; what is left to do has bounds of its own.
+            # The main thread returned; the remaining work has time limits.
             self._lose(None)
         return None
 
     def _as_shortage(self, error: Exception) -> Exception:
-        """The same error; one of ours if this machine lacks something."""
+        """Return the error; an error of autotune if this machine lacks something."""
         lacks = None if isinstance(error, AutotuneError) else shortage(error, places=(self._home,))
         if lacks is None:
             return error
@@ -562,17 +566,17 @@ class _Search:
         return lacks
 
     def _lose(self, error: AutotuneError | None) -> None:
-        """What runs trials is gone: a call into it may hold the main thread for as long as it likes.
+        """Handle a lost backend: a call into it may block the main thread indefinitely.
 
         Args:
-            error: What then ends the search; None where the main thread has come back.
+            error: Error that ends the search; None once the main thread has returned.
         """
         self._lost = error
         if self._wall is not None:
             self._wall.bring_forward(math.inf if error is None else LOST_S)
 
     def _clear_up_behind_ray(self, failed: Exception | None) -> None:
-        """Workers of a Ray of ours are gone by now, perhaps before they had cleared up behind a trial."""
+        """Clean up after workers of a local Ray, which may have ended before their own cleanup."""
         if not _has_own_ray(self._spec) or isinstance(failed, StudyLocked):
             return
         try:
@@ -581,7 +585,7 @@ class _Search:
             log.exception("files of the last trials could not be removed; a resume removes them")
 
     def _connect(self, driver: Driver, session: Session, syncer: Syncer) -> None:
-        """Start or reach what runs trials; a wait for it is announced."""
+        """Start or connect to the backend; a wait for it is announced."""
         if isinstance(driver, (InlineDriver, HeadStart)):
             driver.connect()
             return
@@ -640,9 +644,9 @@ class _Search:
         )
 
     def _end(self, session: Session, failed: Exception | None) -> tuple[Study, Exception | None]:
-        """The study as it was closed, and the first thing that failed; that names what was saved."""
+        """Return the closed study, and the first error, which names the saved files."""
         if isinstance(failed, StudyLocked):
-            # Another driver goes on with this study; the answer will be its own.
+            # Another driver continues this study, and will write its answer.
             return session.study, failed
         study = _as_ended(session)
         try:
@@ -656,7 +660,7 @@ class _Search:
         return study, None if failed is None else self._with_answer(failed)
 
     def _with_answer(self, error: _Failed) -> _Failed:
-        """The same error; it names what was saved."""
+        """Return the error with the saved files."""
         if self._written is not None and self._files:
             note = f"the best so far is in {self._files[-1]}: {self._written[1].sentence}"
             if note not in notes_of(error):
@@ -664,10 +668,10 @@ class _Search:
         return error
 
     def _write(self, study: Study) -> None:
-        """The answer as of now, beside the journal and where the user wants it; the first one stands.
+        """Write the present answer next to the journal and to the user's path; only the first one counts.
 
         Raises:
-            StoreError: A place could not be written; the others were, and it is tried again next time.
+            StoreError: One file could not be written; the others were, and the next call retries.
         """
         with self._writing:
             if self._written is None:
@@ -691,7 +695,7 @@ class _Search:
                 raise problem
 
     def _report(self, study: Study, failed: Exception | None) -> dict[str, str]:
-        """The report, beside the journal; name -> file, empty where there is none."""
+        """Write the report next to the journal; return name -> file, empty on failure."""
         if isinstance(failed, StudyLocked):
             return {}
         found = write_report(self._home, study, self._written[1] if self._written is not None else None)
@@ -710,7 +714,7 @@ class _Search:
             self._last_words(self._forced(stopped))
 
     def _forced(self, stopped: str) -> SearchEnd | AutotuneError:
-        """How a search ended that did not come back in time; takes no lock, for one may be what hangs."""
+        """Return the end of a search that timed out; takes no lock, as that may be what hangs."""
         if self._lost is not None:
             return self._with_answer(self._lost)
         if self._written is None and stopped in ("interrupted", "signal"):
@@ -745,7 +749,7 @@ class _Search:
 
 
 def _refuse_another_script(study: Study, facts: Facts, spec: StudySpec) -> None:
-    """Trials of two versions of a script do not belong into one comparison."""
+    """Raise an error for an edited script, as trials of two versions are not comparable."""
     now = script_facts(spec.inspected)
     if now.sha256 != facts.script.sha256:
         message = f"{spec.inspected} has changed since study {spec.label} began"
@@ -776,24 +780,24 @@ def _isolation_here(spec: StudySpec) -> isolation.Isolation:
 
 
 def _environment(spec: StudySpec) -> dict[str, str]:
-    """The user's environment for trials; taken before Ray, which adds variables to this process."""
+    """Return the user's environment for trials, before Ray adds variables to this process."""
     environ = ray_auth.without_ours(os.environ)
     return user_environment(environ, keep_loggers=spec.keep_loggers, trial=True)
 
 
 def _has_own_ray(spec: StudySpec) -> bool:
-    """A Ray on this machine that starts and ends with the search."""
+    """Return whether the search uses a local Ray."""
     return spec.driver == "ray" and not spec.ray_address
 
 
 def _import_ray() -> None:
-    # What fails here fails again where Ray is needed.
+    # An error here occurs again when Ray is needed.
     with suppress(Exception):
         _ray_driver_class()
 
 
 def _ray_driver_class(address: str = "") -> type[RayDriver]:
-    """Import Ray; its authentication is settled before."""
+    """Import Ray, after setting up its authentication."""
     ray_auth.prepare(address)
     from autotune.driver.backends.ray_tune import RayDriver
 
@@ -805,12 +809,12 @@ def _isolation(study: Study) -> str:
 
 
 def _as_ended(session: Session) -> Study:
-    """The study as it will be closed."""
+    """Return the study as it will be closed."""
     return replace(session.study, stopped=session.stopping or "finished")
 
 
 def _up_s() -> float:
-    """Seconds since this machine was started, its sleep counted; infinite where it does not tell."""
+    """Return the seconds since this machine was started, sleep included; infinite if unknown."""
     clock = getattr(time, "CLOCK_BOOTTIME", None)
     return float("inf") if clock is None else time.clock_gettime(clock)
 

@@ -1,9 +1,8 @@
-"""Does a best.yaml hold here and now? Its pick against the unchanged script, in fresh interleaved pairs.
+"""Verification of a best.yaml on this machine: its pick against the unchanged script, in fresh pairs.
 
-Nothing is searched. The session, the runner, the guard and the statistics are those of a search, so that a
-figure means the same; the ways by which values reach the script are those of the file. What is measured is
-kept as a study of its own, with the question in an event ``verifying``, and stays out of MLflow
-(docs/decisions/0020).
+Nothing is searched. The session, the runner, the guard and the statistics are those of a search, so that
+figures are comparable; the deliveries of values are those of the file. The runs form a separate study, with
+the question in an event ``verifying``, and are not sent to MLflow (docs/decisions/0020).
 """
 
 from __future__ import annotations
@@ -72,14 +71,14 @@ _AGAIN: Final = "verify again: autotune verify best.yaml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerificationRequest:
-    """What is verified.
+    """Question of a verification.
 
     Args:
         pick: Its name in the file.
-        changes: How its values reach the script.
-        effect: What they do to the training.
-        pairs: At most so many.
-        at_least: The ratio that the lower bound has to clear to be called faster.
+        changes: Deliveries of its values.
+        effect: Effect on the training.
+        pairs: Largest number of pairs.
+        at_least: Ratio that the lower bound must exceed for the verdict ``faster``.
     """
 
     pick: str
@@ -90,27 +89,27 @@ class VerificationRequest:
 
     @property
     def config(self) -> Config:
-        """What the changes amount to."""
+        """Config of the changes."""
         return Config({change.knob: change.value for change in self.changes})
 
     @property
     def strategy(self) -> Verification:
-        """Asks the question, and judges what was measured."""
+        """Strategy that asks the question, and judges the measurements."""
         return Verification(self.config, most_pairs=self.pairs, at_least=self.at_least)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """What a verification found.
+    """Result of a verification.
 
     Args:
         asked: The question.
         verdict: ``faster``, ``no_difference``, ``slower``, ``worse`` (its loss is) or ``failed``.
-        because: What ``no_difference`` rests on, as `Verification.because` says it; else empty.
+        because: Reason for ``no_difference``, from `Verification.because`; else empty.
         comparison: The pick against the script; None without a pair.
         identical: The script against itself; None with too few runs.
-        study: Every run of it.
-        study_dir: Where everything lies.
+        study: All runs.
+        study_dir: The study's directory.
     """
 
     asked: VerificationRequest
@@ -123,7 +122,7 @@ class Verified:
 
 
 class FixedPlanner(Planner):
-    """Plans the unchanged script and one config, whose changes were settled when it was found."""
+    """Planner of the unchanged script and one config with fixed deliveries."""
 
     def __init__(self, changes: Sequence[Change], effect: Effect, *, environ: Mapping[str, str]) -> None:
         super().__init__(knobs=builtin(), environ=environ, memory_limit_bytes=0)
@@ -136,7 +135,7 @@ class FixedPlanner(Planner):
         facts: Facts,
         dead: Dead = frozenset(),
     ) -> tuple[SearchSpace, dict[str, str]]:
-        """The config's knobs alone, each with its one value."""
+        """Return the config's knobs only, each with its one value."""
         dimensions = {c.knob: self._dimension(c, facts) for c in self._changes}
         return SearchSpace(dimensions=dimensions), {}
 
@@ -146,12 +145,12 @@ class FixedPlanner(Planner):
         facts: Facts,
         dead: Dead = frozenset(),
     ) -> tuple[Sequence[Change], Sequence[Refusal]]:
-        """As the file says."""
+        """Return the deliveries in the file."""
         return (self._changes if config else ()), ()
 
     def _dimension(self, change: Change, facts: Facts) -> Dimension:
         knob = self._knobs.get(change.knob)
-        # A knob that the user had declared is known by the effect of the whole pick alone.
+        # For a user-declared knob only the effect of the whole pick is known.
         effect = knob.effect_for(facts) if knob is not None else self._effect
         changes_rng_streams = (
             knob.changes_rng_streams(facts) if knob is not None else self._effect is not Effect.EXACT
@@ -181,27 +180,27 @@ def verify(
     share: bool = False,
     listeners: Sequence[Listener] = (),
 ) -> Verified:
-    """Run pairs until the answer is settled, the pairs are used up, or the budget is.
+    """Run pairs until the verdict is certain, or the pairs or the budget are used up.
 
     Args:
-        pick: Of a best.yaml.
-        command: How the user starts the script.
-        changes: Of the pick, those that may be carried out (`autotune.space.accept_changes`).
-        label: Of the study that holds the runs.
-        budget_s: Wall time for all of it.
-        name: Of the pick.
-        pairs: At most so many.
-        at_least: The ratio that the lower bound has to clear to be called faster.
+        pick: Pick of a best.yaml.
+        command: The user's command.
+        changes: Permitted deliveries of the pick (`autotune.space.accept_changes`).
+        label: Label of the study for the runs.
+        budget_s: Wall time of the whole verification.
+        name: Name of the pick.
+        pairs: Largest number of pairs.
+        at_least: Ratio that the lower bound must exceed for the verdict ``faster``.
         head_start_s: Seconds of the budget already spent when this was called.
         wait_for_quiet_s: Longest wait for other processes to end, before the first run.
         wait_s: Longest wait for a search on the same CPUs or accelerators; None for twice the budget.
         share: Measure beside it after that wait.
-        listeners: Told as it goes.
+        listeners: Notified of its progress.
 
     Raises:
-        UsageError: The pick changes nothing; or the script was edited, or the budget ended, before it was
-            measured once.
-        ScriptError: The script fails by itself.
+        UsageError: The pick changes nothing; or the script was edited, or the budget ended, before its first
+            measurement.
+        ScriptError: The script fails unchanged.
         NotApplied: A knob of the pick does not take effect here.
         StoreError: The study cannot be written.
     """
@@ -255,10 +254,10 @@ def verify(
 
 
 def read_verified(directory: Path) -> Verified:
-    """What a verification found, from its journal alone.
+    """Return the result of a verification, from its journal alone.
 
     Raises:
-        StoreError: The study cannot be read, or is none of `verify`.
+        StoreError: The study cannot be read, or is not by `verify`.
     """
     journal = Journal.read(directory / JOURNAL_FILE)
     try:
@@ -300,14 +299,14 @@ def run_to_end(
     again: str,
     place: Callable[[Assignment], Assignment] = lambda assignment: assignment,
 ) -> Study:
-    """Run to the end; whatever breaks on the way is raised once it is written down how it ended.
+    """Run to the end; errors are raised after the end was recorded.
 
     Args:
-        session: What to run.
+        session: Session to run.
         runner: Runs one assignment.
-        planner: Of the session.
+        planner: Planner of the session.
         again: The command that continues, for the hint of an error.
-        place: Returns an assignment as it is to run on this machine.
+        place: Returns an assignment adapted to this machine.
     """
     driver = InlineDriver(session, runner, place=place)
 
@@ -328,7 +327,7 @@ def run_to_end(
         session.stop("error")
         try:
             session.close()
-        except Exception:  # the first error is the one to tell
+        except Exception:  # the first error is the one to report
             log.debug("the end could not be recorded", exc_info=True)
         raise
 
@@ -394,17 +393,17 @@ def _append_question(journal: Journal, facts: Facts, asked: VerificationRequest)
 
 
 def _not_applied(study: Study, config: Config) -> str:
-    """Why a knob did not take effect, empty where all did."""
+    """Return why a knob did not take effect, empty if all did."""
     failures = [t.failure for t in study.of(config) if t.failure is not None]
     return next((f.message for f in failures if f.kind is FailureKind.CONFIG_REJECTED), "")
 
 
 def why_nothing_measured(study: Study, again: str) -> AutotuneError:
-    """As for a search, in the words of this verb.
+    """Return the error as for a search, with the words of this command.
 
     Args:
-        study: Without a measured baseline.
-        again: The command that continues, or begins anew.
+        study: Study without a measured baseline.
+        again: The command that continues, or starts again.
     """
     script = Path(study.spec.script).name
     if not study.told() and study.stopped in ("interrupted", "signal"):

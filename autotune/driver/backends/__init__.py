@@ -1,4 +1,1 @@
-"""Loops that run the trials of a session: in child processes of this one, or as a Ray Tune experiment.
-
-Entry points: `backends.inline` and `backends.ray_tune`, the only module that imports ray.
-"""
+"""Loops that run the trials of a session, in child processes or as a Ray Tune experiment."""

@@ -1,4 +1,4 @@
-"""Runs the first trial in this process's children while another driver starts in a thread."""
+"""Head start: the first trial runs in a child process while another driver starts in a thread."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ if TYPE_CHECKING:
 DEVICES = "CUDA_VISIBLE_DEVICES"
 
 POLL_S = 0.1
-"""How often a wait for the driver checks whether the search has been stopped meanwhile."""
+"""Interval at which a wait for the driver checks whether the search was stopped."""
 
 QUIET_S = 1.0
-"""A start that takes longer is announced."""
+"""A longer start is announced to the user."""
 
 CLOSE_S = 20.0
-"""A driver that is still starting when the search ends gets this long; Ray takes 4 to 10 s to start."""
+"""Time for a driver that still starts when the search ends; Ray takes 4 to 10 s to start."""
 
 
 class Driver(Protocol):
-    """Runs a session to its end."""
+    """Interface of drivers, which run a session to its end."""
 
     def connect(self) -> None:
-        """Start or reach what runs trials."""
+        """Start or connect to the backend."""
 
     def run(self, arm: Callable[[], None]) -> None:
-        """Return when nothing is left to do."""
+        """Run until no trial is left."""
 
     def interrupt(self) -> None:
         """End soon. For signal handlers of the main thread."""
 
     def breaks_off(self) -> bool:
-        """Break the loop where the driver itself has raised the interrupt that just came."""
+        """Break the loop if the driver itself raised the current interrupt."""
         ...
 
     def close(self) -> None:
@@ -51,14 +51,14 @@ class Driver(Protocol):
 
 
 class ThreadedStart:
-    """Starts a driver in a thread of its own.
+    """Starts a driver in a separate thread.
 
-    The thread stays until `release`: Ray asks Linux to kill its processes when their parent ends, and for
-    Linux the parent is the thread that started them (PR_SET_PDEATHSIG).
+    The thread lives until `release`: Ray has Linux kill its processes when their parent ends, and for Linux
+    the parent is the thread that started them (PR_SET_PDEATHSIG).
 
     Args:
         call: Builds and connects the driver.
-        failed: Receives what that raises, in the thread.
+        failed: Receives errors of `call`, in the thread.
     """
 
     def __init__(self, call: Callable[[], Driver], failed: Callable[[Exception], None]) -> None:
@@ -70,21 +70,21 @@ class ThreadedStart:
         self._error: Exception | None = None
 
     def begin(self) -> None:
-        """Begin; does not wait."""
+        """Begin without waiting."""
         threading.Thread(target=self._run, name="autotune-start", daemon=True).start()
 
     def wait(self, seconds: float) -> bool:
-        """Wait at most this long; whether the driver has started, or failed to."""
+        """Wait up to this time; return whether the driver has started, or failed to."""
         return self._over.wait(seconds)
 
     @property
     def is_over(self) -> bool:
-        """The driver has started, or failed to."""
+        """Whether the driver has started, or failed to."""
         return self._over.is_set()
 
     @property
     def driver(self) -> Driver | None:
-        """The driver; None where it has not started."""
+        """The driver; None before its start."""
         return self._driver
 
     def release(self) -> None:
@@ -92,7 +92,7 @@ class ThreadedStart:
         self._released.set()
 
     def check(self) -> None:
-        """Raise what the start raised, if it did."""
+        """Raise the error of the start, if there was one."""
         if self._error is not None:
             raise self._error
 
@@ -109,18 +109,18 @@ class ThreadedStart:
 
 
 class HeadStart:
-    """The first trial runs through a local runner; a driver that starts meanwhile takes over after it.
+    """Runs the first trial by a local runner, until a driver that starts meanwhile takes over.
 
-    The first trial of a search is the script unchanged, and its process needs seconds to import PyTorch.
-    That is when the driver starts. Steps that fall into the start are set aside by the runner
-    (`LocalRunner.disturbs`), so the start disturbs no measurement.
+    The first trial of a search is the unchanged script, whose process needs seconds to import PyTorch. The
+    driver starts in that time. The runner sets aside steps during the start (`LocalRunner.disturbs`), so that
+    it disturbs no measurement.
 
     Args:
-        session: What to run.
-        runner: Builds the runner of the first trial; its argument tells whether the driver is starting.
-        start: Builds and connects the driver. Called in a thread.
+        session: Session to run.
+        runner: Builds the runner of the first trial; its argument returns whether the driver is starting.
+        start: Builds and connects the driver; called in a thread.
         devices: Accelerators of this machine. The first trial gets those that the driver uses for pairs.
-        announce: Receives what the search waits for, where it waits for more than `QUIET_S`.
+        announce: Receives the reason for a wait longer than `QUIET_S`.
     """
 
     def __init__(
@@ -142,14 +142,14 @@ class HeadStart:
         self._announce = announce
 
     def connect(self) -> None:
-        """Begin to start the driver; does not wait for it."""
+        """Begin to start the driver without waiting."""
         self._started.begin()
 
     def run(self, arm: Callable[[], None] = lambda: None) -> None:
-        """Return when nothing is left to do.
+        """Run until no trial is left.
 
         Args:
-            arm: Puts our signal handlers in place again.
+            arm: Installs the signal handlers again.
 
         Raises:
             RayUnavailable: The driver could not be started.
@@ -162,7 +162,7 @@ class HeadStart:
             driver.run(arm)
 
     def _driver(self) -> Driver | None:
-        """The driver once it has started; None where the search is over before."""
+        """Return the driver after its start; None if the search ends before."""
         if self._session.is_over and not self._started.is_over:
             return None
         announce_s = time.monotonic() + QUIET_S
@@ -177,12 +177,12 @@ class HeadStart:
         return None if self._session.stopping else self._started.driver
 
     def _start_failed(self, error: Exception) -> None:
-        """The first trial would run for nothing: end it, and leave it open for a resume."""
+        """End the first trial, which would be useless, and leave it open for a resume."""
         self._session.stop("backend" if isinstance(error, BackendError) else "error")
         self._first.interrupt()
 
     def breaks_off(self) -> bool:
-        """As the driver's; False before it has started."""
+        """Return the driver's own answer; False before its start."""
         driver = self._started.driver
         return driver is not None and driver.breaks_off()
 
@@ -204,11 +204,11 @@ class HeadStart:
 
 
 def on_first_devices(assignment: Assignment, there: int) -> Assignment:
-    """The assignment with as many of the first visible devices as it has ranks.
+    """Return the assignment with as many of the first visible devices as it has ranks.
 
     Args:
         assignment: From the session.
-        there: Accelerators of this machine.
+        there: Number of accelerators of this machine.
     """
     launch = assignment.launch
     visible = launch.env.get(DEVICES)

@@ -1,4 +1,4 @@
-"""The plain loop: one trial after the other in this process's children, without Ray."""
+"""Inline loop: one trial after the other in child processes, without Ray."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def _keep() -> None:
-    """Handlers of signals stay as they are."""
+    """Keep the signal handlers."""
 
 
 def _same(assignment: Assignment) -> Assignment:
@@ -24,9 +24,9 @@ class InlineDriver:
     """Runs a session to its end with one runner.
 
     Args:
-        session: What to run.
-        runner: How one assignment is run; closed over by `stop` so that a signal ends it.
-        place: Returns the assignment as it is to run on this machine.
+        session: Session to run.
+        runner: Runs one assignment; `stop` calls it, so that a signal ends the trial.
+        place: Returns the assignment adapted to this machine.
     """
 
     def __init__(
@@ -42,28 +42,28 @@ class InlineDriver:
         self._interrupted = False
 
     def connect(self) -> None:
-        """Nothing to reach."""
+        """Do nothing: there is no backend."""
 
     def close(self) -> None:
-        """Let the runner go."""
+        """Close the runner."""
         self._runner.close()
 
     def run(self, arm: Callable[[], None] = _keep) -> None:
-        """Return when nothing is left to do.
+        """Run until no trial is left.
 
         Args:
-            arm: Puts the handlers of signals in place again; nothing here takes them away.
+            arm: Installs the signal handlers again; unused, as nothing here removes them.
         """
         arm()
         while self.run_next():
             pass
 
     def run_next(self) -> bool:
-        """Run the next assignment to its end; False where there is none, or the loop was interrupted."""
+        """Run the next assignment to its end; return False if there is none, or after an interrupt."""
         if self._interrupted or (assignment := self._session.ask()) is None:
             return False
         self._session.start(assignment)
-        # A signal that came while this one was planned has found no process that it could end.
+        # A signal during the planning of this trial found no process to end.
         if self._interrupted:
             return False
         for ended in self._runner.run(self._place(assignment)):
@@ -72,10 +72,10 @@ class InlineDriver:
         return True
 
     def breaks_off(self) -> bool:
-        """False: nothing here interrupts the loop but a person."""
+        """Return False: only the user interrupts this loop."""
         return False
 
     def interrupt(self) -> None:
-        """End the running trial soon; `run` returns after it. For signal handlers."""
+        """End the running trial soon, after which `run` returns. For signal handlers."""
         self._interrupted = True
         self._runner.stop()

@@ -1,4 +1,4 @@
-"""The processes of a Ray that we have started: seen to live, and none of them left at the end."""
+"""Processes of a Ray started by autotune: checked for deaths, and ended completely."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from autotune.protocol.lines import open_plain
 from autotune.shortage import address_space, address_space_bytes, size_text
 
 MARK = "AUTOTUNE_RAY"
-"""Variable of the processes of a Ray of ours: its temporary folder."""
+"""Environment variable in processes of an own Ray: its temporary folder."""
 
 FOLDER = "at-ray-"
-"""How the name of a temporary folder begins that we give to a Ray of ours."""
+"""Prefix of an own Ray's temporary folder."""
 
 CLAIM = "claim"
-"""File in such a folder: the place of the study whose Ray it is. Its driver holds a lock on it."""
+"""File in that folder: location of the study that uses this Ray. Its driver holds a lock on it."""
 
 SNAPSHOTS = "tune"
-"""Folder of a study: what Ray Tune keeps while it runs."""
+"""Folder of a study for Ray Tune's files while it runs."""
 
 _WORKER = "ray::"
-"""How Ray's workers and agents call themselves once they have begun; the folder is gone from there then."""
+"""Prefix of the process title of Ray's workers and agents, which replaces their command line."""
 
 _ESSENTIAL = {"gcs_server": "head", "raylet/raylet": "raylet"}
 _POLL_S = 0.05
@@ -38,15 +38,15 @@ ADDRESS_SPACE_BYTES = 3 * 2**30
 """With 1.4 GiB Ray 2.x aborted this process or did not start; with 3.8 GiB it ran (2026-11-27, 2 cores)."""
 
 ENDING_S = 5.0
-"""A killed process is gone within milliseconds; one that waits inside the kernel is not waited for."""
+"""A killed process ends within milliseconds; one that waits inside the kernel is not waited for."""
 
 
 class OwnRay:
-    """Knows a Ray's processes by their descent from those that name its folder.
+    """Identifies a Ray's processes, as descendants of those that name its folder.
 
     Args:
         driver: Pid of the process that started it.
-        folder: Given to Ray as its temporary folder; on the command line of what it starts first.
+        folder: Ray's temporary folder; on the command line of the first processes.
     """
 
     def __init__(self, driver: int, folder: str) -> None:
@@ -62,43 +62,43 @@ class OwnRay:
         self.look()
 
     def look(self) -> str:
-        """Take note of what has been started meanwhile; the name of a part that has died, or "".
+        """Record new processes; return the name of a part that has died, or "".
 
-        A death is told at the second look that finds it: to name a living Ray dead ends the search.
+        A death is reported when two checks find it, as a false report ends the search.
         """
         found = {*self._roots, *(p for root in self._roots for p in process_tree.descendants(root))}
-        # Trials end by themselves when whoever launched them does, and better than by a kill.
+        # Trials end by themselves after their launcher, which is better than a kill.
         guards = {pid for pid in found if guard.__file__ in _words(pid)}
         trials = {pid for one in guards for pid in process_tree.descendants(one)}
         for pid in found - guards - trials:
             if ticks := process_tree.start_ticks(pid):
                 self._seen[pid] = ticks
         for pid in guards | trials:
-            # Between fork and exec it looked like the worker that started it.
+            # Between fork and exec it resembled the worker that started it.
             self._seen.pop(pid, None)
-        missing = {pid for pid, (ticks, _) in self._essential.items() if _is_gone(pid, ticks)}
+        missing = {pid for pid, (ticks, _) in self._essential.items() if _has_ended(pid, ticks)}
         dead, self._missed = missing & self._missed, missing
         return next((name for pid, (_, name) in self._essential.items() if pid in dead), "")
 
     def end(self, wait_s: float) -> None:
-        """Kill what is left of it after so many seconds."""
+        """Kill the remaining processes after a wait."""
         until_s = time.monotonic() + wait_s
         while (left := self._left()) and time.monotonic() < until_s:
             time.sleep(_POLL_S)
         process_tree.send([pid for pid in left if guard.__file__ not in _words(pid)], signal.SIGKILL)
 
     def _left(self) -> list[int]:
-        # Copied: another thread may be looking.
+        # Copied, as another thread may modify it.
         return [pid for pid, ticks in list(self._seen.items()) if _lives(pid, ticks)]
 
 
 def temporary() -> str:
-    """Return the folder in which those of Rays are made, without links: open files of processes show that."""
+    """Return the parent of Ray's folders, without links, as open files of processes show it."""
     return os.path.realpath(tempfile.gettempdir())
 
 
 def refuse_small_address_space() -> None:
-    """Refuse to start a Ray that would end this process: its C++ part aborts where it gets no threads.
+    """Refuse to start a Ray that would abort this process, as its C++ code does without threads.
 
     Raises:
         RayUnavailable: The shell's limit is too small for a local Ray.
@@ -112,16 +112,16 @@ def refuse_small_address_space() -> None:
 
 
 def claim(folder: str, study_dir: Path) -> int:
-    """Claim the temporary folder of a Ray for this process; the lock ends with the process, however it ends.
+    """Lock the temporary folder of a Ray for this process; the lock ends with the process.
 
     Args:
-        folder: Of the Ray that is about to start.
+        folder: Folder of the Ray that is about to start.
         study_dir: The study that it is started for.
 
     Returns:
-        The descriptor that holds the lock. No program that is started inherits it.
+        The descriptor that holds the lock; not inherited by child processes.
     """
-    # Under another name first: a file of this name without a lock belongs to a dead driver.
+    # Renamed after locking: an unlocked file of this name means a dead driver.
     draft = Path(folder, f"{CLAIM}.part")
     fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     os.write(fd, os.fsencode(Path(study_dir).resolve()))
@@ -131,14 +131,14 @@ def claim(folder: str, study_dir: Path) -> int:
 
 
 def end_ray(folder: str, *, bound_s: float = ENDING_S) -> None:
-    """Kill the processes of one Ray of ours: its agents wait up to two minutes for a raylet that is gone.
+    """Kill the processes of an own Ray, as its agents wait up to two minutes for a lost raylet.
 
-    Only processes that belong to Ray by their command line as well: any program can inherit a variable. An
-    agent that has set a title may have overwritten its variables; it is identified by its open files.
+    Only processes that also belong to Ray by their command line: any program can inherit a variable. An agent
+    that has set a title may have overwritten its variables; it is identified by its open files.
 
     Args:
         folder: The temporary folder of that Ray.
-        bound_s: How long to go on until nothing is left.
+        bound_s: Time limit.
     """
     until_s = time.monotonic() + bound_s
     while left := _of(folder):
@@ -152,12 +152,12 @@ def end_abandoned_rays(study_dir: Path | None = None) -> None:
     """End the Rays of dead drivers on this machine and remove their folders.
 
     Args:
-        study_dir: The Rays of this study are abandoned in any case; no other process may drive it now.
+        study_dir: Rays of this study count as abandoned, as no other process may drive it now.
     """
     study = b"" if study_dir is None else os.fsencode(Path(study_dir).resolve())
     for folder in Path(temporary()).glob(f"{FOLDER}*"):
         with contextlib.suppress(OSError):
-            # Any user can make a folder of such a name.
+            # Any user can create a folder of this name.
             is_own = folder.lstat().st_uid == os.geteuid() and not folder.is_symlink()
             if is_own and _is_abandoned(folder, study):
                 end_ray(str(folder))
@@ -165,12 +165,12 @@ def end_abandoned_rays(study_dir: Path | None = None) -> None:
 
 
 def _is_abandoned(folder: Path, study: bytes) -> bool:
-    """Whether a driver has claimed this folder and is gone.
+    """Return whether a driver that has ended claimed this folder.
 
     Raises:
         OSError: No driver has claimed it.
     """
-    # A pipe in place of the file would be waited for.
+    # A pipe in place of the file would block.
     with open_plain(folder / CLAIM) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -180,7 +180,7 @@ def _is_abandoned(folder: Path, study: bytes) -> bool:
 
 
 def _of(folder: str) -> list[int]:
-    """Living processes of the Ray that has this folder."""
+    """Return the living processes of the Ray with this folder."""
     marked = {pid for pid in process_tree.marked(folder, MARK) if _is_rays(pid, folder)}
     titled = [
         pid for pid in process_tree.all_pids() if pid not in marked and _words(pid)[0].startswith(_WORKER)
@@ -189,7 +189,7 @@ def _of(folder: str) -> list[int]:
 
 
 def _has_open(pid: int, folder: str) -> bool:
-    """Whether a process has a file below this folder open."""
+    """Return whether a process has an open file below this folder."""
     with contextlib.suppress(OSError):
         for file in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):
@@ -204,12 +204,12 @@ def _is_rays(pid: int, folder: str) -> bool:
 
 
 def _lives(pid: int, ticks: int) -> bool:
-    """The same process, and not only its remains."""
+    """Return whether the process is alive, with the same start time, and is no zombie."""
     return bool(ticks) and process_tree.start_ticks(pid) == ticks and not process_tree.is_zombie(pid)
 
 
-def _is_gone(pid: int, ticks: int) -> bool:
-    """It has ended for sure. Where nothing can be read, as without a free descriptor, it has not."""
+def _has_ended(pid: int, ticks: int) -> bool:
+    """Return whether a process has certainly ended; False if that cannot be read."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -222,7 +222,7 @@ def _is_gone(pid: int, ticks: int) -> bool:
 
 
 def _words(pid: int) -> list[str]:
-    """The command line; one empty word where there is none."""
+    """Return the command line; one empty word if there is none."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:

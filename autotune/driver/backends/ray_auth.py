@@ -1,8 +1,8 @@
-"""How a Ray that we start or reach is authenticated; imported and called before ray itself.
+"""Authentication of a Ray cluster or a local Ray, set up before ray is imported.
 
-Ray's core reads mode and token when it is first loaded and keeps them for the life of the process,
-so the token is one per process, not one per search. It is kept in the environment alone: a file would
-outlive a driver that is killed.
+Ray's core reads mode and token when it is first loaded and keeps them for the life of the process, so there
+is one token per process, not per search. It is stored in the environment only: a file would outlive a killed
+driver.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ if TYPE_CHECKING:
 def prepare(address: str) -> None:
     """Set mode and token in this process's environment, explicitly in every case.
 
-    A local Ray of ours gets a fresh token. For an existing cluster the user's own setting stands; where
-    there is none, a token in the environment means mode ``token`` and its absence means ``disabled``. A
-    token we were not given is never read.
+    A local Ray gets a new token. For an existing cluster the user's setting applies. Without one, a token in
+    the environment means mode ``token`` and its absence ``disabled``. Other token sources are not read.
 
     Args:
-        address: Of an existing cluster; empty for a local Ray of our own.
+        address: Address of an existing cluster; empty for a local Ray.
     """
     if address:
         given = any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
@@ -37,7 +36,7 @@ def prepare(address: str) -> None:
 
 
 def without_ours(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without what `prepare` has set in it for a Ray of ours: no trial needs that."""
+    """Return the environment without the variables set by `prepare` for a local Ray."""
     is_ours = environ.get("RAY_AUTH_TOKEN") == _token()
     return {n: v for n, v in environ.items() if not (is_ours and n in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"))}
 

@@ -1,4 +1,4 @@
-"""The head of a cluster that is none of ours: asked now and then whether anybody still listens there."""
+"""Liveness checks of the head of an existing cluster."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import socket
 import time
 
 EVERY_S = 10.0
-"""Ray ends a process whose head has been away for a minute: both looks come well before that, and a head
-that is only restarted has this long."""
+"""Interval between checks. Ray ends a process whose head has been away for a minute.
+
+Two checks fit in that time, and a restarted head has this long.
+"""
 
 WITHIN_S = 5.0
 _NOBODY = frozenset(
@@ -18,16 +20,16 @@ _NOBODY = frozenset(
         *(errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ENETDOWN),
     )
 )
-"""What is said of the other side; everything else, as having no free descriptor, is said of ours."""
+"""Errors of the remote side; all others, as a lack of descriptors, are local."""
 
 
 class Head:
-    """Knows where a cluster's head listens; a look connects, says nothing and hangs up.
+    """Checks a cluster's head by opening and closing a connection.
 
     Args:
-        address: Host and port, as Ray names its own; its name is looked up here and never again.
-        every_s: At most one look in so many seconds.
-        within_s: So long it may take to answer.
+        address: Host and port, as Ray names its own; the name is resolved once, here.
+        every_s: Least time between checks.
+        within_s: Time limit for the connection.
 
     Raises:
         OSError, ValueError: No such address.
@@ -44,7 +46,7 @@ class Head:
         self._missed = False
 
     def look(self) -> str:
-        """``head`` where it did not answer twice, one look after the other; else empty."""
+        """Return ``head`` after two failed checks in a row; else an empty string."""
         now_s = time.monotonic()
         if now_s - self._looked_s < self._every_s:
             return ""

@@ -1,8 +1,8 @@
-"""Ends a Ray of ours when its driver has ended, however that ended, and removes its folder.
+"""Keeper process: ends a local Ray after its driver has ended, for any reason, and removes its folder.
 
 Linux kills Ray's head and raylet with the driver, but their agents wait for the raylet for up to two minutes,
-and nothing removes the folder. The keeper is a process of its own that waits for the lock on that folder,
-which the driver holds (`autotune.driver.backends.local_ray.claim`). Standard library only.
+and the folder stays. The keeper waits for the lock on that folder, which the driver holds
+(`autotune.driver.backends.local_ray.claim`). Standard library only.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from autotune.driver.backends.local_ray import CLAIM, claim, end_ray
 from autotune.launch.workspace import isolation
 
 KEEPS = "AUTOTUNE_KEEPS"
-"""Variable of the keeper: the folder. On its command line it would pass for a process of that Ray."""
+"""Environment variable of the keeper with the folder. A command line would identify it as Ray's."""
 
 ENDING_S = 10.0
-"""The keeper of a Ray that has ended needs one look at the processes of the machine."""
+"""Time for the keeper of an ended Ray: one scan of the processes."""
 
 _ROOT = str(Path(__file__).parents[3])
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""Sent to a whole job, also as a notice ahead of its end. The keeper ends with its driver."""
+"""Signals sent to a whole job, also as a notice ahead of its end. The keeper ends with its driver."""
 
 
 class Keeper:
-    """Claims the folder of a Ray and starts its keeper.
+    """Locks the folder of a Ray and starts its keeper.
 
     Args:
         folder: Temporary folder of a Ray that is about to start.
@@ -51,11 +51,11 @@ class Keeper:
 
     @property
     def pid(self) -> int:
-        """Of the keeper."""
+        """Pid of the keeper."""
         return self._process.pid
 
     def close(self) -> None:
-        """Have the Ray ended and its folder removed now."""
+        """End the Ray and remove its folder now."""
         os.close(self._claim)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(ENDING_S)
@@ -66,7 +66,7 @@ def keep(folder: str) -> None:
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(OSError), Path(folder, CLAIM).open("rb") as file:
-        # Held until the end: nothing else cleans up meanwhile.
+        # Held until the end, so that no other process cleans up meanwhile.
         fcntl.flock(file, fcntl.LOCK_EX)
         end_ray(folder)
         isolation.remove(Path(folder))

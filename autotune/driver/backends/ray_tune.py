@@ -1,8 +1,8 @@
 """Ray Tune as the loop: the only module that imports ray.
 
-One Tune trial is one `Assignment`. The trainable supervises a guarded process and holds neither
-torch nor a device, so its actor is reused. A trial that fails is a result; an error of Tune's is
-the loss of an actor or a node and nothing else. Nothing of Ray's state is ever read back.
+One Tune trial is one `Assignment`. The trainable supervises a guarded process and holds neither torch nor a
+device, so its actor is reused. A failed trial is a result; an error in Tune means the loss of an actor or a
+node. Ray's state is never read back.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
 os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
 os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")
-# Tune asks the head now and then what there is, to print it, and waits a minute for one that is gone.
+# Tune queries the head's resources to print them, and waits a minute for one that is lost.
 os.environ.setdefault("TUNE_STATE_REFRESH_PERIOD", "1e9")
 os.environ.setdefault("TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S", "0")
 
@@ -62,21 +62,21 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SCHEDULING_S = 60.0
-"""A trial that was asked and has not started by then waits for something that will not come."""
+"""Time limit for the start of a requested trial; later its resources will not become available."""
 
 GOODBYE_S = 5.0
 LEAVING_S = 1.0
-"""What Ray has started ends by itself when its node does, mostly at once."""
+"""Time for Ray's processes to end by themselves with their node."""
 
 OBJECT_STORE_BYTES = 100 * 1024 * 1024
-"""Only assignments and outcomes travel, some kilobytes each; Ray's floor is 75 MB."""
+"""Only assignments and outcomes are transferred, some kilobytes each; Ray's minimum is 75 MB."""
 
 
 NO_TRIALS = '{"trial_data": []}'
-"""An experiment's state without trials, as Tune reads it."""
+"""Experiment state without trials, in Tune's format."""
 
 STAGED = "staged"
-"""Folder in that of the snapshots in which Tune prepares them."""
+"""Subfolder of the snapshots in which Tune prepares them."""
 
 _STORAGE = "ray.train._internal.storage"
 _NODE = "ray._private.node"
@@ -85,14 +85,17 @@ _ACTORS = "ray.tune.execution.class_cache"
 _CONTROLLER = "ray.tune.execution.tune_controller"
 
 LOOPBACK = "127.0.0.1"
-"""Where every process of a Ray of ours listens: all of them run on this machine."""
+"""Address at which all processes of a local Ray listen, as they run on this machine."""
 
 HANDED_ON = frozenset({"RAY_CHDIR_TO_TRIAL_DIR"})
-"""Variables that Tune may copy from the driver to its workers. Ray logs such copies in a file that every user
-of the machine can read. Tune's own list names AWS credentials. Trials have what `hand_over` gives them."""
+"""Variables that Tune may copy from the driver to its workers.
+
+Ray logs such copies in a world-readable file, and Tune's own list contains AWS credentials. Trials get their
+variables by `hand_over`.
+"""
 
 ASSIGNMENTS = b"autotune"
-"""Namespace of what `hand_over` keeps in the memory of Ray's head."""
+"""Namespace for the values of `hand_over` in the memory of Ray's head."""
 
 AT_REST = {
     "RAY_worker_niceness": "0",
@@ -104,54 +107,53 @@ AT_REST = {
     "RAY_task_events_report_interval_ms": "0",
     "RAY_event_stats": "0",
 }
-"""Settings of a Ray of ours, where the user has not set them.
+"""Settings of a local Ray, unless the user has set them.
 
-Its workers, and so trials, would be nicer than everything else on the machine, which then comes before them
-whenever it wants: what others do costs a training far more than when it runs by itself, most of all one with
-as many threads as there are CPUs. And what Ray does ten times a second while nothing happens is done beside a
-training that is timed."""
+Ray's default niceness of its workers would let every other process on the machine preempt trials, which slows
+a training far more than its share, most of all one with as many threads as CPUs. Ray's idle polling, ten
+times a second, would disturb timed trainings.
+"""
 
 REST_S = 1.0
-"""While trials run, Tune asks ten times a second whether something has happened. So long it rests in
-between, unless the bell rings."""
+"""Longest pause between Tune's polls while trials run; the wakeup ends it early. Tune's own is 0.1 s."""
 
 AWAKE_S = 0.5
-"""So long nothing rests after the bell, which a result follows, and after a result, as others may follow."""
+"""Time without pauses after a wakeup, which announces a result, and after a result."""
 
 
 def _not_set(_handler: object) -> None:
-    """In place of what sets a handler of signals."""
+    """Replacement for the function that sets signal handlers."""
 
 
 def _not_started(*_args: object, **_more: object) -> None:
-    """In place of what starts a process of Ray that a Ray of one machine and one job does not use.
+    """Replacement for functions that start processes unused on one machine with one job.
 
-    Ray starts its dashboard's server also without a dashboard, and waits for it before it goes on. The
-    monitor is the cluster autoscaler's.
+    Ray starts its dashboard's server also without a dashboard, and waits for it. The monitor is the cluster
+    autoscaler's.
     """
 
 
 def _keep() -> None:
-    """Handlers of signals stay as they are."""
+    """Keep the signal handlers."""
 
 
 def _same_host(host: str) -> str:
-    """In place of what exchanges a loopback address for one that other machines reach."""
+    """Replacement for the function that exchanges a loopback address for an external one."""
     return host
 
 
 def _save_nothing(controller: Any) -> None:
-    """Write an experiment without trials: if Tune has run none, it reads the file back."""
+    """Write an experiment without trials, as Tune reads the file back if it has run none."""
     place = Path(controller.experiment_state_path)
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(NO_TRIALS, encoding="utf-8")
 
 
 def hand_over(assignment: Assignment) -> str:
-    """Keep an assignment in the memory of Ray's head until its worker collects it.
+    """Store an assignment in the memory of Ray's head until its worker collects it.
 
-    It holds the user's environment and the script's arguments. What is given to Tune itself ends up in files:
-    Tune saves the configuration of every trial.
+    It holds the user's environment and the script's arguments. Tune writes the configuration of every trial
+    to files, so these must not be part of it.
 
     Returns:
         The key to collect it by.
@@ -183,15 +185,15 @@ def withdraw(key: str) -> None:
 
 
 def _memory() -> Any:
-    """Return the client of Ray's head that Tune itself uses for what it hands to its workers."""
+    """Return the client of Ray's head that Tune uses for data of its workers."""
     return internal_kv_get_gcs_client()
 
 
 class _Breaking:
-    """Breaks the main thread out of Tune's loop, but never out of the middle of a session call.
+    """Interrupts Tune's loop in the main thread, but never during a session call.
 
-    A signal arrives between any two bytecodes; while the session is being told something it only
-    leaves a mark, and the loop breaks when that call has ended.
+    A signal arrives between any two bytecodes. During a session call it only sets a flag, and the loop ends
+    after that call.
     """
 
     def __init__(self) -> None:
@@ -205,7 +207,7 @@ class _Breaking:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._depth -= 1
         if isinstance(error, Exception):
-            # Tune would wrap it into an error of its own; the driver raises it as it is.
+            # Tune would wrap it into its own error; the driver raises it unchanged.
             self.error = error
             raise KeyboardInterrupt from error
         if self._wanted and not self._depth:
@@ -213,7 +215,7 @@ class _Breaking:
             raise KeyboardInterrupt
 
     def now(self) -> None:
-        """Raise KeyboardInterrupt here, or at the end of the session call that is under way."""
+        """Raise KeyboardInterrupt here, or at the end of the current session call."""
         if self._depth:
             self._wanted = True
         else:
@@ -221,7 +223,7 @@ class _Breaking:
 
 
 class SessionSearcher(Searcher):
-    """An adapter of `Session`; holds no state that the journal does not hold."""
+    """Adapter of `Session`; holds no state that the journal does not hold."""
 
     def __init__(self, session: Session, arm: Callable[[], None]) -> None:
         super().__init__()
@@ -229,26 +231,26 @@ class SessionSearcher(Searcher):
         self._arm = arm
         self._open: dict[str, Assignment] = {}
         self._keys: dict[str, str] = {}
-        """Trial id -> key of what was handed over and is perhaps not collected."""
+        """Trial id -> key of an assignment that may not have been collected."""
         self._begun: set[str] = set()
         self.breaking = _Breaking()
         self.bell: Wakeup | None = None
         self._woken_s = 0.0
 
     def rest(self) -> None:
-        """Wait for the bell where all that was asked for has begun, and nothing came lately."""
+        """Wait for the wakeup if all requested trials have started, and no result was recent."""
         now_s = time.monotonic()
         if self.bell is None or not self._open or self.waiting() or now_s - self._woken_s < AWAKE_S:
             return
         if self.bell.wait(REST_S):
             self._woken_s = time.monotonic()
 
-    # Tune itself compares with FINISHED, a word, which its own annotation leaves out.
+    # Tune itself compares with FINISHED, a string, which its annotation omits.
     def suggest(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, trial_id: str
     ) -> dict[str, Any] | str | None:
-        """The next assignment; None while there is none, FINISHED when there will be none."""
-        # Tune has set handlers of its own since the loop began.
+        """Return the next assignment; None while there is none, FINISHED if there will be none."""
+        # Tune has set its own handlers since the loop began.
         self._arm()
         with self.breaking:
             assignment = self._session.ask()
@@ -260,7 +262,7 @@ class SessionSearcher(Searcher):
         return {"assignment": key, "confirms": trial.stage is Stage.CONFIRM}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """One message of the trainable: that it starts, or an outcome."""
+        """Handle one message of the trainable: its start, or an outcome."""
         assignment = self._open.get(trial_id)
         if assignment is None:
             return
@@ -271,13 +273,13 @@ class SessionSearcher(Searcher):
                 self._session.start(assignment)
             elif text := result.get("ended"):
                 self._session.tell(assignment.uid, wire.loads(TrialResult, text))
-        # Another slot's result may be there as well: its ring was taken for this one's.
+        # Another slot's result may be available as well, as wakeups are not counted.
         self._woken_s = time.monotonic()
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Carries no data: what was not told by now is lost and asked again."""
+        """Handle the end of a trial without data: segments without a result are lost and requested again."""
         assignment = self._open.pop(trial_id, None)
         if (key := self._keys.pop(trial_id, None)) is not None:
             withdraw(key)
@@ -287,51 +289,51 @@ class SessionSearcher(Searcher):
         self._woken_s = time.monotonic()
 
     def withdraw_all(self) -> None:
-        """Remove from Ray what no worker has collected."""
+        """Remove uncollected assignments from Ray."""
         while self._keys:
             withdraw(self._keys.popitem()[1])
 
     def waiting(self) -> bool:
-        """Something was asked and has not started."""
+        """Return whether a requested trial has not started."""
         return bool(set(self._open) - self._begun)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Empty: Tune pickles a searcher into a snapshot that is never read back."""
+        """Return an empty state, as Tune pickles a searcher into a snapshot that is never read back."""
         return {}
 
     def save(self, checkpoint_path: str) -> None:
-        """Nothing: the journal is the state."""
+        """Do nothing: the journal holds the state."""
 
     def restore(self, checkpoint_path: str) -> None:
-        """Nothing: a search is resumed from the journal."""
+        """Do nothing: a search is resumed from the journal."""
 
 
 class _Resting(tune.Callback):
-    """Tune's loop rests where the searcher sees nothing to do."""
+    """Pauses Tune's loop while the searcher has no work."""
 
     def __init__(self, searcher: SessionSearcher) -> None:
         self._searcher = searcher
 
     def __getstate__(self) -> dict[str, Any]:
-        """Empty, as the searcher's."""
+        """Return an empty state, like the searcher."""
         return {}
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """Between two rounds."""
+        """Pause between two rounds."""
         self._searcher.rest()
 
 
 class Launcher(tune.Trainable):
-    """Runs one assignment in a guarded process; reports its start, its outcomes, its end."""
+    """Runs one assignment in a guarded process; reports its start, outcomes and end."""
 
     def setup(self, config: dict[str, Any]) -> None:
-        """Called once per actor."""
+        """Set up the actor, once."""
         self._runner: LocalRunner | None = None
         self._made_for: tuple[Path, str, ClaimRequest | None] | None = None
         self._take(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """The same actor runs the next assignment."""
+        """Accept the next assignment in the same actor."""
         self._take(new_config)
         return True
 
@@ -339,7 +341,7 @@ class Launcher(tune.Trainable):
         pinned = str(config["pinned_device"]) if config["confirms"] else ""
         self._is_ours = bool(config["is_ours"])
         assignment = on_our_devices(collect(str(config["assignment"])), pinned)
-        # Whoever made the assignment knows another machine than this one.
+        # The assignment was made for another machine than this node.
         self._assignment = assignment if self._is_ours else on_this_node(assignment, int(config["at_once"]))
         self._outcomes: Iterator[TrialResult] | None = None
         self._study_dir = Path(config["study_dir"])
@@ -348,7 +350,7 @@ class Launcher(tune.Trainable):
         self._request = wire.loads(ClaimRequest, config["request"]) if config["request"] else None
 
     def step(self) -> dict[str, Any]:
-        """The first result says that it begins, the last that it is done, those between are outcomes."""
+        """Return the next message: first the start, then outcomes, last the end."""
         if self._outcomes is None:
             self._study_dir.mkdir(parents=True, exist_ok=True)
             self._outcomes = self._our_runner().run(self._assignment)
@@ -364,7 +366,7 @@ class Launcher(tune.Trainable):
         return {"begins": False, "ended": wire.dumps(ended)}
 
     def _our_runner(self) -> LocalRunner:
-        """One for all that this actor runs: it keeps what trials may be forked from."""
+        """Return the runner of this actor, which retains fork servers between trials."""
         wanted = (self._study_dir, self._isolation, self._request)
         if self._runner is None or self._made_for != wanted:
             self.cleanup()
@@ -378,28 +380,28 @@ class Launcher(tune.Trainable):
         return self._runner
 
     def cleanup(self) -> None:
-        """The actor is about to end."""
+        """Release the runner before the actor ends."""
         if self._runner is not None:
             self._runner.close()
             self._runner = None
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Nothing to keep: a trial is never continued."""
+        """Do nothing: a trial is never continued."""
 
     def load_checkpoint(self, checkpoint: Any) -> None:
-        """Nothing to load."""
+        """Do nothing: there are no checkpoints."""
 
 
 def node_request(spec: StudySpec) -> ClaimRequest:
-    """For whom a trial claims the node of a cluster that it runs on; it waits as long as for its devices."""
+    """Return the request by which a trial claims its cluster node; it waits as long as for its devices."""
     request = ClaimRequest.of(spec)
     return request if spec.wait_s is not None else replace(request, wait_s=min(request.wait_s, LOCK_S))
 
 
 def said_of_niceness(niceness: int) -> str:
-    """What a person should know of trials that are nicer than the rest of the machine; "" where they are not.
+    """Return a message about trials with low priority; empty if they have none.
 
-    On somebody else's cluster their niceness is not ours to set: what is nice stays so.
+    On an existing cluster the niceness cannot be changed from here.
     """
     if niceness <= 0:
         return ""
@@ -410,12 +412,12 @@ def said_of_niceness(niceness: int) -> str:
 
 
 def on_our_devices(assignment: Assignment, pinned: str) -> Assignment:
-    """The trial sees the devices that Ray gave this actor, and no others.
+    """Return the assignment restricted to the devices that Ray gave this actor.
 
     Args:
-        assignment: As the session made it.
-        pinned: Devices for it instead, where all of them are ours and nothing else runs: those
-            of one kind differ by some per cent, and a pair must not be a comparison of two of them.
+        assignment: Assignment of the session.
+        pinned: Devices to use instead if all belong to this Ray and no other trial runs. Devices of one kind
+            differ by some per cent, and a pair must not compare two of them.
     """
     given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     if not ray.get_gpu_ids() or not given:
@@ -426,11 +428,11 @@ def on_our_devices(assignment: Assignment, pinned: str) -> Assignment:
 
 
 def on_this_node(assignment: Assignment, at_once: int) -> Assignment:
-    """The trial may take its share of the memory of this node, and no more than the search allows.
+    """Return the assignment with its share of this node's memory, within the search's limit.
 
     Args:
-        assignment: As the session made it.
-        at_once: Trials that run at once on the whole cluster.
+        assignment: Assignment of the session.
+        at_once: Concurrent trials on the whole cluster.
     """
     if at_once > 1:
         here = ray.get_runtime_context().get_node_id()
@@ -441,16 +443,16 @@ def on_this_node(assignment: Assignment, at_once: int) -> Assignment:
 
 
 class RayDriver:
-    """Runs a session by Ray Tune, on a local Ray of its own or on an existing cluster.
+    """Runs a session by Ray Tune, on a local Ray or on an existing cluster.
 
     Args:
-        session: What to run.
-        study_dir: Where trials write on their node.
-        isolation: Handed to the runner.
-        address: Of an existing cluster; empty starts a local Ray that ends with us.
-        concurrency: Trials at once; 0 = one per GPU, one on a machine without.
-        lost: Told when Ray has died, from a thread of ours: the main one may be inside a call that waits for
-            a head that is gone, where nothing reaches it.
+        session: Session to run.
+        study_dir: Folder of trials on their node.
+        isolation: Passed to the runner.
+        address: Address of an existing cluster; empty starts a local Ray that ends with this driver.
+        concurrency: Concurrent trials; 0 = one per GPU, one on a machine without.
+        lost: Called when Ray has died, from another thread. The main thread may be blocked in a call to the
+            lost head.
     """
 
     def __init__(
@@ -483,13 +485,13 @@ class RayDriver:
         self._over = threading.Event()
 
     def connect(self) -> None:
-        """Start or reach Ray.
+        """Start or connect to Ray.
 
         Raises:
-            RayUnavailable: With the mode of authentication on our side in the message.
+            RayUnavailable: With the local authentication mode in the message.
         """
         try:
-            # Ray's own handler would leave by SystemExit from wherever this process is.
+            # Ray's own handler would raise SystemExit anywhere in this process.
             with _command_without_secrets(), _replaced("set_sigterm_handler", _not_set):
                 if self._address:
                     ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR)
@@ -497,7 +499,7 @@ class RayDriver:
                 else:
                     self._start_local()
         except Exception as error:
-            # Ray raises the bare class where its node does not start in time.
+            # Ray raises the bare class if its node does not start in time.
             where = redact(self._address) or "a local Ray"
             lacks = shortage(error, places=(self._temp,) if self._temp else ())
             limited = address_space()
@@ -515,8 +517,8 @@ class RayDriver:
             raise RayUnavailable(message, hint=hint) from error
 
     def _start_local(self) -> None:
-        # Sockets live below this folder and their paths are limited to 107 bytes. Ray lets everybody write to
-        # the folder that it is given (sockets, logs, sessions), so it lies in one that only we may enter.
+        # Sockets are created below this folder, and their paths are limited to 107 bytes. Ray makes its
+        # folder world-writable (sockets, logs, sessions), so its parent is accessible to this user only.
         self._temp = tempfile.mkdtemp(prefix=FOLDER, dir=temporary())
         self._keeper = Keeper(self._temp, self._study_dir)
         os.environ[MARK] = self._temp
@@ -533,7 +535,7 @@ class RayDriver:
             self._let_go()
             raise
         finally:
-            # What is started later in this process is none of Ray's.
+            # Later child processes of this process are not Ray's.
             for name in (MARK, *ours):
                 os.environ.pop(name, None)
         self._own = OwnRay(os.getpid(), self._temp)
@@ -542,7 +544,7 @@ class RayDriver:
 
     def _init_local(self) -> None:
         ray.init(
-            # In so many words: without an address Ray joins one that it finds, perhaps somebody else's.
+            # Explicit, as without an address Ray joins any cluster that it finds.
             address="local",
             include_dashboard=False,
             log_to_driver=False,
@@ -553,18 +555,18 @@ class RayDriver:
         )
 
     def run(self, arm: Callable[[], None] = _keep) -> None:
-        """Return when nothing is left to do.
+        """Run until no trial is left.
 
         Args:
-            arm: Puts our handlers of signals in place again.
+            arm: Installs the signal handlers again.
 
         Raises:
-            RayUnavailable: Nothing could be scheduled, with what is missing.
+            RayUnavailable: Nothing could be scheduled; names the missing resource.
         """
         searcher = SessionSearcher(self._session, arm)
         searcher.bell = self._bell
         threading.Thread(target=self._watch, args=(searcher,), daemon=True).start()
-        # Processes that train together take a device each, as far as there are as many.
+        # Each rank needs a device, as far as there are enough.
         gpus = min(ranks_of(self._session.study.spec.launcher), int(ray.cluster_resources().get("GPU", 0)))
         self._needs = f"1 CPU and {gpus} GPU{'s' if gpus > 1 else ''}" if gpus else "1 CPU"
         trainable = tune.with_resources(Launcher, {"cpu": 1, "gpu": gpus})
@@ -576,7 +578,7 @@ class RayDriver:
                 "pinned_device": self._pinned_devices(gpus),
                 "bell": "" if self._bell is None else self._bell.path,
                 "is_ours": self._own is not None,
-                # The search has claimed the machine of a Ray of its own.
+                # With a local Ray, the search has claimed the machine.
                 "request": "" if self._own else wire.dumps(node_request(self._session.study.spec)),
                 "at_once": self._slots(gpus),
             },
@@ -614,16 +616,15 @@ class RayDriver:
             self._searcher = None
             self._over.set()
             if self._address and not self._broken:
-                # The memory of a head that is gone is gone as well, and a Ray of ours ends with us.
+                # A lost head's memory is lost as well, and a local Ray ends with this driver.
                 searcher.withdraw_all()
         if self._broken:
             raise RayUnavailable(self._broken, hint=self._hint)
 
     def _snapshots(self) -> str:
-        """A folder that only this user can enter, removed with this driver or at the next start.
+        """Return a folder accessible to this user only, removed with this driver or at the next start.
 
-        Tune keeps files of its own that nobody reads, and stages them in the folder of a Ray's session, which
-        every user of a machine can read.
+        Tune writes unused files, and stages them in the folder of a Ray session, which is world-readable.
         """
         if not self._scratch:
             place = self._study_dir / SNAPSHOTS
@@ -634,7 +635,7 @@ class RayDriver:
         return self._scratch
 
     def _pinned_devices(self, gpus: int) -> str:
-        """Where pairs run: the first devices of a Ray of our own; on a cluster, wherever Ray puts them."""
+        """Return the devices for pairs: the first ones of a local Ray; empty on a cluster."""
         if self._address:
             return ""
         visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(max(1, gpus))))
@@ -652,7 +653,7 @@ class RayDriver:
             searcher.breaking.now()
 
     def breaks_off(self) -> bool:
-        """Break Tune's loop where the interrupt that has just come is our own; False where it is a person's.
+        """Break Tune's loop if this driver raised the current interrupt; return False if the user did.
 
         For signal handlers of the main thread.
         """
@@ -662,7 +663,7 @@ class RayDriver:
         return raised
 
     def _dead_part(self) -> str:
-        """The part of a Ray of ours that has died, or "". A look that fails is taken again."""
+        """Return the part of a local Ray that has died, or "". A failed check is repeated."""
         try:
             return self._own.look() if self._own is not None else ""
         except Exception:
@@ -670,7 +671,7 @@ class RayDriver:
             return ""
 
     def _death(self) -> tuple[str, str]:
-        """What of Ray has died, in words, and what to do; empty where it lives."""
+        """Return the part of Ray that has died, and a remedy; empty if it is alive."""
         if part := self._dead_part():
             return (
                 f"the {part} of the local Ray has ended",
@@ -684,10 +685,10 @@ class RayDriver:
         return "", ""
 
     def _watch(self, searcher: SessionSearcher) -> None:
-        """A placement that never comes, and a Ray that has died, are errors here.
+        """Raise errors for a trial that cannot be scheduled, and for a Ray that has died.
 
-        Tune itself would wait for ever for the one; for the other Ray waits a minute and then ends
-        this process, whatever it still has to write.
+        Tune waits indefinitely for the former. For the latter, Ray waits a minute and then ends this process
+        without further writes.
         """
         waited_s = 0.0
         while not self._over.wait(1.0):
@@ -712,17 +713,17 @@ class RayDriver:
         self._raised = True
         _thread.interrupt_main()
         if self._bell is not None:
-            # That leaves only a mark, at which nobody looks who waits.
+            # During a wait this only sets a flag, which is not checked.
             ring(self._bell.path)
 
     def close(self) -> None:
-        """Disconnect; ends the Ray that we started, and only that one."""
+        """Disconnect; end a local Ray, but no other."""
         own = self._own
         if own is not None and not (self._dead_part() or self._dead_part()):
             ray.shutdown()
         else:
-            # Without its head, disconnecting may wait for as long as Ray waits for it; of a cluster that is
-            # none of ours nobody here knows whether it has one.
+            # Without its head, disconnecting may block for Ray's own timeout; the state of an existing
+            # cluster's head is unknown here.
             if own is not None:
                 own.end(0.0)
             goodbye = threading.Thread(target=ray.shutdown, daemon=True)
@@ -737,14 +738,14 @@ class RayDriver:
             shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _let_go(self) -> None:
-        """Have what is left of our Ray ended and its folder removed."""
+        """End the remaining processes of a local Ray and remove its folder."""
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
             keeper.close()
 
 
 def _command_without_secrets() -> contextlib.AbstractContextManager[None]:
-    """Ray shows to everybody on a cluster by which command each of its drivers was started."""
+    """Hide the driver's command line, which Ray shows to all users of a cluster."""
     return _replaced("get_entrypoint_name", lambda: shlex.join(redact_args(sys.argv)))
 
 
@@ -752,7 +753,7 @@ def _command_without_secrets() -> contextlib.AbstractContextManager[None]:
 def _replaced(
     name: str, stand_in: object, *, module: str = "ray._private.utils", owner: str = ""
 ) -> Generator[None, None, None]:
-    """Meanwhile Ray finds this in place of one of its own helpers; nothing happens where it has none such."""
+    """Replace one of Ray's helpers temporarily; do nothing if it does not exist."""
     try:
         place: Any = importlib.import_module(module)
         place = getattr(place, owner) if owner else place
@@ -768,9 +769,9 @@ def _replaced(
 
 
 def _head() -> Head | None:
-    """Of the cluster that we have joined; None where Ray does not say where it listens."""
+    """Return the head of the joined cluster; None if Ray does not report its address."""
     try:
-        # Not connected, Ray would begin one of its own to answer.
+        # If not connected, Ray would start a local one to answer.
         return Head(str(ray.get_runtime_context().gcs_address)) if ray.is_initialized() else None
     except Exception:
         log.exception("the head of the cluster cannot be inspected")
@@ -787,7 +788,7 @@ def _free() -> str:
 
 
 class _Quiet:
-    """Tune's own printing goes nowhere: stdout is the user's answer, stderr our progress."""
+    """Suppresses Tune's output: stdout is for the answer, stderr for autotune's progress."""
 
     def __enter__(self) -> None:
         logging.getLogger("ray").setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""Something has happened, told from process to process of one machine: waited for instead of asked about."""
+"""Wakeup between processes of one machine, in place of polling."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 class Wakeup:
-    """A place to wait at.
+    """Socket on which a process waits for a wakeup.
 
     Args:
-        folder: Of ours alone. The place is a socket in it, whose path may have 107 bytes.
+        folder: A private folder for the socket, whose path may have 107 bytes.
 
     Raises:
-        OSError: There can be no socket.
+        OSError: The socket cannot be created.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -32,8 +32,8 @@ class Wakeup:
             raise
 
     def wait(self, seconds: float) -> bool:
-        """Wait until it is rung, at most so long; whether it was. Rings of before count, all as one."""
-        # Not by `select`, which takes no descriptor from 1024 on: a program may have that many open.
+        """Wait for a wakeup up to this time; return whether one came. Earlier wakeups count, as one."""
+        # `select` takes no descriptor above 1023, and the program may have more open files.
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         rung = bool(poll.poll(seconds * 1000.0))
@@ -43,12 +43,12 @@ class Wakeup:
         return rung
 
     def close(self) -> None:
-        """Nobody waits any more."""
+        """Close the socket."""
         self._socket.close()
 
 
 def ring(path: str) -> None:
-    """Wake who waits there; nobody may. Never waits itself, and never raises for what the system refuses."""
+    """Wake the waiting process, if any. Non-blocking; OS errors are ignored."""
     if not path:
         return
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ours:

@@ -1,8 +1,7 @@
-"""What searches have left on this machine, how large it is, and its removal.
+"""Files that searches have left on this machine, with their size, and their removal.
 
-Only folders that searches of this account made are ever looked at: below the home of studies, and by their
-names in the temporary folder. Nothing is reached through a link, and nothing of a study that is being
-written to, or that belongs to another account, is touched.
+Only folders created by searches of this account are considered: below the home of studies, and by their names
+in the temporary folder. Links are not followed. Studies in use, and those of other accounts, are not changed.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
 TRIALS, CACHES, STUDY, TEMPORARY = "trials", "caches", "study", "temporary"
 _PARTS: Final = {"trials": TRIALS, FORKS: TRIALS, SNAPSHOTS: TRIALS, "cache": CACHES, "lib": CACHES}
-"""Folders of a study that only help to run it, and what they are."""
+"""Folders of a study that are needed only while it runs, and their kind."""
 
 _TRIAL: Final = re.compile(r"at-(t\d+-a\d+-[0-9a-f]{6})")
 _PROBE: Final = re.compile(r"\.autotune-probe-.+")
@@ -42,18 +41,18 @@ STARTING_S: Final = 60.0
 """A search under another home may have made a trial's folder and not started its process yet."""
 
 UNTOUCHED_S: Final = 24 * 3600.0
-"""Where a folder does not say whose it is, it is left behind when nobody has written to it for so long."""
+"""A folder without a known owner is abandoned after this time without writes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leftover:
-    """One folder that can go.
+    """One removable folder.
 
     Args:
         kind: ``trials``, ``caches``, ``study`` (the whole of it) or ``temporary``.
-        size_bytes: What it takes on the disk.
-        study: Label of its study, the id where it has none; empty for a temporary folder.
-        spared: Names in it that stay.
+        size_bytes: Space on the disk.
+        study: Label of its study, the id if it has none; empty for a temporary folder.
+        spared: Names in it that are retained.
     """
 
     kind: str
@@ -65,30 +64,30 @@ class Leftover:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredItem:
-    """What would be removed, and what is left alone with the reason."""
+    """Removable folders, and retained ones with the reason."""
 
     leftovers: tuple[Leftover, ...]
     kept: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def size_bytes(self) -> int:
-        """Of everything that would be removed."""
+        """Total size of the removable folders."""
         return sum(leftover.size_bytes for leftover in self.leftovers)
 
 
 def find(names: Sequence[str] = (), *, older_than_s: float | None = None) -> StoredItem:
-    """What can go.
+    """Return the removable folders.
 
     Args:
-        names: Studies that are to go whole, by label, id or the beginning of one.
-        older_than_s: Studies to which nobody has written for so long are to go whole. With neither,
-            every study keeps its journal, its best.yaml and the profiles that it was asked for, and loses
-            the other folders of its trials and its caches; and what dead searches left in the temporary
-            folder goes as well.
+        names: Studies to remove whole, by label, id or the beginning of one.
+        older_than_s: Remove studies whole that were not written to for this time. With neither,
+            every study keeps its journal, its best.yaml and requested profiles, and loses
+            the other folders of its trials and its caches. Leftovers of dead searches in the temporary
+            folder are removed as well.
 
     Raises:
-        StudyNotFound: No study, or more than one, is called so.
-        UsageError: A name that means a folder elsewhere.
+        StudyNotFound: No study, or more than one, has this name.
+        UsageError: The name is a folder elsewhere.
     """
     labels = {found.study_id: found.label for found in studies()}
     wanted = {_own(find_study(name)) for name in names}
@@ -114,13 +113,13 @@ def find(names: Sequence[str] = (), *, older_than_s: float | None = None) -> Sto
 
 
 def remove(found: StoredItem) -> dict[str, str]:
-    """Remove it; a study's lock is held meanwhile.
+    """Remove the folders, with the studies locked.
 
     Returns:
-        Path -> why it is still there, for what could not be removed.
+        Path -> reason, for folders that could not be removed.
     """
     left: dict[str, str] = {}
-    # The records that it needs lie in what is removed.
+    # Its records are in the removed folder.
     end_dead_trials()
     for leftover in found.leftovers:
         try:
@@ -153,7 +152,7 @@ def _remove(path: Path, spared: Sequence[str] = ()) -> None:
 
 
 def _own(path: Path) -> Path:
-    """The folder, if it is one of the home's; a study elsewhere is not ours to remove."""
+    """Return the folder if it is below the home; studies elsewhere are not removed."""
     if path.parent != home() / "studies" or not is_study_id(path.name):
         raise UsageError(
             f"{path} does not lie in {home() / 'studies'}", hint="name the study by its label or id"
@@ -168,7 +167,7 @@ def _study_folders() -> Iterator[Path]:
     except OSError:
         return
     for name in names:
-        # In a shared home others keep theirs beside ours.
+        # In a shared home, other users have studies too.
         if not foreign(home() / "studies" / name):
             yield home() / "studies" / name
 
@@ -185,13 +184,13 @@ def _parts(path: Path, label: str) -> Iterator[Leftover]:
 
 
 def _profiles(trials: Path) -> tuple[str, ...]:
-    """Folders of trials with a profile, which was made because somebody wants to look at it."""
+    """Return folders of trials with a profile, which the user requested."""
     files = (PROFILE_TRACE, PROFILE_NSYS)
     return tuple(name for name in _names(trials) if any((trials / name / file).is_file() for file in files))
 
 
 def _names(folder: Path) -> list[str]:
-    """What lies in a folder; nothing where it cannot be read, or has gone."""
+    """Return the entries of a folder; empty if it is unreadable or missing."""
     try:
         return sorted(entry.name for entry in folder.iterdir())
     except OSError:
@@ -199,10 +198,10 @@ def _names(folder: Path) -> list[str]:
 
 
 def _idle_s(path: Path) -> float:
-    """Seconds since anything was written to a study's journal, to the study itself where it has none."""
+    """Return the seconds since the last write to a study's journal, or to the study without one."""
     newest = _modified(path / JOURNAL_FILE) or _modified(path)
     ahead = path / f"{JOURNAL_FILE}-wal"
-    # Whoever reads a journal makes an empty one.
+    # Reading a journal may create an empty one.
     if ahead.is_file() and ahead.stat().st_size:
         newest = max(newest, _modified(ahead))
     return time.time() - newest
@@ -216,7 +215,7 @@ def _modified(path: Path) -> float:
 
 
 def _size(folder: Path) -> int:
-    """Bytes on the disk, links themselves included and never followed."""
+    """Return the bytes on the disk, including links, which are not followed."""
     total = 0
     for place, names, files in os.walk(folder):
         for name in (*names, *files):
@@ -241,7 +240,7 @@ def _temporary(running: set[str]) -> Iterator[Leftover]:
 
 
 def _folders_of_ours(place: Path) -> Iterator[Path]:
-    """Folders by our names that belong to this user; in a shared folder others may use the same names."""
+    """Yield folders with names of autotune that belong to this user; others may use the same names."""
     patterns = (_TRIAL, _PROBE, _APPLY, _RAY) if place == Path(tempfile.gettempdir()) else (_PROBE,)
     try:
         entries = sorted(os.scandir(place), key=lambda entry: entry.name)
@@ -258,7 +257,7 @@ def _folders_of_ours(place: Path) -> Iterator[Path]:
 
 
 def _is_dead(path: Path, running: set[str]) -> bool:
-    """Whether nothing that lives needs this folder."""
+    """Return whether no living process needs this folder."""
     trial = _TRIAL.fullmatch(path.name)
     if trial is not None:
         uid = trial[1]
@@ -271,7 +270,7 @@ def _is_dead(path: Path, running: set[str]) -> bool:
 
 
 def _apply_owner(path: Path) -> int:
-    """Pid of the `autotune apply` that made this folder, 0 where it does not say."""
+    """Return the pid of the `autotune apply` that made this folder, 0 if unknown."""
     try:
         nonce = json.loads((path / "plan.json").read_bytes()).get("nonce", "")
     except (OSError, ValueError, AttributeError):
@@ -285,19 +284,19 @@ def _lives(pid: int) -> bool:
 
 
 def _untouched_s(path: Path) -> float:
-    """Seconds since anything in the upper two levels of a folder was written."""
+    """Return the seconds since the last write in the upper two levels of a folder."""
     newest = _modified(path)
     try:
         for child in (*path.iterdir(), *path.glob("*/*")):
             newest = max(newest, _modified(child))
     except OSError:
-        # Somebody works on it at this moment, or it may not be looked into: not ours to judge.
+        # It is being modified, or may not be read, so it counts as in use.
         return 0.0
     return time.time() - newest
 
 
 def _named_by_a_process(path: Path) -> bool:
-    """Ray names the folder of its session on command lines, and that of its token in a variable."""
+    """Return whether a process names it: Ray's session folder, or the folder of its token."""
     name = os.fsencode(path.name)
     for pid in process_tree.all_pids():
         for told in ("cmdline", "environ"):

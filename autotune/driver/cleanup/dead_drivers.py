@@ -1,7 +1,7 @@
-"""What a killed driver has left on this machine: ended and removed by the next command, whichever it is.
+"""Cleanup after killed drivers, by the next command of any kind.
 
-A driver that is killed writes no secret, but a script may have printed one. The guard of a trial removes it
-where it outlives the driver (`autotune.launch.guard.guard`); this is for the case that nothing has.
+A killed driver writes no secret, but a script may have printed one. The guard of a trial removes it if it
+outlives the driver (`autotune.launch.guard.guard`); this module handles the other case.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _RAYS = "at-ray-*"
-"""Folders of Rays of ours: `autotune.driver.backends.local_ray.FOLDER`."""
+"""Folders of local Rays: `autotune.driver.backends.local_ray.FOLDER`."""
 
 
 def clear_up_all() -> None:
-    """Clear up behind every dead driver of this user. Never raises; costs one look where there is none."""
+    """Clean up after every dead driver of this user. Never raises; costs one scan if there is none."""
     with _passed_over("the Rays of dead drivers"):
-        # Imported where there is something to do: every command calls this.
+        # Imported only if needed, as every command calls this.
         if any(Path(tempfile.gettempdir()).glob(_RAYS)):
             from autotune.driver.backends.local_ray import end_abandoned_rays
 
@@ -47,7 +47,7 @@ def clear_up_all() -> None:
 
 @contextlib.contextmanager
 def _passed_over(what: str) -> Generator[None]:
-    """The command at hand goes on, and reports what is wrong where it has to do with it."""
+    """Log errors of a cleanup; the current command reports those that concern it."""
     try:
         yield
     except Exception as error:  # noqa: BLE001
@@ -55,7 +55,7 @@ def _passed_over(what: str) -> Generator[None]:
 
 
 def _clear_up_study(study_dir: Path) -> None:
-    """Clear up behind the last driver of a study; nothing where it lives, or is another user's."""
+    """Clean up after the last driver of a study; do nothing if it is alive, or another user's."""
     from autotune.store.fold import fold
     from autotune.store.journal import Journal, is_locked, locked
 
@@ -68,12 +68,12 @@ def _clear_up_study(study_dir: Path) -> None:
 
 
 def clear_up(study_dir: Path, entries: Sequence[Entry], spec: StudySpec) -> None:
-    """End and remove what a dead driver has left: processes, secrets, scratch.
+    """End and remove what a dead driver has left: processes, secrets, scratch files.
 
     Args:
-        study_dir: The study. The caller holds its lock: no other process drives it now.
+        study_dir: The study, locked by the caller: no other process drives it now.
         entries: Its whole journal.
-        spec: What was searched.
+        spec: Its specification.
     """
     from autotune.driver.backends.local_ray import SNAPSHOTS, end_abandoned_rays
     from autotune.driver.recovery import unfinished
@@ -81,7 +81,7 @@ def clear_up(study_dir: Path, entries: Sequence[Entry], spec: StudySpec) -> None
     from autotune.launch.workspace import isolation, orphans
     from autotune.text.redact import is_incomplete, restore
 
-    # First what supervises trials: a living worker would go on with the next one.
+    # Supervisors first: a living worker would start the next trial.
     end_abandoned_rays(study_dir)
     words = [restore(word) for word in (*spec.options, *spec.args)]
     knows_all = not any(map(is_incomplete, words)) and not missing_variables(entries, os.environ)
@@ -95,9 +95,9 @@ def missing_variables(entries: Sequence[Entry], environ: Mapping[str, str]) -> l
     """Return the secret variables that the search began with and this environment lacks.
 
     Args:
-        entries: A study's journal. It holds their names, neither values nor digests: the digest of a short
-            password is as good as the password.
-        environ: Of the process that goes on with the study.
+        entries: A study's journal. It holds the names only: a digest of a short password is as good as the
+            password.
+        environ: Environment of the process that continues the study.
     """
     began: Sequence[str] = next((e.data.get("secrets", ()) for e in entries if e.kind == "opened"), ())
     return [name for name in began if name not in environ]

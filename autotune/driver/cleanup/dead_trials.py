@@ -1,4 +1,4 @@
-"""What trials of earlier searches have left on this machine, whose search and guard were both killed."""
+"""Cleanup of trials whose search and guard were both killed."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MOST_STUDIES = 100
-"""The newest ones; a record of an older study is acted upon when that is resumed."""
+"""Number of newest studies checked; older ones are cleaned up when they are resumed."""
 
 
 def end_dead_trials() -> list[str]:
-    """End the trials of studies that no search drives any more; any search does so when it starts.
+    """End the trials of studies without a living driver; called at the start of any search.
 
     Returns:
-        A sentence for each study of which something was left.
+        A sentence for each study with leftovers.
     """
     found: list[str] = []
     try:

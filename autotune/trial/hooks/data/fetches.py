@@ -368,7 +368,7 @@ class Fetches:
         state.called_to_evaluate = state.called_to_train = False
 
     def _beside(self, record: LoaderStats) -> int:
-        """Return the number of other training loaders; those built at one place, as per fold, count as one."""
+        """Return the number of other training loaders; those built at one place count as one."""
         since = self._passes - _BESIDE_PASSES
         # After the script's end its loaders no longer exist.
         gone = not record.alive
