@@ -1,1 +1,1 @@
-"""Facts about machine and script, found without running anything."""
+"""Facts about machine and script, found without running the script."""

@@ -1,7 +1,7 @@
-"""What ``accelerate launch`` would start, as accelerate itself decides it: its options and its YAML included.
+"""Resolution of ``accelerate launch``, by accelerate itself, with its options and its YAML file.
 
-Its own launcher is run in its own interpreter, with the functions replaced by which it starts processes.
-So nothing of accelerate's rules is written down here a second time.
+Its own launcher runs in its own interpreter, with the functions that start processes replaced. So
+accelerate's rules are not duplicated here.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ refuse(args)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launched:
-    """What accelerate would start.
+    """Processes that accelerate would start.
 
     Args:
-        count: Processes.
+        count: Number of processes.
         words: The script or ``-m MODULE``, and its arguments.
-        variables: What it sets for each process, but for ranks and the address.
+        variables: Variables set for each process, without ranks and the address.
     """
 
     count: int
@@ -72,14 +72,14 @@ class Launched:
 
 
 def resolve(python: str, words: Sequence[str]) -> Launched:
-    """Return what ``accelerate launch`` with these words would start.
+    """Return the processes that ``accelerate launch`` with these words would start.
 
     Args:
-        python: Interpreter that has accelerate.
-        words: What follows ``accelerate launch``.
+        python: Interpreter with accelerate.
+        words: Words after ``accelerate launch``.
 
     Raises:
-        UsageError: It does not start, or starts something that is no group of processes on this machine.
+        UsageError: It fails, or starts something other than a group of processes on this machine.
     """
     code = _CODE.replace("ANSWER", _ANSWER)
     try:
@@ -91,7 +91,7 @@ def resolve(python: str, words: Sequence[str]) -> Launched:
             errors="replace",
             timeout=_WAIT_S,
             check=False,
-            # A port is looked for right before each trial.
+            # A free port is chosen right before each trial.
             env={**os.environ, "PYTHONSAFEPATH": "1"},
         )
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -104,7 +104,7 @@ def resolve(python: str, words: Sequence[str]) -> Launched:
     if answer["nodes"] not in ("1", "1:1"):
         raise _refused("it starts processes on several machines, see docs/scaling.md")
     if answer["no_python"]:
-        raise _refused("--no_python starts a program that is no Python script")
+        raise _refused("--no_python starts a program that is not a Python script")
     script = ["-m", answer["script"]] if answer["module"] else [answer["script"]]
     variables = {k: v for k, v in answer["env"].items() if is_launcher_variable(k)}
     return Launched(count=answer["count"], words=(*script, *answer["args"]), variables=variables)

@@ -1,4 +1,4 @@
-"""What the user wrote after ``--``: an interpreter and its options, a script or module, its arguments."""
+"""The user's command after ``--``: interpreter with options, script or module, arguments."""
 
 from __future__ import annotations
 
@@ -24,23 +24,24 @@ _PYTHON: Final = re.compile(r"python(\d+(\.\d+)*)?t?")
 _BARE: Final = ("python", "python3")
 _INTERPRETERS: Final = "name an interpreter, or the folder of its environment: --python PATH"
 _FLAGS: Final = "bBdEIOPqRsSuv"
-"""Options of the interpreter that mean the same when it starts our part first."""
+"""Options of the interpreter with the same meaning when it starts the trial runtime first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A training run as the user starts it.
+    """The user's training command.
 
     Args:
-        python: Interpreter, absolute; symbolic links are kept, they name virtual environments.
-        script: Absolute path; of a module its file.
+        python: Interpreter, absolute; symbolic links are not resolved, as they name virtual environments.
+        script: Absolute path; for a module its file.
         args: The script's own arguments.
         options: The interpreter's own.
         module: Dotted name after ``-m``; empty for a script.
-        launcher: Of `autotune.model.distributed_launch`, where one stood before the script; its variables
-        are set. source: The file to read options and hazards from, where it is not the script (behind a
-            console script it is the file of what that calls).
-        notes: Sentences for the user: which interpreter is used, and what was left out.
+        launcher: Word of `autotune.model.distributed_launch` for a launcher before the script; its variables
+            are set.
+        source: The file to read options and hazards from, if not the script (for a
+            console script the file of its function).
+        notes: Sentences for the user: the interpreter used, and omitted parts.
     """
 
     python: str
@@ -64,32 +65,32 @@ class Command:
 
 
 def read_command(words: Sequence[str], *, script: str = "", python: str = "") -> Command:
-    """The run that these words mean.
+    """Return the command that these words mean.
 
-    Which interpreter: the one of `python`; else the one that the words or the script's first line
-    name; else, for a plain ``python`` and for a script alone, the active environment's where that has
-    PyTorch, and the running one where it has not.
+    Interpreter: that of `python`; else that named in the words or in the script's first line; else, for a
+    plain ``python`` and for a script alone, the active environment's if it has PyTorch, and the running one
+    otherwise.
 
     Args:
-        words: What followed ``--``: the script's arguments where `script` is given, else
+        words: Words after ``--``: the script's arguments if `script` is given, else
             ``[python [options]] script args``, ``python -m module args`` or a console script.
-        script: Of ``--script``; empty where the words hold it.
-        python: Of ``--python``; empty for none.
+        script: From ``--script``; empty if it is in the words.
+        python: From ``--python``; empty for none.
 
     Raises:
-        UsageError: No script is named, it does not exist, the words start something else, or one of
-            them, or the current folder, is no UTF-8 text: a study keeps them as text.
+        UsageError: No script is named, it does not exist, the words start another program, or one of
+            them, or the current folder, is not UTF-8, which a study requires.
         BackendError: The interpreter is too old, or does not answer.
     """
     for text in (*words, script, python, str(Path.cwd())):
         if not _is_text(text):
             raise UsageError(
-                f"{redact(text)!a} is no UTF-8 text",
+                f"{redact(text)!a} is not UTF-8 text",
                 hint="rename it, or give the script another path to it",
             )
     if script:
         _check_once(script, words)
-        return _by(python or None, _existing(script), words)
+        return _with_interpreter(python or None, _existing(script), words)
     if not words:
         raise UsageError(
             "no script is given",
@@ -104,18 +105,20 @@ def read_command(words: Sequence[str], *, script: str = "", python: str = "") ->
         return _after_python(words, python)
     if re.match(r"[A-Za-z_]\w*=", words[0]):
         name, (shown,) = words[0].partition("=")[0], redact_args(words[:1])
-        raise UsageError(f"{shown!r} is no script", hint=f"set {name} before autotune: {shown} autotune ...")
+        raise UsageError(
+            f"{shown!r} is not a script", hint=f"set {name} before autotune: {shown} autotune ..."
+        )
     if words[0].startswith("-"):
         shown = redact_args(words[:2])
-        raise UsageError(f"{shown[0]} is no script", hint=f"-- python {' '.join(shown)} ...")
+        raise UsageError(f"{shown[0]} is not a script", hint=f"-- python {' '.join(shown)} ...")
     return _program(words, python)
 
 
 def _check_once(script: str, words: Sequence[str]) -> None:
-    """Refuse a command behind ``--`` where its script was named already: all of it would be arguments.
+    """Reject a command after ``--`` if its script was already named: all of it would be arguments.
 
     Raises:
-        UsageError: It is one.
+        UsageError: It is a command.
     """
     named = Path(script).expanduser().absolute()
     at = next((n for n, word in enumerate(words) if Path(word).expanduser().absolute() == named), None)
@@ -124,19 +127,19 @@ def _check_once(script: str, words: Sequence[str]) -> None:
     shown, rest = " ".join(redact_args(words[: at + 1])), " ".join(redact_args(words[at + 1 :]))
     alone = f"--script {script}" + (f" -- {rest}" if rest else "")
     raise UsageError(
-        f"the script is named twice: by --script {script}, and by {shown} behind --",
+        f"the script is named twice: by --script {script}, and by {shown} after --",
         hint=f"either {alone}, or without --script: -- {' '.join(redact_args(words))}",
     )
 
 
 def _starts(word: str) -> bool:
-    """Whether a command that begins so starts a script: an interpreter, or a launcher."""
+    """Return whether a command with this first word starts a script: an interpreter, or a launcher."""
     name = Path(word).name
     return _PYTHON.fullmatch(name) is not None or name in launchers.STARTERS
 
 
 def _is_text(text: str) -> bool:
-    """Bytes that are no UTF-8 come to Python as lone surrogates, which nothing can write down."""
+    """Return whether text is free of lone surrogates, from bytes that are not UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -145,11 +148,11 @@ def _is_text(text: str) -> bool:
 
 
 def verify(command: Command) -> Interpreter:
-    """Ask the command's interpreter whether trials can run under it.
+    """Check that trials can run under the command's interpreter.
 
     Raises:
-        UsageError: It is no Python that works.
-        BackendError: It is too old, or has no PyTorch where the script asks for it.
+        UsageError: It is not a working Python.
+        BackendError: It is too old, or lacks PyTorch although the script imports it.
     """
     found = interpreter(command.python, command.options)
     if not found.has_torch and "torch" in script_facts(command.inspected).imports:
@@ -164,7 +167,7 @@ def verify(command: Command) -> Interpreter:
 
 
 def names_interpreter(words: Sequence[str]) -> bool:
-    """Whether a command begins with an interpreter of its own; a plain ``python`` names none."""
+    """Return whether a command begins with its own interpreter; a plain ``python`` names none."""
     word = words[0] if words else ""
     return word not in _BARE and _PYTHON.fullmatch(Path(word).name) is not None
 
@@ -179,12 +182,12 @@ def _after_python(words: Sequence[str], python: str) -> Command:
         raise UsageError("a script from standard input cannot be run more than once", hint="name a file")
     given = python or (None if words[0] in _BARE else words[0])
     if not module:
-        return _by(given, _existing(rest[0]), rest[1:], options=options, word=words[0])
-    return _by(given, "", rest, options=options, word=words[0], module=module)
+        return _with_interpreter(given, _existing(rest[0]), rest[1:], options=options, word=words[0])
+    return _with_interpreter(given, "", rest, options=options, word=words[0], module=module)
 
 
 def _interpreter_options(words: Sequence[str]) -> tuple[list[str], str, list[str]]:
-    """Options of the interpreter, the module after ``-m`` or nothing, and what follows."""
+    """Return the interpreter's options, the module after ``-m`` or nothing, and the remaining words."""
     options: list[str] = []
     at = 0
     while at < len(words) and words[at].startswith("-") and words[at] != "-":
@@ -211,7 +214,7 @@ def _interpreter_options(words: Sequence[str]) -> tuple[list[str], str, list[str
 
 
 def _cluster(word: str) -> tuple[str, str, str]:
-    """``-um`` as the letters before one that takes a value, that letter, and a value in the same word."""
+    """Split ``-um`` into the letters before one with a value, that letter, and its value."""
     for at, letter in enumerate(word[1:], start=1):
         if letter in "mWX":
             return word[1:at], letter, word[at + 1 :]
@@ -225,7 +228,7 @@ def _cluster(word: str) -> tuple[str, str, str]:
 
 
 def _program(words: Sequence[str], python: str) -> Command:
-    """A file that is run itself, or a command of the PATH that is a Python script."""
+    """Return the command of an executable file, or of a Python script on the PATH."""
     path = Path(words[0]).expanduser().absolute()
     if not path.is_file() and os.sep not in words[0] and (found := shutil.which(words[0])):
         path = Path(found).absolute()
@@ -234,18 +237,18 @@ def _program(words: Sequence[str], python: str) -> Command:
     named = written_interpreter(path)
     if named is None:
         raise UsageError(
-            f"{words[0]} is no Python script",
+            f"{words[0]} is not a Python script",
             hint="name the python command that it starts: -- python train.py ...",
         )
-    # A file that could not be started by itself says nothing by its first line.
+    # The first line of a non-executable file has no meaning.
     word, *options = named if named and os.access(path, os.X_OK) else [""]
     given = python or (word if word and word not in _BARE else None)
-    command = _by(given, str(path), words[1:], options=options, word=word)
-    return replace(command, source=_behind(command))
+    command = _with_interpreter(given, str(path), words[1:], options=options, word=word)
+    return replace(command, source=_console_source(command))
 
 
-def _behind(command: Command) -> str:
-    """The file of what a console script calls, empty for any other script."""
+def _console_source(command: Command) -> str:
+    """Return the file of a console script's function, empty for any other script."""
     module = wrapped_module(Path(command.script))
     if not module:
         return ""
@@ -262,7 +265,7 @@ def _existing(script: str) -> str:
     if path.is_dir():
         raise UsageError(f"{script} is a folder, not a script", hint=_candidates(path))
     guess = _near(path)
-    hint = guess or f"it was looked for as {path}"
+    hint = guess or f"its full path would be {path}"
     raise UsageError(f"there is no script {script}", hint=hint)
 
 
@@ -282,7 +285,7 @@ def _candidates(folder: Path) -> str:
 # Which interpreter --------------------------------------------------------------------------
 
 
-def _by(
+def _with_interpreter(
     given: str | None,
     script: str,
     args: Sequence[str],
@@ -291,13 +294,13 @@ def _by(
     word: str = "",
     module: str = "",
 ) -> Command:
-    """The command with its interpreter: the one given, or the one that a plain ``python`` means."""
+    """Return the command with its interpreter: the given one, or that of a plain ``python``."""
     title = module or Path(script).name
     if given:
         python = _named(given)
         notes = _note_of_another(python, title, tuple(options))
     else:
-        python, notes = _meant(word, script or str(Path.cwd() / "module"), title)
+        python, notes = _default_interpreter(word, script or str(Path.cwd() / "module"), title)
     if module:
         script = module_file(python, module, options=options, cwd=str(Path.cwd()))
     return Command(
@@ -308,9 +311,9 @@ def _by(
 def _named(name: str) -> str:
     if os.sep in name or Path(name).is_dir():
         path = Path(name).expanduser().absolute()
-        # Not the last part: a link there is what makes an environment of it.
+        # Without the last part: a link there defines an environment.
         path = path.parent.resolve() / path.name if ".." in path.parts else path
-        # An environment is a name for the interpreter in it.
+        # A folder of an environment means the interpreter in it.
         inside = path / "bin" / "python"
         path = inside if path.is_dir() and inside.is_file() else path
         if not path.is_file():
@@ -333,8 +336,8 @@ def _note_of_another(python: str, title: str, options: tuple[str, ...]) -> tuple
     return () if found.is_ours else (f"{title} is run by {found.told}",)
 
 
-def _meant(word: str, script: str, title: str) -> tuple[str, tuple[str, ...]]:
-    """What a plain ``python`` (or none at all) means here, and what to say about it."""
+def _default_interpreter(word: str, script: str, title: str) -> tuple[str, tuple[str, ...]]:
+    """Return the interpreter of a plain ``python`` (or of none), and notes about it."""
     passed_over: list[str] = []
     for path in dict.fromkeys(_candidate_interpreters(word)):
         try:
@@ -345,12 +348,12 @@ def _meant(word: str, script: str, title: str) -> tuple[str, tuple[str, ...]]:
         except AutotuneError:
             continue
         if found.is_ours:
-            return path, _note_of_beside(script, title)
+            return path, _note_of_unused_environment(script, title)
         if found.has_torch:
             return path, (f"{title} is run by {found.told}",)
         passed_over.append(f"{path} has no torch")
     if not passed_over:
-        return sys.executable, _note_of_beside(script, title)
+        return sys.executable, _note_of_unused_environment(script, title)
     ours, others = interpreter(sys.executable), "; ".join(passed_over)
     note = f"{title} is run by {ours.told}: {others}; name another one with --python"
     return sys.executable, (note,)
@@ -366,15 +369,15 @@ def _candidate_interpreters(word: str) -> Iterator[str]:
 
 
 def _active_environments() -> Iterator[Path]:
-    """Environments that the user's shell has activated; conda's base is active without being chosen."""
+    """Yield environments activated in the user's shell; conda's base is active by default."""
     if virtual := os.environ.get("VIRTUAL_ENV"):
         yield Path(virtual)
     elif (conda := os.environ.get("CONDA_PREFIX")) and os.environ.get("CONDA_DEFAULT_ENV") != "base":
         yield Path(conda)
 
 
-def _note_of_beside(script: str, title: str) -> tuple[str, ...]:
-    """Where our interpreter is taken although an environment lies beside the script."""
+def _note_of_unused_environment(script: str, title: str) -> tuple[str, ...]:
+    """Return a note if the running interpreter is used although an environment exists beside the script."""
     ours = os.path.realpath(sys.prefix)
     for folder in dict.fromkeys((Path(script).parent, Path.cwd())):
         for name in (".venv", "venv"):

@@ -1,7 +1,7 @@
-"""Options of scripts that take values from the command line by code of their own. Read, never run.
+"""Options of scripts that process the command line by their own code. Parsed, never run.
 
-Three kinds: globals that a configurator overrides (``exec(open("configurator.py").read())``), entries of a
-dictionary or fields of an object that a loop over `sys.argv` sets, and options that are declared in a loop
+There are three kinds: globals overridden by a configurator (``exec(open("configurator.py").read())``),
+entries of a dictionary or fields of an object set in a loop over `sys.argv`, and options declared in a loop
 over such entries or fields.
 """
 
@@ -26,13 +26,13 @@ _FALLBACK: Final = "--"
 def configured_flags(
     tree: ast.Module, args: Sequence[str] | None, *, cwd: str, folder: Path
 ) -> list[ScriptFlag]:
-    """Options that a file takes by code of its own, with the values in force before the command line.
+    """Return options that a file processes by its own code, with the values before the command line.
 
     Args:
-        tree: Of the file.
-        args: The command line; None where it is not known.
-        cwd: What paths in `args` are relative to.
-        folder: Of the file.
+        tree: Syntax tree of the file.
+        args: The command line; None if unknown.
+        cwd: Folder that paths in `args` are relative to.
+        folder: Folder of the file.
     """
     found = [
         *_of_globals(tree, args or (), Path(cwd) if cwd else Path.cwd(), folder),
@@ -43,7 +43,7 @@ def configured_flags(
 
 
 def executes_configuration(node: ast.AST) -> bool:
-    """Whether this is a call that executes another file, as configurators are."""
+    """Return whether this call executes another file, as configurators do."""
     if not isinstance(node, ast.Call) or last_name(node.func) != "exec":
         return False
     return any("open" in ast.unparse(a) or "config" in ast.unparse(a) for a in node.args)
@@ -53,7 +53,7 @@ def executes_configuration(node: ast.AST) -> bool:
 
 
 def _of_globals(tree: ast.Module, args: Sequence[str], cwd: Path, folder: Path) -> Iterator[ScriptFlag]:
-    """Globals from above the configurator; what is assigned below it overrides the command line."""
+    """Yield globals assigned above the configurator; those below it override the command line."""
     at = next((n for n, node in enumerate(tree.body) if _configures(node, folder)), None)
     if at is None:
         return
@@ -65,7 +65,7 @@ def _of_globals(tree: ast.Module, args: Sequence[str], cwd: Path, folder: Path) 
 
 
 def _configures(node: ast.stmt, folder: Path) -> bool:
-    """Whether a statement hands the command line to a configurator, or is one."""
+    """Return whether a statement passes the command line to a configurator, or is one."""
     if isinstance(node, ast.For):
         return _reads_argv(node) and "globals()[" in ast.unparse(node)
     call = next((n for n in ast.walk(node) if executes_configuration(n)), None)
@@ -74,12 +74,12 @@ def _configures(node: ast.stmt, folder: Path) -> bool:
     names = [n.value for n in ast.walk(call) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
     files = [folder / name for name in names if name.endswith(".py")]
     texts = [_text(file) for file in files if file.is_file()]
-    # A file that takes nothing from the command line gives its own settings alone.
+    # A file that ignores the command line contributes its own settings only.
     return not texts or any("argv" in text for text in texts)
 
 
 def _assigned(body: Iterable[ast.stmt], known: Mapping[str, Value]) -> dict[str, Value]:
-    """Names and their values, as far as these are written out or worked out of others."""
+    """Return names with their values, if these are literals or computed from others."""
     values = dict(known)
     for node in body:
         pairs: list[tuple[ast.expr, ast.expr]] = []
@@ -118,7 +118,7 @@ def _text(path: Path) -> str:
 
 
 def _of_argv_loops(tree: ast.Module) -> Iterator[ScriptFlag]:
-    """``for arg in sys.argv[1:]: key, value = arg.split("="); config[key] = value``, and with `setattr`."""
+    """Find ``for arg in sys.argv[1:]: key, value = arg.split("="); config[key] = value``, or `setattr`."""
     for loop in ast.walk(tree):
         if isinstance(loop, ast.For) and _reads_argv(loop):
             holder = _holder(loop)
@@ -145,7 +145,7 @@ def _strips_dashes(loop: ast.For) -> bool:
 
 
 def _holder(loop: ast.For) -> str:
-    """The name of what the loop sets entries or fields of."""
+    """Return the name of the object whose entries or fields the loop sets."""
     for node in (n for part in loop.body for n in ast.walk(part)):
         if isinstance(node, ast.Call) and last_name(node.func) == "setattr" and len(node.args) == 3:
             return node.args[0].id if isinstance(node.args[0], ast.Name) else ""
@@ -160,7 +160,7 @@ def _holder(loop: ast.For) -> str:
 
 
 def _of_declared_loops(tree: ast.Module) -> Iterator[ScriptFlag]:
-    """``for f in fields(Config): parser.add_argument(f"--{f.name}", default=f.default)``."""
+    """Find ``for f in fields(Config): parser.add_argument(f"--{f.name}", default=f.default)``."""
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     owners = {id(n): owner.name for owner in classes for n in ast.walk(owner)}
     for loop in ast.walk(tree):
@@ -181,7 +181,7 @@ def _of_declared_loops(tree: ast.Module) -> Iterator[ScriptFlag]:
 
 
 def _is_made(call: ast.Call) -> bool:
-    """Whether the option is spelled from a name that is not written out."""
+    """Return whether the option's name is computed."""
     first = call.args[0] if call.args else None
     if not isinstance(first, (ast.JoinedStr, ast.BinOp)):
         return False
@@ -197,7 +197,7 @@ def _says_dash(call: ast.Call) -> bool:
 
 
 def _entries(tree: ast.Module, holder: str) -> Iterator[tuple[str, Value]]:
-    """Entries of a dictionary, fields of a class, or fields of an object of a class of this file."""
+    """Yield entries of a dictionary, or fields of a class or of its instance in this file."""
     classes = {n.name for n in ast.walk(tree) if isinstance(n, ast.ClassDef)}
     made = {
         last_name(target): last_name(node.value.func)

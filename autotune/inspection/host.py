@@ -56,9 +56,9 @@ _ALLOCATORS: Final = {
         "libtcmalloc.so",
     ),
 }
-"""File names, best first. The minimal variant leaves out profilers."""
+"""File names, best first. The minimal variant lacks profiling."""
 _NO_LIMIT_BYTES: Final = 1 << 60
-"""cgroup v1 writes a number near 2^63 where there is no limit."""
+"""cgroup v1 writes a number near 2^63 if there is no limit."""
 _MEMORY_FILES: Final = (
     ("", "memory.max", "memory.current", ("active_file", "inactive_file")),
     (
@@ -66,17 +66,17 @@ _MEMORY_FILES: Final = (
         ("total_active_file", "total_inactive_file"),
     ),
 )
-"""Controller, files of its limit and its use, and what of the use is files' that can be read again."""
+"""Controller -> files of its limit and its use, and the reclaimable part of the use."""
 
 
 @functools.cache
 def host_facts() -> HostFacts:
-    """This machine and its devices; read once per process."""
+    """Return the facts about this machine and its devices; read once per process."""
     return read_host(Path("/"))
 
 
 def read_host(root: Path) -> HostFacts:
-    """The same, with ``/proc`` and ``/sys`` found below `root`."""
+    """Return the same, with ``/proc`` and ``/sys`` below `root`."""
     blocks = _cpuinfo(root)
     usable = usable_cpus(root)
     return HostFacts(
@@ -99,22 +99,22 @@ def read_host(root: Path) -> HostFacts:
 
 
 def usable_cpus(root: Path = Path("/")) -> int:
-    """CPUs by affinity and cgroup quota, at least 1; a part of a CPU counts as one."""
+    """Return the CPUs by affinity and cgroup quota, at least 1; a part of a CPU counts as one."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quotas = [math.ceil(quota) for quota in _quotas(root)]
     return max(1, min([allowed, *quotas]))
 
 
 def memory_limit_bytes(root: Path = Path("/")) -> int:
-    """Memory of the machine, or of the tightest cgroup that holds this process."""
+    """Return the memory of the machine, or of the tightest cgroup around this process."""
     limits = [int(text) for text in _limits(root) if text.isdecimal()]
     return min([_total_bytes(root), *(n for n in limits if 0 < n < _NO_LIMIT_BYTES)])
 
 
 def memory_room_bytes(root: Path = Path("/")) -> int:
-    """What is not taken yet of the machine's memory, and of that of every cgroup around this process.
+    """Return the free memory of the machine, limited by every cgroup around this process.
 
-    Files that were read are not taken: the kernel gives that back when it is needed.
+    Page cache counts as free: the kernel reclaims it when needed.
     """
     rooms = [_available_bytes(root)]
     for controller, limit, used, cached in _MEMORY_FILES:
@@ -128,12 +128,12 @@ def memory_room_bytes(root: Path = Path("/")) -> int:
 
 
 def compiler() -> str:
-    """Path of a C++ compiler, empty where none is found; ``CXX`` comes first."""
+    """Return the path of a C++ compiler, empty if none is found; ``CXX`` has priority."""
     return _first_compiler("CXX", "g++", "clang++", "c++")
 
 
 def c_compiler() -> str:
-    """Path of a C compiler, empty where none is found; ``CC`` comes first."""
+    """Return the path of a C compiler, empty if none is found; ``CC`` has priority."""
     return _first_compiler("CC", "gcc", "clang", "cc")
 
 
@@ -144,7 +144,7 @@ def _first_compiler(variable: str, *names: str) -> str:
 
 
 def allocators(root: Path = Path("/")) -> dict[str, str]:
-    """Paths of installed libraries that can take the place of `malloc`, by name."""
+    """Return name -> path of installed libraries that can replace `malloc`."""
     found: dict[str, str] = {}
     known = {path.name: path for path in reversed([*_cached_libraries(root), *_library_files(root)])}
     for name, files in _ALLOCATORS.items():
@@ -155,7 +155,7 @@ def allocators(root: Path = Path("/")) -> dict[str, str]:
 
 
 def _cached_libraries(root: Path) -> Iterator[Path]:
-    """What the dynamic linker knows, where the machine itself is meant."""
+    """Yield libraries in the dynamic linker's cache, for the machine itself."""
     ldconfig = shutil.which("ldconfig", path=f"{os.environ.get('PATH', os.defpath)}:/sbin:/usr/sbin")
     if root != Path("/") or ldconfig is None:
         return
@@ -182,7 +182,7 @@ def _library_files(root: Path) -> Iterator[Path]:
 
 
 def _for_this_machine(library: Path) -> bool:
-    """Built for the processor and word size of this interpreter, by both files' headers."""
+    """Return whether a library matches the interpreter's processor and word size, by both files' headers."""
     try:
         with library.open("rb") as file, Path(sys.executable).open("rb") as own:
             theirs, ours = file.read(20), own.read(20)
@@ -199,13 +199,13 @@ def _libc() -> str:
 
 
 def _huge_pages(root: Path) -> str:
-    """The word in brackets: ``always [madvise] never``."""
+    """Return the word in brackets: ``always [madvise] never``."""
     text = _read(root / "sys/kernel/mm/transparent_hugepage/enabled")
     return text.partition("[")[2].partition("]")[0]
 
 
 def _psutil() -> Any | None:
-    """None where it is not installed: grids are recorded where PyTorch may be all there is."""
+    """Return psutil; None if it is not installed, as grids are recorded with PyTorch alone."""
     try:
         import psutil
     except ImportError:
@@ -238,7 +238,7 @@ def _available_bytes(root: Path) -> int:
 
 
 def _quotas(root: Path) -> Iterator[float]:
-    """CPUs' worth of time per period, of every cgroup around this process."""
+    """Yield CPUs' worth of time per period, for every cgroup around this process."""
     for folder in _cgroups(root, ""):
         words = _read(folder / "cpu.max").split()
         if len(words) == 2 and words[0].isdecimal() and int(words[1]) > 0:
@@ -257,7 +257,7 @@ def _limits(root: Path) -> Iterator[str]:
 
 
 def _cgroups(root: Path, controller: str) -> Iterator[Path]:
-    """Folders of this process's cgroup and its parents; the empty controller is version 2."""
+    """Yield folders of this process's cgroup and its parents; empty controller: version 2."""
     for line in _read(root / "proc/self/cgroup").splitlines():
         parts = line.split(":", 2)
         if len(parts) != 3 or controller not in parts[1].split(","):
@@ -269,14 +269,14 @@ def _cgroups(root: Path, controller: str) -> Iterator[Path]:
 
 
 def _cpuinfo(root: Path) -> list[dict[str, str]]:
-    """One mapping per logical CPU."""
+    """Return one mapping per logical CPU."""
     blocks = _read(root / "proc/cpuinfo").split("\n\n")
     rows = [[line.split(":", 1) for line in block.splitlines() if ":" in line] for block in blocks]
     return [{key.strip(): value.strip() for key, value in row} for row in rows if row]
 
 
 def _physical_cores(blocks: list[dict[str, str]]) -> int:
-    """Distinct cores among the CPUs that affinity allows; 0 where the file does not say."""
+    """Return the number of cores among the permitted CPUs; 0 if the file does not show it."""
     allowed = {str(n) for n in os.sched_getaffinity(0)} if hasattr(os, "sched_getaffinity") else set[str]()
     mine = [b for b in blocks if not allowed or b.get("processor") in allowed]
     return len({(b.get("physical id", "0"), b["core id"]) for b in mine if "core id" in b})

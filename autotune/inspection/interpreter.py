@@ -1,6 +1,6 @@
-"""What an interpreter is and has, asked of itself: version, environment, packages; where a module lies.
+"""Facts about an interpreter, from a run of it: version, environment, packages; location of a module.
 
-Nothing of the user's is imported by that: packages are looked up, not loaded.
+The run imports no code of the user: packages are located, not loaded.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 ANSWER_S: Final = 60.0
-"""A Python on a slow network disk may need long to start; this one hangs."""
+"""A Python on a slow network disk may need long to start; a slower one hangs."""
 
 _MARK: Final = "AUTOTUNE-FOUND "
-# Any Python since 2.7 has to read this, if only to say how old it is. The working directory is taken off
-# the path first: what lies there is the user's, and may be called json.py.
+# Must parse on Python 2.7, to report the version. The working directory is removed from the path first, as it
+# may contain a json.py of the user.
 _LOOK: Final = f"""
 import sys
 if sys.path[:1] == [""]:
@@ -52,7 +52,7 @@ if sys.version_info >= {OLDEST_PYTHON}:
             pass
 print({_MARK!r} + json.dumps(found))
 """
-# Packages above a module are found and not imported: importing is what the script does.
+# Parent packages are located without importing them, which only the script does.
 _LOCATE: Final = f"""
 import sys
 here = sys.path[:1] == [""]
@@ -95,14 +95,14 @@ PACKAGES: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interpreter:
-    """One Python.
+    """One Python interpreter.
 
     Args:
-        path: As it was named, absolute; symbolic links are kept, they name virtual environments.
+        path: Absolute path as given; symbolic links are not resolved, as they name virtual environments.
         version: ``3.12.1``.
         prefix: Root of its environment.
         has_torch: It finds a module called torch.
-        versions: Of the packages that matter, as far as they are installed.
+        versions: Versions of relevant packages, if installed.
     """
 
     path: str
@@ -113,27 +113,27 @@ class Interpreter:
 
     @property
     def is_ours(self) -> bool:
-        """Its environment is the one that this process runs in."""
+        """Whether its environment is that of this process."""
         return os.path.realpath(self.prefix) == os.path.realpath(sys.prefix)
 
     @property
     def told(self) -> str:
-        """``/venv/bin/python (Python 3.12.1, torch 2.6.0)``."""
+        """Text ``/venv/bin/python (Python 3.12.1, torch 2.6.0)``."""
         torch = self.versions.get("torch", "of unknown version") if self.has_torch else ""
         return f"{self.path} (Python {self.version}, {f'torch {torch}' if torch else 'no torch'})"
 
 
 @functools.cache
 def interpreter(python: str, options: tuple[str, ...] = ()) -> Interpreter:
-    """Ask an interpreter what it is; once per process.
+    """Run an interpreter to read its facts; once per process.
 
     Args:
         python: Absolute path.
-        options: What it is to be started with; they decide what it finds.
+        options: Its options, which affect its packages.
 
     Raises:
-        UsageError: It cannot be run, or is no Python.
-        BackendError: It or its PyTorch is too old, it is newer than what we know, or it does not answer.
+        UsageError: It cannot be run, or is not Python.
+        BackendError: It or its PyTorch is too old, it is newer than supported, or it does not answer.
     """
     found = _asked([python, *options, "-c", _LOOK, *PACKAGES], python)
     reason = python_refusal(tuple(found["version"])) or torch_refusal(found["versions"].get("torch", ""))
@@ -153,7 +153,7 @@ def interpreter(python: str, options: tuple[str, ...] = ()) -> Interpreter:
 
 
 def module_file(python: str, module: str, *, options: Sequence[str] = (), cwd: str) -> str:
-    """The file that ``python -m module`` would run from this folder; for a package its ``__main__``.
+    """Return the file that ``python -m module`` would run from this folder; for a package its ``__main__``.
 
     Raises:
         UsageError: There is none.
@@ -193,4 +193,4 @@ def _asked(command: list[str], python: str, *, cwd: str = "/") -> Any:
         if line.startswith(_MARK):
             return json.loads(line.removeprefix(_MARK))
     last = (done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"])[-1]
-    raise UsageError(f"{python} is no Python that works: {last}", hint="name another one: --python PATH")
+    raise UsageError(f"{python} is not a working Python: {last}", hint="name another one: --python PATH")

@@ -1,8 +1,8 @@
-"""Commands that start a script for the user: what stands behind them, where that is safe to say.
+"""Launch commands around a script, resolved where that is safe.
 
-An environment's runner (uv, poetry) stands for an interpreter. A launcher of several processes is taken for
-its script, with the variables that it sets: torchrun, accelerate and deepspeed on one machine. Everything
-else is refused with what to do instead.
+An environment's runner (uv, poetry) is replaced by its interpreter. A launcher of several processes is
+replaced by its script, with the variables that it sets: torchrun, accelerate and deepspeed on one machine.
+All others are refused with an alternative.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MODULES: Final = {
 """Modules behind ``python -m`` that are launchers by another name."""
 
 STARTERS: Final = ("uv", "poetry", "torchrun", "accelerate", "accelerate-launch", "deepspeed")
-"""First words of commands that `unwrapped` sees through."""
+"""First words of commands that `unwrapped` resolves."""
 
 _SEVERAL: Final = ("mpirun", "mpiexec", "srun", "ray", "horovodrun", "composer")
 _RUNNERS: Final = ("conda", "mamba", "micromamba", "pipenv", "pdm", "hatch", "pixi", "rye", "tox", "nox")
@@ -50,10 +50,10 @@ _TORCHRUN_VALUES: Final = frozenset(
     }
 )
 _ONE: Final = {"nnodes": ("1", "1:1"), "node-rank": ("0",)}
-"""Values with which torchrun starts processes on this machine alone."""
+"""Values with which torchrun starts processes on this machine only."""
 _SHORT: Final = {"m": "module", "r": "redirects", "t": "tee"}
 _LEFT_OUT: Final = ("max-restarts", "redirects", "tee", "log-dir", "local-ranks-filter")
-"""Options whose absence may be missed: restarts, and what becomes of the output."""
+"""Options whose omission is noted: restarts, and redirection of the output."""
 _SWITCHES: Final = ("no-python", "run-path", "virtual-local-rank")
 _LAUNCH: Final = "torch.distributed.launch"
 _MOST_RANKS: Final = 64
@@ -61,23 +61,23 @@ _DEEPSPEED_VALUES: Final = frozenset(
     {"num_gpus", "num_accelerators", "num_nodes", "master_port", "master_addr", "log_level"}
 )
 _DEEPSPEED_LEFT_OUT: Final = frozenset({"master_port", "master_addr", "log_level", "q", "quiet", "save_pid"})
-"""Options of the launcher itself, which leave the training alone."""
+"""Options of the launcher itself, without effect on the training."""
 
 _UV_PLAIN: Final = frozenset({"--no-sync", "--frozen", "--locked", "--offline", "--quiet", "-q", "--"})
-"""Options of ``uv run`` that leave the interpreter and what the script sees alone."""
+"""Options of ``uv run`` without effect on the interpreter and the script."""
 
 POETRY_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Within:
-    """The command behind a launcher.
+    """The command inside a launcher.
 
     Args:
-        words: As if it had been typed without the launcher.
-        python: The interpreter that the launcher would take; empty where it does not choose.
+        words: The command without the launcher.
+        python: The launcher's interpreter; empty if it does not choose one.
         launcher: Word of `autotune.model.distributed_launch` for one that sets variables; empty for others.
-        notes: What is not carried over, as sentences.
+        notes: Omitted features, as sentences.
     """
 
     words: tuple[str, ...]
@@ -87,14 +87,14 @@ class Within:
 
 
 def unwrapped(words: Sequence[str], python: str = "") -> Within | None:
-    """What stands behind a launcher; None where the first word is none.
+    """Return the command inside a launcher; None if the first word is none.
 
     Args:
         words: The command.
         python: Interpreter that the user named; empty for none.
 
     Raises:
-        UsageError: It starts something that one process of ours cannot stand for.
+        UsageError: It starts something that trials cannot replace.
     """
     first = Path(words[0]).name
     if first == "uv":
@@ -122,7 +122,7 @@ def unwrapped(words: Sequence[str], python: str = "") -> Within | None:
         )
     if first in _BEFORE:
         raise UsageError(
-            f"{first} is no script", hint=f"put it before autotune: {first} ... autotune search ..."
+            f"{first} is not a script", hint=f"put it before autotune: {first} ... autotune search ..."
         )
     if first in _SHELLS or first in _INTERACTIVE:
         raise UsageError(
@@ -169,7 +169,7 @@ def _refuse_own_requirements(script: str) -> None:
 
 
 def _uv_environment(cwd: Path) -> Path:
-    """Where uv keeps a project's environment: https://docs.astral.sh/uv/concepts/projects/config."""
+    """Return uv's project environment: https://docs.astral.sh/uv/concepts/projects/config."""
     for folder in (cwd, *cwd.parents):
         if (folder / "pyproject.toml").is_file():
             return folder / (os.environ.get("UV_PROJECT_ENVIRONMENT") or ".venv")
@@ -201,7 +201,7 @@ def _poetry(words: Sequence[str]) -> Within:
 
 
 def _in_environment(words: list[str], python: Path, *, hint: str) -> Within:
-    """The words with programs of that environment instead of those of the `PATH`."""
+    """Return the words with programs of that environment instead of the `PATH`'s."""
     if not os.access(python, os.X_OK):
         raise UsageError(f"there is no interpreter {python} yet", hint=hint)
     program = python.parent / words[0]
@@ -214,7 +214,7 @@ def _in_environment(words: list[str], python: Path, *, hint: str) -> Within:
 
 
 def _torchrun(words: Sequence[str], *, legacy: bool = False) -> Within:
-    """What torchrun starts; with `legacy` what ``torch.distributed.launch`` does, its older name."""
+    """Resolve torchrun; with `legacy` its predecessor ``torch.distributed.launch``."""
     rest, given, by_variable = list(words), _by_variables(), not legacy
     while rest and rest[0].startswith("-"):
         word = rest.pop(0)
@@ -235,10 +235,10 @@ def _torchrun(words: Sequence[str], *, legacy: bool = False) -> Within:
     for name in _SWITCHES:
         if name in given:
             raise _not_carried_over(given[name][0])
-    for name, (said, value) in given.items():
+    for name, (assignment, value) in given.items():
         if name in _ONE and value not in _ONE[name]:
             raise UsageError(
-                f"torchrun {said} starts processes on several machines, and a trial runs on one",
+                f"torchrun {assignment} starts processes on several machines, and a trial runs on one",
                 hint=(
                     "search on one: -- torchrun --nnodes 1 --nproc-per-node 2 train.py ...; apply the "
                     "result on all: torchrun --nnodes ... -m autotune apply best.yaml -- python train.py "
@@ -271,7 +271,7 @@ def _not_carried_over(option: str) -> UsageError:
 
 
 def _by_variables() -> dict[str, tuple[str, str]]:
-    """Options that variables give where the command does not: how each is said, and its value."""
+    """Return options set by environment variables: option -> (its assignment, its value)."""
     found: dict[str, tuple[str, str]] = {}
     for name in ("nproc-per-node", *_ONE, "max-restarts", "module", *_SWITCHES):
         variable = f"PET_{name.upper().replace('-', '_')}"
@@ -282,7 +282,7 @@ def _by_variables() -> dict[str, tuple[str, str]]:
 
 
 def _processes(text: str) -> int:
-    """What torchrun makes of its option: a number, ``cpu``, ``gpu``, or ``auto`` for what there is."""
+    """Return the number of processes for torchrun's option: a number, ``cpu``, ``gpu``, or ``auto``."""
     devices = len(host_facts().devices) if text in ("gpu", "auto") else 0
     if text == "gpu" and not devices:
         raise UsageError("torchrun --nproc-per-node gpu finds no device here", hint="say a number")
@@ -325,11 +325,11 @@ def _accelerate(words: Sequence[str], whole: Sequence[str], python: str) -> With
 
 
 _COUNTED: Final = {"num-processes": True, "m": False, "module": False}
-"""Options that are kept elsewhere than among a launcher's own -> whether a value follows."""
+"""Options handled separately from a launcher's own -> whether a value follows."""
 
 
 def _one_process(words: Sequence[str]) -> tuple[str, ...] | None:
-    """The script's words where the only option is that there is one process; else None."""
+    """Return the script's words if the only option is a process count of one; else None."""
     rest, is_module, is_one = list(words), False, False
     while rest and rest[0].startswith("-"):
         name, equals, value = rest.pop(0).lstrip("-").partition("=")
@@ -347,7 +347,7 @@ def _one_process(words: Sequence[str]) -> tuple[str, ...] | None:
 
 
 def _without(words: Sequence[str], names: Mapping[str, bool]) -> list[str]:
-    """The options without these, and without their values."""
+    """Return the words without these options and their values."""
     kept, rest = list[str](), list(words)
     while rest:
         word = rest.pop(0)
@@ -361,7 +361,7 @@ def _without(words: Sequence[str], names: Mapping[str, bool]) -> list[str]:
 
 
 def _python_of(program: str) -> str:
-    """The interpreter that a console script names in its first line; ours without one."""
+    """Return the interpreter in a console script's first line; the running one without it."""
     path = Path(program) if os.sep in program else Path(shutil.which(program) or program)
     named = written_interpreter(path) if path.is_file() else None
     return named[0] if named and os.sep in named[0] else sys.executable
@@ -404,7 +404,7 @@ def _deepspeed(words: Sequence[str], python: str, program: str) -> Within:
 
 
 def _accelerate_config() -> Path | None:
-    """The file that ``accelerate config`` wrote; the package's own rule of where it lies."""
+    """Return the file of ``accelerate config``, by the package's own rule for its location."""
     home = os.environ.get("HF_HOME")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = Path(home) if home else cache / "huggingface"

@@ -1,4 +1,4 @@
-"""Values written in the user's own source under names that knobs know. Read, never run."""
+"""Constants in the user's source with names that knobs use. Parsed, never run."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 
 def knobs_by_key() -> dict[str, str]:
-    """What a value that a knob can replace is called -> the knob."""
+    """Return key of a replaceable constant -> knob."""
     ways = ((name, spelling) for name, knob in builtin().items() for spelling in knob.spellings)
     return {key_of(name): knob for knob, way in ways if isinstance(way, Constant) for name in way.names}
 
 
 def named_by_user(sets: Sequence[str], path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Values for a constant of the script (``CONFIG.batch_size=16,32``) as values for its knob.
+    """Convert values for a constant of the script (``CONFIG.batch_size=16,32``) to values for its knob.
 
     Args:
-        sets: As ``--set`` takes them.
-        path: Of the script.
+        sets: In the syntax of ``--set``.
+        path: Path of the script.
 
     Returns:
         The same with the names of knobs in place of those of constants, and these constants.
@@ -45,11 +45,11 @@ def named_by_user(sets: Sequence[str], path: str) -> tuple[tuple[str, ...], tupl
 
 
 def script_constants(path: str, chosen: Sequence[str] = ()) -> tuple[ScriptConstant, ...]:
-    """The constants of a script and of its own modules that a knob may replace.
+    """Return the constants of a script and of its own modules that a knob may replace.
 
     Args:
-        path: Of the script. One that cannot be read, or is no Python, has none.
-        chosen: Names that the user has given as the ones that are meant.
+        path: Path of the script. One that is unreadable, or not Python, has none.
+        chosen: Names that the user has selected.
     """
     script, keys, knobs = Path(path), knobs_by_key(), builtin()
     return tuple(
@@ -68,7 +68,7 @@ def script_constants(path: str, chosen: Sequence[str] = ()) -> tuple[ScriptConst
 
 
 def _is_setting(value: Value, *, ordinal: bool) -> bool:
-    """Whether a knob may be written so: numbers as a whole number, others as a word or a switch."""
+    """Return whether a knob's value may be written so: integers for numbers, else a word or a switch."""
     if ordinal:
         return isinstance(value, int) and not isinstance(value, bool)
     return isinstance(value, (bool, str))

@@ -1,4 +1,4 @@
-"""Words by which Hydra and OmegaConf take values: ``train.batch_size=64``. Read, never run."""
+"""Overrides of Hydra and OmegaConf: ``train.batch_size=64``. Parsed, never run."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _MOST_BYTES: Final = 128 << 10
 
 
 def overrides(tree: ast.Module, folder: Path) -> list[ScriptFlag]:
-    """An option for every number, switch and text of the script's configuration files.
+    """Return an option for every number, switch and text of the script's configuration files.
 
     Args:
-        tree: Of the script.
-        folder: Of the script.
+        tree: Syntax tree of the script.
+        folder: Folder of the script.
 
     Returns:
-        Options without dashes. The value in the script (`ScriptFlag.dest`) is the last part of the name where
-        one option alone has it, those for evaluation aside.
+        Options without dashes. `ScriptFlag.dest` is the last part of the name if
+        one option alone has it, without those for evaluation.
     """
     found: dict[str, ScriptFlag] = {}
     for data in (*_of_hydra(tree, folder), *_of_omegaconf(tree, folder)):
@@ -54,7 +54,7 @@ def _of_hydra(tree: ast.Module, folder: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _composed(place: Path, name: str) -> Mapping[str, Any]:
-    """A primary configuration over the files of its defaults list, each below the name of its group."""
+    """Return a primary configuration merged with its defaults list, each file under its group's name."""
     primary = _read(place / f"{name.removesuffix('.yaml')}.yaml")
     composed: dict[str, Any] = {}
     entries = primary.get("defaults")
@@ -81,7 +81,7 @@ def _of_omegaconf(tree: ast.Module, folder: Path) -> Iterator[Mapping[str, Any]]
 
 
 def _read(path: Path) -> dict[str, Any]:
-    # Imported here: a script without such a file is read with the standard library alone.
+    # Imported late: a script without such a file needs the standard library only.
     from autotune.config_files.yaml import load
 
     try:

@@ -1,7 +1,7 @@
-"""What a script's source says about its options and its hazards, without running it.
+"""Options and hazards of a script from its source, without running it.
 
-Reads syntax trees: the script's own, and for options those of the modules beside it that it imports. Names
-found here are guesses until a run has seen them act.
+Parses the script and, for options, the modules beside it that it imports. Names found here are guesses until
+a run has confirmed them.
 """
 
 from __future__ import annotations
@@ -86,13 +86,13 @@ _SETTINGS: Final = frozenset(
         "use_deterministic_algorithms",
     }
 )
-"""Calls that may be made once more by every worker that imports the script."""
+"""Calls that every worker importing the script may repeat."""
 _SWITCHES: Final = ("switch", "off_switch", "pair", "bool")
 _OF_MODULES: Final = frozenset({"own_autocast", "own_bf16", "own_scaler", "own_compile", "stdin"})
-"""Hazards that a module tells of as well: whether the script comes by there shows when it runs."""
+"""Hazards that also count in modules; whether the script reaches them shows in a run."""
 _FORMATS: Final = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
 _DEVICE_FORMATS: Final = {"cuda": "fp16", "cpu": "bf16"}
-"""What autocast takes where it is told no format."""
+"""Autocast's default format per device."""
 _WORK: Final = frozenset(
     {
         "DataLoader",
@@ -110,21 +110,21 @@ _WORK: Final = frozenset(
         "train",
     }
 )
-"""Calls that may not, even where their result is only kept."""
+"""Calls that may not, even if only their result is stored."""
 
 
 def script_facts(
     path: str, args: Sequence[str] | None = None, *, cwd: str = "", chosen: Sequence[str] = ()
 ) -> ScriptFacts:
-    """Options, constants, imports and hazards of a script.
+    """Return options, constants, imports and hazards of a script.
 
     Args:
-        path: Of the script. A file that is no valid Python yields facts without options: what
-            is wrong with it shows when it runs.
-        args: Its command line, where that is known: options that only another sub-command of the script
-            takes are left out, and a file of settings that it names is read.
-        cwd: The folder that paths in `args` are relative to; empty for this process's own.
-        chosen: Names of constants that the user has given as the ones that are meant.
+        path: Path of the script. A file that is not valid Python yields facts without options; its
+            error shows in a run.
+        args: Its command line, if known: options of other sub-commands
+            are left out, and a named settings file is read.
+        cwd: Folder that paths in `args` are relative to; empty for this process's own.
+        chosen: Names of constants that the user has selected.
 
     Raises:
         UsageError: The file cannot be read.
@@ -162,7 +162,7 @@ def script_facts(
 
 @dataclass(frozen=True)
 class _Module:
-    """A file beside the script, as it is there for it, and the names that other files may take."""
+    """A file beside the script as visible to it, and the names that other files may import."""
 
     tree: ast.Module
     used: set[str]
@@ -171,13 +171,13 @@ class _Module:
 def _options(
     tree: ast.Module, modules: Sequence[_Module], args: Sequence[str] | None, made: Sequence[ScriptFlag]
 ) -> list[ScriptFlag]:
-    """Every option that the command line can take, in the order of the files.
+    """Return every option that the command line can take, in the order of the files.
 
     Args:
         tree: The script.
         modules: Its own modules.
-        args: The command line; None where it is not known.
-        made: Options that the script takes by code of its own.
+        args: The command line; None if unknown.
+        made: Options that the script processes by its own code.
     """
     trees = [tree, *(module.tree for module in modules)]
     decorated, signed = click_owners(trees), typer_owners(trees)
@@ -191,7 +191,7 @@ def _options(
         found = [[pair for pair in file if applies(*pair, args, words)] for file in found]
     (first, *rest) = [[flag for flag, _ in file] for file in found]
     first += [flag for flag in made if flag.names[0] not in {name for f in first for name in f.names}]
-    # Two parsers: what the script says of an option of its own counts.
+    # With two parsers, the script's own declaration of an option counts.
     own = {name for flag in first for name in flag.names}
     return [*first, *(flag for file in rest for flag in file if own.isdisjoint(flag.names))]
 
@@ -213,7 +213,7 @@ def _flags(
 
 
 def _merged(flags: list[ScriptFlag]) -> Iterator[ScriptFlag]:
-    """Each spelling once; one that is declared in two ways cannot be trusted to mean either."""
+    """Yield each spelling once; one that is declared in two ways is left out."""
     groups: dict[str, list[ScriptFlag]] = {}
     for flag in flags:
         groups.setdefault(flag.names[0], []).append(flag)
@@ -221,7 +221,7 @@ def _merged(flags: list[ScriptFlag]) -> Iterator[ScriptFlag]:
         kinds = {(flag.kind, flag.choices) for flag in group}
         first = group[0]
         if any(is_secret_name(name) for name in first.names):
-            # What the source gives to it is nobody's business, and no knob's either.
+            # The script sets it internally, so no knob may use it.
             first = replace(first, default=None, choices=())
         yield first if len(kinds) == 1 else ScriptFlag(names=first.names, dest=first.dest, kind="opaque")
 
@@ -237,7 +237,7 @@ def _imports(tree: ast.AST) -> set[str]:
 
 
 def _loaded(module: ast.Module) -> set[str]:
-    """Packages that importing this module loads for certain; its functions may never be called."""
+    """Return packages that importing this module certainly loads; its functions may never be called."""
     plain: list[ast.stmt] = [n for n in module.body if isinstance(n, (ast.Import, ast.ImportFrom))]
     return _imports(ast.Module(body=plain, type_ignores=[]))
 
@@ -246,7 +246,7 @@ def _loaded(module: ast.Module) -> set[str]:
 
 
 def _modules(script: Path, tree: ast.Module) -> list[_Module]:
-    """What the script imports from beside it."""
+    """Return the modules that the script imports from its folder."""
     followed = [found for file, found in sources(script) if file != script]
     found: list[_Module] = []
     for module in followed:
@@ -256,7 +256,7 @@ def _modules(script: Path, tree: ast.Module) -> list[_Module]:
 
 
 def _names_from(trees: Iterable[ast.AST]) -> set[str]:
-    """Names that these files may take from other modules."""
+    """Return names that these files may import from other modules."""
     used: set[str] = set()
     for tree in trees:
         for node in ast.walk(tree):
@@ -268,11 +268,11 @@ def _names_from(trees: Iterable[ast.AST]) -> set[str]:
 
 
 def _as_imported(module: ast.Module, used: set[str]) -> ast.Module:
-    """A module without what it does as a script: its main guard, and functions called from there alone.
+    """Return a module without its script part: its main guard, and functions called only from there.
 
     Args:
         module: The file.
-        used: Names that others may take from it; ``*`` for all.
+        used: Names that others may import from it; ``*`` for all.
     """
     guards = [node for node in module.body if isinstance(node, ast.If) and _is_main_guard(node.test)]
     if not guards or "*" in used:
@@ -291,7 +291,7 @@ def _is_main_guard(test: ast.expr) -> bool:
 
 
 def _reached(nodes: Sequence[ast.AST], functions: Mapping[str, ast.AST]) -> set[str]:
-    """Functions that are named there, or in a function that is."""
+    """Return functions named there, or in such a function."""
     reached: set[str] = set()
     waiting = list(nodes)
     while waiting:
@@ -309,7 +309,7 @@ def _argparse_flags(tree: ast.AST) -> Iterator[tuple[ast.Call, ScriptFlag]]:
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     parsed = [call for call in calls if _last(call.func) in ("parse_args", "parse_known_args")]
     if parsed and all(_parses_literals(call) for call in parsed):
-        return  # the command line never gets there
+        return  # the command line is not passed to it
     for node in calls:
         if _last(node.func) == "add_argument":
             names = _spellings(node)
@@ -318,7 +318,7 @@ def _argparse_flags(tree: ast.AST) -> Iterator[tuple[ast.Call, ScriptFlag]]:
 
 
 def _parses_literals(call: ast.Call) -> bool:
-    """``parse_args([])``, ``parse_args("--lr 1".split())``: as scripts that were notebooks have it."""
+    """Return whether a call is ``parse_args([])`` or similar, as in scripts converted from notebooks."""
     named = next((k.value for k in call.keywords if k.arg == "args"), None)
     given = call.args[0] if call.args else named
     if isinstance(given, ast.Call) and isinstance(given.func, ast.Attribute):
@@ -362,7 +362,7 @@ def _argparse_kind(keywords: dict[str, ast.expr], default: Value | None) -> str:
 
 
 def _kind_of(kind: ast.expr, default: Value | None) -> str:
-    """The notation of a converter: plain types, else what the default suggests."""
+    """Return the notation of a converter: plain types, else that of the default."""
     name = _last(kind)
     if name in _KINDS:
         return _KINDS[name]
@@ -411,7 +411,7 @@ def _click_kind(keywords: dict[str, ast.expr], default: Value | None) -> tuple[s
 
 
 def _absl_flags(tree: ast.AST) -> Iterator[ScriptFlag]:
-    """``flags.DEFINE_integer("batch_size", 32, "...")``."""
+    """Find ``flags.DEFINE_integer("batch_size", 32, "...")``."""
     for node in ast.walk(tree):
         kind = _DEFINES.get(_last(node.func), "") if isinstance(node, ast.Call) else ""
         if not kind or not isinstance(node, ast.Call) or not node.args:
@@ -432,7 +432,7 @@ def _absl_flags(tree: ast.AST) -> Iterator[ScriptFlag]:
 
 
 def _signature_flags(tree: ast.Module) -> Iterator[tuple[ast.AST, ScriptFlag]]:
-    """Options that Fire, Typer and tyro make of a function's arguments or of a class's fields."""
+    """Yield options that Fire, Typer and tyro derive from a function's arguments or a class's fields."""
     defined = {n.name: n for n in tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
     made = [n for n in ast.walk(tree) if isinstance(n, ast.Assign) and _is_app(n.value)]
     apps = {_last(target) for node in made for target in node.targets} - {""}
@@ -460,14 +460,14 @@ def _of_definition(node: ast.FunctionDef | ast.ClassDef, library: str) -> Iterat
             names = _spellings(given)
             default = _constant(given.args[0]) if given.args else None
         if default is None:
-            continue  # whether it is an option, and of what, is not known
+            continue  # it is unknown whether it is an option, and of which type
         dashed, kind = name.replace("_", "-"), type(default).__name__
         both = next((n for n in names if "/" in n), None)
         if both is not None:
             on, _, off = both.partition("/")
             names, kind = (on.strip(), off.strip()), "pair"
         elif names and kind == "bool":
-            # With a name of its own it has no opposite.
+            # With an explicit name it has no opposite.
             kind = "opaque" if default is True else "switch"
         elif not names:
             names = (f"--{name}",) if library == "fire" else (f"--{dashed}",)
@@ -477,7 +477,7 @@ def _of_definition(node: ast.FunctionDef | ast.ClassDef, library: str) -> Iterat
 
 
 def _with_defaults(node: ast.FunctionDef | ast.ClassDef) -> Iterator[tuple[str, ast.expr]]:
-    """Arguments or fields that need not be given, but for those whose annotation says what the option is."""
+    """Yield optional arguments or fields, unless their annotation defines the option."""
     if isinstance(node, ast.ClassDef):
         fields = [n for n in node.body if isinstance(n, ast.AnnAssign)]
         yield from ((_last(n.target), n.value) for n in fields if n.value is not None)
@@ -510,7 +510,7 @@ def _choices(node: ast.expr | None) -> tuple[str, ...]:
 
 
 def _constant(node: ast.expr | None) -> Value | None:
-    """A literal's value; negative numbers too."""
+    """Return a literal's value; negative numbers too."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         inner = _constant(node.operand)
         return -inner if isinstance(inner, (int, float)) and not isinstance(inner, bool) else None
@@ -521,7 +521,7 @@ def _constant(node: ast.expr | None) -> Value | None:
 
 
 def _last(node: ast.expr) -> str:
-    """The last name of a dotted expression: ``torch.optim.LBFGS`` -> ``LBFGS``."""
+    """Return the last name of a dotted expression: ``torch.optim.LBFGS`` -> ``LBFGS``."""
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
@@ -536,7 +536,7 @@ def _with_autocast(flag: ScriptFlag, formats: dict[str, str]) -> ScriptFlag:
 
 
 def _switched_formats(trees: Sequence[ast.AST]) -> dict[str, str]:
-    """Names that decide whether autocasts are entered -> their format, where it is one and known."""
+    """Return names that decide whether autocasts are entered -> format, if there is one known format."""
     found: dict[str, set[str]] = {}
     for node in (node for tree in trees for node in ast.walk(tree)):
         for name, call in _switched_autocasts(node):
@@ -545,10 +545,10 @@ def _switched_formats(trees: Sequence[ast.AST]) -> dict[str, str]:
 
 
 def _switched_autocasts(node: ast.AST) -> Iterator[tuple[str, ast.Call]]:
-    """``autocast(..., enabled=args.amp)``, ``autocast(...) if args.amp else ...``, and as a statement."""
+    """Find ``autocast(..., enabled=args.amp)`` and ``autocast(...) if args.amp else ...``."""
     if isinstance(node, ast.Call) and _last(node.func) == "autocast":
         enabled = next((k.value for k in node.keywords if k.arg == "enabled"), None)
-        if enabled is None and node.args and _is_cuda_alone(node):
+        if enabled is None and node.args and _is_cuda_autocast(node):
             enabled = node.args[0]
         if enabled is not None and _switch_name(enabled):
             yield _switch_name(enabled), node
@@ -560,26 +560,26 @@ def _switched_autocasts(node: ast.AST) -> Iterator[tuple[str, ast.Call]]:
 
 
 def _switch_name(node: ast.expr) -> str:
-    """``amp`` of ``amp``, ``args.amp`` and ``config["amp"]``; empty for anything else."""
+    """Return ``amp`` for ``amp``, ``args.amp`` and ``config["amp"]``; empty for anything else."""
     if isinstance(node, ast.Subscript):
         key = _constant(node.slice)
         return key if isinstance(key, str) else ""
     return _last(node)
 
 
-def _is_cuda_alone(call: ast.Call) -> bool:
-    """``torch.cuda.amp.autocast``, which takes no device and is told first whether it is on."""
+def _is_cuda_autocast(call: ast.Call) -> bool:
+    """Return whether this is ``torch.cuda.amp.autocast``, whose first argument is `enabled`."""
     return "cuda" in ast.unparse(call.func)
 
 
 def _autocast_format(call: ast.Call) -> str:
-    """``bf16`` or ``fp16``; empty where the source does not say."""
+    """Return ``bf16`` or ``fp16``; empty if the source does not show it."""
     keywords = {k.arg: k.value for k in call.keywords if k.arg}
     told = keywords.get("dtype", call.args[1] if len(call.args) > 1 else None)
     if told is not None:
         return _FORMATS.get(_last(told), "")
     device = keywords.get("device_type", call.args[0] if call.args else None)
-    if device is None or _is_cuda_alone(call):
+    if device is None or _is_cuda_autocast(call):
         return _DEVICE_FORMATS["cuda"]
     return _DEVICE_FORMATS.get(str(_constant(device)), "")
 
@@ -631,7 +631,7 @@ def _functions(tree: ast.Module) -> set[str]:
 
 
 def _works(body: list[ast.stmt], functions: set[str]) -> bool:
-    """Whether importing these statements does more than define things; strict, as a worker would do it."""
+    """Return whether importing these statements does more than define names, as a worker would."""
     for node in body:
         match node:
             case ast.If():

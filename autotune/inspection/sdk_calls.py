@@ -1,4 +1,4 @@
-"""What a script says to autotune itself: calls of `autotune.value` and `autotune.step`, read and not run."""
+"""Calls of `autotune.value` and `autotune.step` in a script. Parsed, not run."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _SDK: Final = "autotune.sdk"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SdkValue:
-    """A value that the script takes by `autotune.value`.
+    """A value that the script takes from `autotune.value`.
 
     Args:
-        file, line: Where; the file as it lies relative to the script's folder.
-        default: What it has where nobody searches; None where that is no constant.
+        file, line: Location; the file is relative to the script's folder.
+        default: Its value without a search; None if that is no constant.
     """
 
     name: str
@@ -40,10 +40,10 @@ class SdkValue:
 
 
 def asked_values(path: str) -> tuple[SdkValue, ...]:
-    """Every name that the script and its own modules ask for, where it does so first.
+    """Return every name that the script and its own modules request, with its first location.
 
     Args:
-        path: Of the script. One that cannot be read, or is no Python, asks for nothing.
+        path: Path of the script. One that is unreadable, or not Python, has none.
     """
     script, found = Path(path), dict[str, SdkValue]()
     for file, tree in sources(script):
@@ -63,7 +63,7 @@ def asked_values(path: str) -> tuple[SdkValue, ...]:
 
 
 def told_calls(tree: ast.Module, function: str) -> Iterator[ast.Call]:
-    """Calls of one of the two functions, however it was imported, by their lines."""
+    """Yield calls of one of the two functions, however imported, in line order."""
     modules, names = set[str](), set[str]()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -79,7 +79,7 @@ def told_calls(tree: ast.Module, function: str) -> Iterator[ast.Call]:
 
 
 def constant_samples(call: ast.Call) -> int | None:
-    """The number that `autotune.step` is told as a literal; None where it is worked out, or left out."""
+    """Return the literal number passed to `autotune.step`; None if it is computed, or left out."""
     given = _argument(call, 0, "samples")
     plain = given.value if isinstance(given, ast.Constant) else None
     return plain if isinstance(plain, int) and not isinstance(plain, bool) else None

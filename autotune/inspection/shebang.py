@@ -1,4 +1,4 @@
-"""The first line of a script, and what a console script that an installer wrote calls."""
+"""Interpreter in a script's first line, and the function of an installed console script."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 _HEAD_BYTES: Final = 64 * 1024
 _PYTHON: Final = re.compile(r"(?:.*/)?(?:python|pypy)[\d.]*t?")
 _LONG: Final = re.compile(r"""^'''exec' (?:"(?P<quoted>[^"]+)"|(?P<bare>\S+)) "\$0" "\$@"$""")
-"""How installers write an interpreter whose path is too long for a first line, or holds a space."""
+"""Installers' form for an interpreter path too long for a first line, or with a space."""
 
 
 def written_interpreter(path: Path) -> list[str] | None:
-    """Interpreter and options that a script's first line names: ``["/venv/bin/python", "-u"]``.
+    """Return interpreter and options in a script's first line: ``["/venv/bin/python", "-u"]``.
 
     Returns:
-        An empty list for text without such a line; None for what is no Python script.
+        An empty list for text without such a line; None if it is not a Python script.
     """
     try:
         with path.open("rb") as file:
@@ -41,7 +41,7 @@ def written_interpreter(path: Path) -> list[str] | None:
 def _words(line: str) -> list[str]:
     program, _, rest = line.partition(" ")
     if not program.endswith("/env"):
-        # The kernel hands over the rest of the line as one word.
+        # The kernel passes the rest of the line as one word.
         return [program, rest.strip()] if rest.strip() else [program]
     try:
         words = shlex.split(rest)
@@ -51,7 +51,7 @@ def _words(line: str) -> list[str]:
 
 
 def wrapped_module(path: Path) -> str:
-    """The module whose function a console script calls; empty where this is none.
+    """Return the module of a console script's function; empty if it is not a console script.
 
     Installers write ``from package.cli import main`` and ``sys.exit(main())``.
     """

@@ -1,8 +1,7 @@
-"""What a person could change in the script's own code that no knob does: read, with file and line.
+"""Advice on the script's own code that no knob covers, with file and line.
 
-Syntax trees only; nothing is imported or run. The script is read, and modules of the user's own beside it
-that it imports. Everything is a hint with the line it is about; what it may buy is said by
-`autotune.answer.advice`.
+Only syntax trees are used; no code is imported or run. The script is parsed, and the user's modules beside it
+that it imports. Each hint has its line; its possible gain is estimated by `autotune.answer.advice`.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ if TYPE_CHECKING:
 
 _READS: Final = frozenset({"item", "tolist", "numpy"})
 _MAKERS: Final = frozenset({"model", "net", "network", "criterion", "loss_fn", "loss_func", "loss_function"})
-"""What is called so makes tensors, also where the file does not show what it is."""
+"""Names of callables that return tensors, also if the file does not define them."""
 _FUNCTIONAL: Final = frozenset({"F", "nn.functional", "torch.nn.functional"})
 _OF_TENSORS: Final = frozenset(
     {"abs", "argmax", "clone", "cpu", "detach", "float", "max", "mean", "min", "norm", "sum"}
 )
-"""Methods of a tensor that make another one; what tells its size or kind waits for nothing."""
+"""Tensor methods that return another tensor; queries of its size or type do not synchronize."""
 _OUTPUTS: Final = frozenset({"data", "grad", "logits", "loss"})
 _BARS: Final = frozenset({"set_postfix", "set_postfix_str", "set_description"})
 _LOGS: Final = frozenset(
@@ -40,11 +39,11 @@ _PIXELS: Final = frozenset(
 _SETTINGS: Final = frozenset(
     {"amp", "scaler", "use", "cuda", "rank", "main", "fp16", "bf16", "clip", "clipping"}
 )
-"""Words in names that a branch of every step is taken by."""
+"""Words in the names of conditions that hold in every step."""
 _ACTING: Final = frozenset(
     {"gym", "gymnasium", "pettingzoo", "skrl", "stable_baselines3", "tianshou", "torchrl"}
 )
-"""Packages whose importers learn from what they do."""
+"""Packages whose users train on collected experience."""
 _TENSOR_CORES: Final = (7, 0)
 _MULTIPLE: Final = 8
 _SIZES: Final = (
@@ -60,7 +59,7 @@ _SIZED: Final = ("Linear", "Embedding", "LSTM", "GRU", "TransformerEncoderLayer"
 
 @dataclass(frozen=True, slots=True)
 class _Loop:
-    """What holds for one training loop: its file, names of tensors in it, whether there is a device."""
+    """Facts about one training loop: its file, names of tensors in it, whether there is a device."""
 
     file: str
     tensors: frozenset[str]
@@ -68,11 +67,11 @@ class _Loop:
 
 
 def advise(path: str, host: HostFacts | None = None) -> tuple[Advice, ...]:
-    """Hints about a script, in the order of files and lines.
+    """Return hints about a script, in the order of files and lines.
 
     Args:
-        path: Of the script. One that cannot be read, or is no Python, yields none: other verbs say so.
-        host: The machine; what is said of tensor cores alone needs one that has them. None: none has.
+        path: Path of the script. One that is unreadable, or not Python, has none; other commands report that.
+        host: The machine; hints about tensor cores require a device with them. None: without.
     """
     script = Path(path)
     has_cores = host is not None and any(d.capability >= _TENSOR_CORES for d in host.devices)
@@ -81,8 +80,8 @@ def advise(path: str, host: HostFacts | None = None) -> tuple[Advice, ...]:
     for file, tree in sources(script):
         name = shown(file, script.parent)
         found += _in_loops(tree, name, has_gpu=has_gpu)
-        found += _told(tree, name)
-        found += () if any(hint.kind == "rollout" for hint in found) else _acting(tree, name)
+        found += _constant_samples(tree, name)
+        found += () if any(hint.kind == "rollout" for hint in found) else _reinforcement(tree, name)
         found += _in_datasets(tree, name)
         if has_cores:
             found += _shapes(tree, name)
@@ -103,7 +102,7 @@ def _in_loops(tree: ast.Module, name: str, *, has_gpu: bool) -> Iterator[Advice]
 
 
 def _makers(tree: ast.Module) -> frozenset[str]:
-    """What is called to make outputs and losses: whatever has parameters, and what is built as a loss."""
+    """Return callables that make outputs and losses: objects with parameters, and loss constructors."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -119,9 +118,9 @@ def _builds_loss(value: ast.expr) -> bool:
 
 
 def _tensors(loop: ast.For | ast.While | ast.AsyncFor, makers: frozenset[str]) -> frozenset[str]:
-    """Names in a loop that are tensors beyond doubt: what is differentiated, what a model or a loss returns.
+    """Return names in a loop that are certainly tensors: differentiated, or returned by a model or loss.
 
-    A name that is also given a number in the loop is none.
+    A name that is also assigned a number in the loop is excluded.
     """
     found: set[str] = set()
     read: set[str] = set()
@@ -139,7 +138,7 @@ def _tensors(loop: ast.For | ast.While | ast.AsyncFor, makers: frozenset[str]) -
 
 
 def _differentiated(call: ast.Call) -> set[str]:
-    """Names in ``a.backward()``, ``(a / n).backward()``, ``scale(a).backward()`` and ``x.backward(a)``."""
+    """Return names in ``a.backward()``, ``(a / n).backward()`` and ``x.backward(a)``."""
     given: list[ast.expr] = list(call.args)
     owner = call.func.value if isinstance(call.func, ast.Attribute) else None
     if not given and owner is not None:
@@ -160,7 +159,7 @@ def _is_read(call: ast.Call) -> bool:
 
 
 def _is_tensor(node: ast.expr, tensors: frozenset[str]) -> bool:
-    """A known name, or what is made of one without a value being read."""
+    """Return whether this is a known tensor, or derived from one without reading a value."""
     if isinstance(node, ast.Name):
         return node.id in tensors
     if isinstance(node, ast.BinOp):
@@ -173,7 +172,7 @@ def _is_tensor(node: ast.expr, tensors: frozenset[str]) -> bool:
 
 
 def _trains(loop: ast.For | ast.While | ast.AsyncFor) -> bool:
-    """Its own body calls `backward` or a `step`, not one of a loop inside it."""
+    """Return whether its own body, without nested loops, calls `backward` or a `step`."""
     return any(
         isinstance(call.func, ast.Attribute) and call.func.attr == "backward"
         for statement in loop.body
@@ -182,12 +181,12 @@ def _trains(loop: ast.For | ast.While | ast.AsyncFor) -> bool:
 
 
 def _calls(node: ast.AST) -> Iterator[ast.Call]:
-    """Calls in a statement, those of loops and functions inside it left out."""
+    """Yield calls in a statement, without those in nested loops and functions."""
     yield from (found for found in _own(node) if isinstance(found, ast.Call))
 
 
 def _own(node: ast.AST) -> Iterator[ast.AST]:
-    """A statement and what it is made of, loops and functions inside it left out."""
+    """Yield a statement and its parts, without nested loops and functions."""
     if isinstance(
         node, (ast.For, ast.While, ast.AsyncFor, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
     ):
@@ -198,15 +197,15 @@ def _own(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _loop_body(body: Sequence[ast.stmt], loop: _Loop) -> Iterator[Advice]:
-    """Hints about calls that run in every step."""
+    """Yield hints about calls that run in every step."""
     told: set[int] = set()
     for call in _every_time(body, leaves=_leaves_step):
         if not isinstance(call, ast.Call):
             continue
-        # What is copied in order to be read is told once.
+        # A copy made to be read is reported once.
         if id(call) in told:
             continue
-        hint = _of_call(call, loop) or _of_waiting(call, loop)
+        hint = _of_call(call, loop) or _synchronization(call, loop)
         if hint is not None:
             told |= {id(inner) for inner in ast.walk(call)} if hint.kind == "read" else set()
             yield hint
@@ -215,12 +214,12 @@ def _loop_body(body: Sequence[ast.stmt], loop: _Loop) -> Iterator[Advice]:
 def _every_time(
     body: Sequence[ast.stmt], leaves: Callable[[ast.If], bool], *, in_loops: bool = False
 ) -> Iterator[ast.AST]:
-    """What runs each time that a body does; what a branch, a handler or a function inside it holds may not.
+    """Yield nodes that run in every execution of a body; branches, handlers and functions in it may not.
 
     Args:
-        body: Of a loop or a function.
-        leaves: Whether a branch ends the body early so often that what follows runs seldom.
-        in_loops: Also what loops inside it hold, as far as their first turn runs it.
+        body: Body of a loop or a function.
+        leaves: Whether a branch ends the body early so often that later nodes rarely run.
+        in_loops: Include nested loops, as far as their first iteration runs them.
     """
     for statement in body:
         if isinstance(statement, ast.If):
@@ -242,7 +241,7 @@ def _every_time(
 
 
 def _evaluated(node: ast.AST) -> Iterator[ast.AST]:
-    """A statement or expression and the parts of it that are evaluated whatever its conditions say."""
+    """Yield the parts of a statement or expression that are evaluated whatever its conditions."""
     if isinstance(node, (ast.AsyncFor, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
         return
     yield node
@@ -256,22 +255,22 @@ def _evaluated(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _leaves_step(branch: ast.If) -> bool:
-    """``if step % 100: continue``: only every so many steps come by what follows."""
+    """Return whether a branch is like ``if step % 100: continue``, after which nodes run rarely."""
     return isinstance(branch.body[-1], ast.Continue) and _counts(branch.test)
 
 
 def _leaves_function(branch: ast.If) -> bool:
-    """``if i in cache: return cache[i]``: what follows runs where nothing is cached."""
+    """Return whether a branch is like ``if i in cache: return cache[i]``, a cache hit."""
     return isinstance(branch.body[-1], ast.Return)
 
 
 def _counts(test: ast.expr) -> bool:
-    """It has a remainder in it."""
+    """Return whether an expression contains a remainder."""
     return any(isinstance(node, ast.Mod) for node in ast.walk(test))
 
 
 def _is_a_setting(test: ast.expr) -> bool:
-    """It asks how the run was set up, which is the same in every step; anything else may be true seldom."""
+    """Return whether a condition tests the run's settings, equal in every step; others may rarely hold."""
     if _counts(test):
         return False
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
@@ -285,7 +284,7 @@ def _is_a_setting(test: ast.expr) -> bool:
 
 def _of_call(call: ast.Call, loop: _Loop) -> Advice | None:
     called, name, line = _called(call), loop.file, call.lineno
-    # The CPU computes at once, so that reading a value there waits for nothing.
+    # The CPU computes synchronously, so reading a value does not wait.
     if loop.has_gpu and called in _READS and isinstance(call.func, ast.Attribute) and not call.args:
         return Advice(
             kind="read",
@@ -295,7 +294,7 @@ def _of_call(call: ast.Call, loop: _Loop) -> Advice | None:
             text=f".{called}() in every step waits until the step is computed; keep the tensor (detached) "
             "and read it every so many steps.",
         )
-    if called in _BARS or (called in _LOGS and _speaks_of_tensors(call) and not _is_arithmetic(call)):
+    if called in _BARS or (called in _LOGS and _prints_tensors(call) and not _is_arithmetic(call)):
         return Advice(
             kind="log",
             file=name,
@@ -323,8 +322,8 @@ def _of_call(call: ast.Call, loop: _Loop) -> Advice | None:
     return None
 
 
-def _of_waiting(call: ast.Call, loop: _Loop) -> Advice | None:
-    """``float(loss)`` and ``loss.cpu()``, which wait for a device where there is one."""
+def _synchronization(call: ast.Call, loop: _Loop) -> Advice | None:
+    """Return a hint for ``float(loss)`` or ``loss.cpu()``, which wait for a device if there is one."""
     if not loop.has_gpu:
         return None
     function = call.func
@@ -359,8 +358,8 @@ def _is_arithmetic(call: ast.Call) -> bool:
     return isinstance(owner, ast.Name) and owner.id in ("torch", "np", "numpy", "math", "F")
 
 
-def _speaks_of_tensors(call: ast.Call) -> bool:
-    """A loss, a gradient or the like is among what is told."""
+def _prints_tensors(call: ast.Call) -> bool:
+    """Return whether a loss, a gradient or the like is among the arguments."""
     given = [*call.args, *(k.value for k in call.keywords)]
     names = {n.id.lower() for a in given for n in ast.walk(a) if isinstance(n, ast.Name)}
     names |= {n.attr.lower() for a in given for n in ast.walk(a) if isinstance(n, ast.Attribute)}
@@ -385,7 +384,7 @@ def _in_datasets(tree: ast.Module, name: str) -> Iterator[Advice]:
 
 def _of_getitem(function: ast.FunctionDef, name: str) -> Iterator[Advice]:
     nodes = list(_every_time(function.body, _leaves_function, in_loops=True))
-    # One with a way out draws again until something fits, which hardly ever takes a second turn.
+    # A loop with an exit draws until a sample fits, which rarely takes a second iteration.
     loops = [n for n in nodes if isinstance(n, ast.For) and not _is_left_early(n)]
     if loops:
         yield Advice(
@@ -428,7 +427,7 @@ def _is_copying(call: ast.Call) -> bool:
     function = call.func
     if not (isinstance(function, ast.Attribute) and function.attr == "tensor" and call.args):
         return False
-    # A name or a sum may be a plain number, for which there is no other way.
+    # A name or a sum may be a plain number, for which there is no alternative.
     is_array = isinstance(call.args[0], (ast.Subscript, ast.Attribute, ast.Call))
     return isinstance(function.value, ast.Name) and function.value.id == "torch" and is_array
 
@@ -452,12 +451,12 @@ def _shapes(tree: ast.Module, name: str) -> Iterator[Advice]:
                 file=name,
                 line=call.lineno,
                 part="compute",
-                text=f"{what} is no multiple of {_MULTIPLE}, which tensor cores want; {up} may be faster.",
+                text=f"{what} is not a multiple of {_MULTIPLE}, as tensor cores require; {up} may be faster.",
             )
 
 
 def _size(given: ast.expr, known: Mapping[str, int]) -> Iterator[tuple[int, str]]:
-    """A size that is written out, or has a name whose only value in the file is."""
+    """Yield a literal size, or a name with a single value in the file."""
     if isinstance(given, ast.Constant) and type(given.value) is int:
         yield given.value, str(given.value)
         return
@@ -467,7 +466,7 @@ def _size(given: ast.expr, known: Mapping[str, int]) -> Iterator[tuple[int, str]
 
 
 def _sizes(tree: ast.Module) -> dict[str, int]:
-    """Names that are given one whole number and nothing else: variables, fields, defaults."""
+    """Return names assigned one integer and no other value: variables, fields, defaults."""
     found: dict[str, set[int]] = {}
     other: set[str] = set()
     for node in ast.walk(tree):
@@ -480,7 +479,7 @@ def _sizes(tree: ast.Module) -> dict[str, int]:
 
 
 def _named(node: ast.AST) -> Iterator[tuple[str, ast.expr | None]]:
-    """What a statement gives to names; None where that is not a value that can be read off."""
+    """Yield names with their values in a statement; None for a value that is not a literal."""
     if isinstance(node, ast.Assign):
         yield from ((target.id, node.value) for target in node.targets if isinstance(target, ast.Name))
     elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
@@ -489,7 +488,7 @@ def _named(node: ast.AST) -> Iterator[tuple[str, ast.expr | None]]:
         yield node.target.id, None
     elif isinstance(node, ast.arguments):
         given = [*node.posonlyargs, *node.args]
-        # What has no default is given by callers, by names of their own.
+        # Callers pass arguments without a default, under their own names.
         yield from ((a.arg, v) for a, v in zip(reversed(given), reversed(node.defaults), strict=False))
         yield from ((a.arg, v) for a, v in zip(node.kwonlyargs, node.kw_defaults, strict=True) if v)
     elif isinstance(node, ast.Call) and _called(node) == "add_argument":
@@ -523,12 +522,12 @@ def _copies(tree: ast.Module, name: str) -> Iterator[Advice]:
 # What the script says itself
 
 
-def _told(tree: ast.Module, name: str) -> Iterator[Advice]:
-    """A number of samples that stays, whatever batch the script is given by an option or `autotune.value`."""
+def _constant_samples(tree: ast.Module, name: str) -> Iterator[Advice]:
+    """Yield a hint for a sample count that is constant, whatever batch size the script is given."""
     if not any(_names_batch(node) for node in ast.walk(tree)):
         return
     if any(_makes_loader(node) for node in ast.walk(tree)):
-        return  # what it hands over counts
+        return  # samples of a loader have priority
     for call in told_calls(tree, "step"):
         samples = constant_samples(call)
         if samples is not None:
@@ -544,8 +543,8 @@ def _told(tree: ast.Module, name: str) -> Iterator[Advice]:
             )
 
 
-def _acting(tree: ast.Module, name: str) -> Iterator[Advice]:
-    """What a search counts where a script learns from what it does itself; once a script."""
+def _reinforcement(tree: ast.Module, name: str) -> Iterator[Advice]:
+    """Yield one hint per script on the counting of steps in reinforcement learning."""
     for node in ast.walk(tree):
         packages: list[str] = []
         if isinstance(node, ast.Import):
@@ -572,6 +571,6 @@ def _makes_loader(node: ast.AST) -> bool:
 
 
 def _names_batch(node: ast.AST) -> bool:
-    """A call whose first words name a batch: an option, or a value that is asked for."""
+    """Return whether a call's first words name a batch: an option, or a requested value."""
     words = node.args[:2] if isinstance(node, ast.Call) else []
     return any(isinstance(w, ast.Constant) and "batch" in str(w.value).lower() for w in words)

@@ -1,4 +1,4 @@
-"""The user's own source files: the script, and modules beside it that it imports. Nothing is run."""
+"""The user's source files: the script, and modules beside it that it imports. No code is run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST_BYTES: Final = 2 * 1024 * 1024
 
 
 def sources(script: Path) -> Iterator[tuple[Path, ast.Module]]:
-    """The script, then its own modules beside it, breadth first; what is no Python is left out."""
+    """Yield the script, then its own modules beside it, breadth first; non-Python files are left out."""
     package = _package(script)
     waiting, seen = [script], set[Path]()
     while waiting and len(seen) < _MOST_FILES:
@@ -30,7 +30,7 @@ def sources(script: Path) -> Iterator[tuple[Path, ast.Module]]:
 
 
 def shown(file: Path, folder: Path) -> str:
-    """A file as it lies relative to the script's folder."""
+    """Return a file's path relative to the script's folder."""
     try:
         return str(file.relative_to(folder))
     except ValueError:
@@ -47,7 +47,7 @@ def _tree(file: Path) -> ast.Module | None:
 
 
 def _package(script: Path) -> Path | None:
-    """Folder of the outermost package that the script is a part of; None where it is of none."""
+    """Return the folder of the outermost package around the script; None without one."""
     folder, found = script.parent, None
     while (folder / "__init__.py").is_file() and folder != folder.parent:
         folder, found = folder.parent, folder
@@ -55,7 +55,7 @@ def _package(script: Path) -> Path | None:
 
 
 def _own_modules(tree: ast.Module, file: Path, folder: Path, package: Path | None) -> Iterator[Path]:
-    """Files behind a file's imports: beside the script, relative to the file, in the script's package."""
+    """Yield files of imports: beside the script, relative to the file, in the script's package."""
     for node in ast.walk(tree):
         names, base = list[str](), folder
         if isinstance(node, ast.Import):
@@ -67,7 +67,7 @@ def _own_modules(tree: ast.Module, file: Path, folder: Path, package: Path | Non
                 base = file.parents[min(node.level, len(file.parents)) - 1]
         for name in names:
             places = [base.joinpath(*name.split("."))]
-            # A package of an environment lies among all others, which are not the user's.
+            # A package in an environment is among all others, which are not the user's.
             if package is not None and base is folder and name.split(".")[0] == package.name:
                 places.append(package.parent.joinpath(*name.split(".")))
             for path in places:

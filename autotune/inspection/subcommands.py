@@ -1,7 +1,7 @@
-"""To which sub-command of a program an option belongs, by its source.
+"""Sub-commands of a program that take an option, from its source.
 
-Reads how parsers are made, named and passed on: argparse's sub-parsers, click's and typer's groups. Where
-that cannot be followed, an option belongs to any command: it may be given with all of them.
+Parses how parsers are created, named and passed on: argparse's sub-parsers, click's and typer's groups. If
+that cannot be followed, an option belongs to all commands.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ _SWITCHES: Final = ("switch", "off_switch", "pair")
 _GROUPS: Final = ("add_argument_group", "add_mutually_exclusive_group")
 _MOST_ROUNDS: Final = 12
 _ROUND_AGAIN: Final = 2
-"""A loop's body begins with what its end has left."""
+"""The body of a loop is analysed again with the state at its end."""
 _DEEPEST: Final = 8
 _CLICK_ENDS: Final = ("_command", "_cmd", "_group", "_grp")
-"""What newer click leaves off a function's name."""
+"""Suffixes that newer click removes from a function's name."""
 
 
 @dataclass(eq=False)
 class Parser:
-    """What options are declared on.
+    """A parser on which options are declared.
 
     Args:
-        names: As a command; empty for the program's own.
-        above: What it is a command of; None among them stands for one that is not known.
-        parts_of: Parsers that take its options over (``parents=[...]``).
+        names: Its names as a command; empty for the program's own.
+        above: Its parent parsers; None among them stands for an unknown one.
+        parts_of: Parsers that include its options (``parents=[...]``).
         children: Names of its own commands.
-        closed: `children` are all of them.
+        closed: `children` are complete.
     """
 
     names: Names = frozenset()
@@ -46,7 +46,7 @@ class Parser:
     closed: bool = True
 
     def behind(self, words: Sequence[str], depth: int = 0) -> int | None:
-        """Where the words go on behind this command's name; None where they name another one, or none."""
+        """Return the index after this command's name in the words; None if they do not name it."""
         if not self.names or depth > _DEEPEST:
             return 0
         found: list[int] = []
@@ -54,7 +54,7 @@ class Parser:
             begin = 0 if each is None else each.behind(words, depth + 1)
             if begin is None:
                 continue
-            # The first word that names a command of the group is the one; of an unknown group any may be.
+            # The first word that is a command of the group counts; in an unknown group it may be any.
             rivals = self.names if each is None else each.children | self.names
             at = next((at for at in range(begin, len(words)) if words[at] in rivals), None)
             if at is not None and words[at] in self.names:
@@ -62,23 +62,23 @@ class Parser:
         return min(found, default=None)
 
     def bearers(self) -> set[Parser]:
-        """Parsers that its options end up in."""
+        """Return the parsers that include its options."""
         own = set[Parser]() if self.parts_of and not self.children and not self.names else {self}
         return own.union(*(each.bearers() if each is not self else {self} for each in self.parts_of))
 
 
 Owner = frozenset[Parser] | None
-"""Parsers that an option is declared on; None where that is not known."""
+"""Parsers that an option is declared on; None if unknown."""
 
 
 def applies(flag: ScriptFlag, owner: Owner, args: Sequence[str], positional: Sequence[str]) -> bool:
-    """Whether a command line can take an option.
+    """Return whether a command line can take an option.
 
     Args:
         flag: The option.
-        owner: Of the option.
+        owner: Parsers of the option.
         args: The command line.
-        positional: Of its words those that may name a command.
+        positional: Its words that may name a command.
     """
     if owner is None:
         return True
@@ -89,14 +89,14 @@ def _takes(parser: Parser, flag: ScriptFlag, args: Sequence[str], positional: Se
     begin = parser.behind(positional)
     if begin is None:
         return False
-    # Behind the name of a command that command's parser reads on: what belongs to the whole program can be
-    # changed where it stands, and not be added at the end.
+    # After a command's name that command's parser continues. An option of the whole program can be changed in
+    # place, but not appended.
     named = parser.closed and not parser.children.isdisjoint(positional[begin:])
     return not named or any(word.partition("=")[0] in flag.names for word in args)
 
 
 def positional_words(flags: Iterable[ScriptFlag], owners: Iterable[Owner], args: Sequence[str]) -> list[str]:
-    """Words that may name a command: without options, and without what is an option's value."""
+    """Return words that may name a command: neither options nor their values."""
     switches = {name for flag in flags if flag.kind in _SWITCHES for name in flag.names}
     words = [word for word in args if not word.startswith("-")]
     plain = [
@@ -111,20 +111,20 @@ def positional_words(flags: Iterable[ScriptFlag], owners: Iterable[Owner], args:
         for bearer in parser.bearers()
         for name in (*bearer.names, *bearer.children)
     }
-    # An option that is not known may be a switch, so that the command stands right behind it.
+    # An unknown option may be a switch, so that the command follows it directly.
     return plain if commands & set(plain) else words
 
 
 # argparse -----------------------------------------------------------------------------------
 
 _Value = frozenset["Parser | _Subparsers"] | None
-"""What an expression may be; None where it may be anything."""
+"""Possible values of an expression; None if it may be anything."""
 _NOTHING: Final[_Value] = frozenset()
 
 
 @dataclass(eq=False)
 class _Subparsers:
-    """What ``add_subparsers()`` gives back."""
+    """Return value of ``add_subparsers()``."""
 
     of: set[Parser | None] = field(default_factory=set)
 
@@ -134,7 +134,7 @@ def _union(one: _Value, other: _Value) -> _Value:
 
 
 class _Scope:
-    """Names of one function: what they are now, and what they ever were."""
+    """Names of one function: their current values, and all values so far."""
 
     def __init__(self, outer: Mapping[str, _Value]) -> None:
         self.now: dict[str, _Value] = dict(outer)
@@ -159,11 +159,12 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def argparse_owners(tree: ast.Module, outside: Collection[str] | None) -> dict[ast.Call, Owner]:
-    """The parsers of every ``add_argument``.
+    """Return the parsers of every ``add_argument``.
 
     Args:
         tree: The file.
-        outside: Names that other files may take from this one; None for the script itself, which may be
+        outside: Names that other files may import from this one; None for the script itself, whose functions
+            may be
             called from anywhere.
     """
     commands = ("add_parser", "add_subparsers")
@@ -173,7 +174,7 @@ def argparse_owners(tree: ast.Module, outside: Collection[str] | None) -> dict[a
 
 
 class _Argparse:
-    """Follows parsers through one file, until nothing new is learned."""
+    """Follows parsers through one file, until a fixed point is reached."""
 
     def __init__(self, tree: ast.Module, outside: Collection[str] | None) -> None:
         self.tree = tree
@@ -182,7 +183,7 @@ class _Argparse:
             if isinstance(node, _Function):
                 found.setdefault(node.name, []).append(node)
         top = {node for node in tree.body if isinstance(node, _Function)}
-        # One of several of a name may be meant by a call.
+        # A call may mean any of several functions with a name.
         self.functions = {
             name: nodes[0] for name, nodes in found.items() if len(nodes) == 1 and nodes[0] in top
         }
@@ -209,7 +210,7 @@ class _Argparse:
         return {}
 
     def _called_elsewhere(self, outside: Collection[str]) -> set[str]:
-        """Functions that may be called in ways that are not seen here."""
+        """Return functions that may be called in unknown ways."""
         called = {
             id(node.func)
             for node in ast.walk(self.tree)
@@ -221,7 +222,7 @@ class _Argparse:
         return (set(outside) | values | never) & set(self.functions)
 
     def _drain(self, scope: _Scope) -> None:
-        """Bodies of functions, which may use every name that their surroundings ever had."""
+        """Analyse bodies of functions, which may use all values of the surrounding names."""
         waiting, self.queue = [(node, scope.ever) for node, _ in self.queue], []
         for node, outer in waiting:
             if node.name in self.dead:
@@ -291,7 +292,7 @@ class _Argparse:
         scope.merge(ends)
 
     def _items(self, node: ast.expr, scope: _Scope) -> _Value:
-        """What a loop's name is in turn: ``for p in (train, test)``."""
+        """Return the values of a loop's name: ``for p in (train, test)``."""
         if not isinstance(node, (ast.Tuple, ast.List, ast.Set)):
             self._value(node, scope)
             return None
@@ -321,7 +322,7 @@ class _Argparse:
             case ast.Call():
                 return self._call(node, scope)
             case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
-                # Names of its own, which hide those around it.
+                # Local names, which hide those of outer scopes.
                 before, scope.now = scope.now, dict(scope.now)
                 for part in node.generators:
                     items = self._items(part.iter, scope)
@@ -358,7 +359,7 @@ class _Argparse:
         if method == "add_parser" and node.args and _text(node.args[0]):
             return self._command(node, receiver, scope)
         if method == "add_parser":
-            # Of one whose name is computed the others do not know whether it is named.
+            # A computed name may equal any of the others' names.
             for each in receiver or ():
                 for parser in each.of if isinstance(each, _Subparsers) else ():
                     if parser is not None:
@@ -441,7 +442,7 @@ def _parameters(node: _Function) -> list[str]:
 def _unreached(
     tree: ast.Module, functions: Mapping[str, _Function], outside: Collection[str] | None
 ) -> set[str]:
-    """Functions of a module that nothing comes by: what it parses for itself as a script of its own."""
+    """Return functions of a module that are never reached: its parsing as a script of its own."""
     if outside is None or "*" in outside:
         return set()
     waiting: list[ast.AST] = [node for node in tree.body if node not in functions.values()]
@@ -458,12 +459,12 @@ def _unreached(
 
 
 def click_owners(trees: Sequence[ast.Module]) -> dict[ast.AST, Owner]:
-    """The command that every decorated function is, by the function."""
+    """Return function -> command, for every decorated function."""
     return _by_decorators(trees, _click_names)
 
 
 def typer_owners(trees: Sequence[ast.Module]) -> dict[ast.AST, Owner]:
-    """The same for typer, which takes the only command of a program for the program."""
+    """Return the same for typer, where a program's only command is the program itself."""
     return _by_decorators(trees, _typer_names)
 
 
@@ -476,7 +477,7 @@ def _by_decorators(trees: Sequence[ast.Module], names_of: Callable[[str], Names]
 
 @dataclass(frozen=True)
 class _Command:
-    """A function that is a command: of the group that is called so in its file, or of none that is told."""
+    """A function that is a command: of the group with this name in its file, or of an unknown one."""
 
     node: _Function
     file: int
@@ -485,7 +486,7 @@ class _Command:
 
 
 class _Decorated:
-    """Commands that are functions, and groups that they are made by."""
+    """Commands that are functions, and their groups."""
 
     def __init__(self, names_of: Callable[[str], Names]) -> None:
         self.names_of = names_of
@@ -519,7 +520,7 @@ class _Decorated:
         kind = _last(call)
         by = _last(call.value) if isinstance(call, ast.Attribute) else ""
         by = "" if by in modules else by
-        told = _told_name(decorator)
+        told = _command_name(decorator)
         if kind == "callback" and by:
             self.callbacks.append((self.file, by, node))
         if kind not in ("command", "group") or told is None:
@@ -542,7 +543,7 @@ class _Decorated:
         functions = [command.node.name for command in self.commands]
         found: dict[ast.AST, Owner] = {}
         for command in self.commands:
-            # Which one of several functions of a name is handed on is not known.
+            # It is unknown which of several functions with a name is passed on.
             if functions.count(command.node.name) == 1 or command.by:
                 self._place(command, found)
         for file, above, what, name in self.added:
@@ -574,7 +575,7 @@ class _Decorated:
         found[command.node] = frozenset({parser})
 
     def _is_alone(self, command: _Command) -> bool:
-        """Typer takes the only command of a program for the program, unless there is a callback."""
+        """Return whether the command is the program's only one, and there is no callback."""
         if self.names_of is not _typer_names:
             return False
         place = self._named(command.file, command.by)
@@ -584,14 +585,14 @@ class _Decorated:
         return len(beside) == 1 and not others and not handed_on
 
     def _named(self, file: int, name: str) -> Parser | None:
-        """The group of this name: of this file, else the only one of any."""
+        """Return the group of this name: in this file, else the only one in any file."""
         if (file, name) in self.groups:
             return self.groups[file, name]
         known = [group for (_, other), group in self.groups.items() if other == name]
         return known[0] if len(known) == 1 else None
 
     def _group(self, file: int, what: ast.expr) -> Parser | None:
-        """The same of an expression; ``module.app`` is none of this file's."""
+        """Return the same for an expression; ``module.app`` is not in this file."""
         if not isinstance(what, ast.Attribute):
             return self._named(file, _last(what))
         known = [group for (other, name), group in self.groups.items() if other != file and name == what.attr]
@@ -613,8 +614,8 @@ def _typer_names(function: str) -> Names:
     return frozenset({function.lower().replace("_", "-")})
 
 
-def _told_name(decorator: ast.expr) -> str | None:
-    """The name that a decorator gives to its command; empty for the function's, None where it is computed."""
+def _command_name(decorator: ast.expr) -> str | None:
+    """Return the name that a decorator sets; empty for the function's, None if it is computed."""
     if not isinstance(decorator, ast.Call):
         return ""
     named = next((k.value for k in decorator.keywords if k.arg == "name"), None)

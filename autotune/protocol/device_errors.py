@@ -1,9 +1,8 @@
-"""What an error text says of the accelerator: one vocabulary for the trial process and its launcher.
+"""Accelerator errors in texts: common patterns for the trial process and its launcher.
 
 The same condition has many spellings: PyTorch's allocator, cudaMalloc elsewhere in PyTorch, the driver
-interface behind expandable segments, handles and workspaces of cuBLAS and its kin, NCCL, HIP. Out of
-memory is looked for first, because most of these texts begin like any other error of the device.
-Standard library only.
+interface behind expandable segments, handles and workspaces of cuBLAS and related libraries, NCCL, HIP. Out
+of memory is matched first, because most of its texts begin like other device errors. Standard library only.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ OUT_OF_MEMORY = re.compile(
     r"|CU(?:BLAS|DNN|SOLVER|SPARSE)_STATUS_ALLOC_FAILED|CUFFT_ALLOC_FAILED"
     r"|CUDNN_STATUS_INTERNAL_ERROR_(?:HOST|DEVICE)_ALLOCATION_FAILED"
 )
-"""The device's memory did not suffice; the context is whole, another configuration may fit."""
+"""Out of device memory; the context is valid, and another configuration may fit."""
 
 BUSY = re.compile(r"all CUDA-capable devices are busy or unavailable|CUDA-capable device\(s\) is/are busy")
-"""Another process holds the device for itself (exclusive compute mode)."""
+"""Another process holds the device exclusively (exclusive compute mode)."""
 
 FATAL = re.compile(
     r"\bAcceleratorError\b|(?:CUDA|HIP|CUDA driver) error: |\b(?:cuda|hip)Error\w+|device-side assert"
@@ -28,11 +27,11 @@ FATAL = re.compile(
     r"|CUDNN_STATUS_(?:EXECUTION|INTERNAL)\w*|cuDNN error: |CU(?:BLAS|SOLVER|SPARSE)_STATUS_\w+"
     r"|ncclUnhandledCudaError|Cuda failure "
 )
-"""Whatever else CUDA reports: the context may be poisoned, so the process must end."""
+"""Any other CUDA error: the context may be invalid, so the process must end."""
 
 
 def kind_of(text: str) -> str:
-    """Label of the failure kind that a text of an error tells, empty where it is none of the device's.
+    """Return the failure kind of an error text, empty if it is no device error.
 
     Args:
         text: Class and message of an exception, or lines of a log.

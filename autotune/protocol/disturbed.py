@@ -1,8 +1,8 @@
-"""What the launcher tells a trial while it runs: when something else spoilt its timing.
+"""Disturbed time spans of a running trial, reported by its launcher.
 
-Blocks of such a time are set aside, so the trial has to measure longer for as many as it would have had.
-One file in the trial's folder, one stretch of time a line, on the clock that both sides share; it is there
-only once there is something to tell. Standard library only.
+Blocks in such a span are set aside, and the trial measures longer to replace them. One file in the trial's
+folder, one span per line, on the clock that both sides share. It is created with the first span. Standard
+library only.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NAME: Final = "disturbed"
-"""Of the file in the trial's folder."""
+"""Name of the file in the trial's folder."""
 
 TOGETHER_NS: Final = 2_000_000_000
-"""Looks further apart than this tell nothing of the time in between."""
+"""Samples further apart than this show nothing about the time in between."""
 
 Span = tuple[int, int]
-"""First and last moment (`time.perf_counter_ns`) at which it was seen to be disturbed."""
+"""First and last time (`time.perf_counter_ns`) of a disturbance."""
 
 _LINE_BYTES = 64
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def spans(looks: Iterable[tuple[int, bool]]) -> tuple[Span, ...]:
-    """Stretches of time that looks at a machine say were disturbed.
+    """Return the disturbed spans, from samples.
 
-    A look tells of a moment; between two in a row that both found somebody else, somebody else was there.
+    A sample holds for a moment. The time between two consecutive disturbed samples counts as disturbed.
 
     Args:
-        looks: When, and whether that was disturbed; in order.
+        looks: (time, whether it was disturbed), in order.
     """
     found: list[Span] = []
     before: int | None = None
@@ -48,12 +48,12 @@ def spans(looks: Iterable[tuple[int, bool]]) -> tuple[Span, ...]:
 
 
 def touched(begins_ns: Sequence[int], ends_ns: Sequence[int], disturbed: Sequence[Span]) -> tuple[bool, ...]:
-    """Which steps lie in such a stretch, as a whole or in part.
+    """Return for each step whether it overlaps a span.
 
     Args:
-        begins_ns: When each step began.
-        ends_ns: When it ended.
-        disturbed: Stretches; in any order, and they may overlap.
+        begins_ns: Start of each step.
+        ends_ns: End of each step.
+        disturbed: Spans in any order; they may overlap.
     """
     if not disturbed:
         return (False,) * len(ends_ns)
@@ -64,10 +64,10 @@ def touched(begins_ns: Sequence[int], ends_ns: Sequence[int], disturbed: Sequenc
 
 
 class DisturbanceWriter:
-    """The launcher's side.
+    """Writer in the launcher.
 
     Args:
-        folder: Of the trial.
+        folder: Folder of the trial.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -75,16 +75,16 @@ class DisturbanceWriter:
         self._before: int | None = None
 
     def look(self, t_ns: int, *, is_disturbed: bool) -> None:
-        """Somebody has looked; looks come in order. A full disk costs the trial nothing but this help."""
+        """Record a sample, in order. On a full disk the trial only lacks this information."""
         before, self._before = self._before, t_ns if is_disturbed else None
         if not is_disturbed:
             return
         self.tell(before if before is not None and t_ns - before <= TOGETHER_NS else t_ns, t_ns)
 
     def tell(self, first_ns: int, last_ns: int) -> None:
-        """Report a stretch of time that is known as a whole."""
+        """Report a complete span."""
         try:
-            # The folder is the trial's as well, which may have put a link or a pipe there.
+            # The trial can write to this folder too, and may have put a link or a pipe there.
             fd = os.open(self._path, _APPEND, 0o600)
         except OSError:
             return
@@ -98,10 +98,10 @@ class DisturbanceWriter:
 
 
 class DisturbanceReader:
-    """The trial's side.
+    """Reader in the trial.
 
     Args:
-        folder: Of the trial; empty where nobody tells anything.
+        folder: Folder of the trial; empty without a launcher.
     """
 
     def __init__(self, folder: str) -> None:
@@ -110,7 +110,7 @@ class DisturbanceReader:
         self._spans: list[Span] = []
 
     def spans(self) -> Sequence[Span]:
-        """All that was told so far; costs one failed look-up as long as there is nothing."""
+        """Return all reported spans; costs one failed lookup while there are none."""
         if not self._path:
             return ()
         try:
@@ -131,7 +131,7 @@ class DisturbanceReader:
             if span is None:
                 continue
             if self._spans and span[0] <= self._spans[-1][1]:
-                # Looks follow each other four times a second, and every step is held against every span.
+                # Samples come four times a second, and every step is compared with every span.
                 span = (self._spans[-1][0], max(span[1], self._spans.pop()[1]))
             self._spans.append(span)
         return self._spans

@@ -1,7 +1,7 @@
-"""What a training process tells its launcher, as lines of an append-only file.
+"""Events that a training process reports to its launcher, as lines of an append-only file.
 
-One file per process and attempt, in the trial's directory. Every event carries the attempt's
-nonce, so that a script cannot forge one by accident. Standard library only.
+One file per process and attempt, in the trial's directory. Every event carries the attempt's nonce, so that a
+script cannot forge one by accident. Standard library only.
 """
 
 from __future__ import annotations
@@ -35,13 +35,12 @@ class StepRow:
         t_ns: End of the step.
         wait_ns: Time spent waiting for batches since the previous step's end.
         samples: Samples consumed since the previous step's end.
-        device_ms: Period on the device by CUDA events, -1 where there is none.
-        queue_ns: Run-queue delay of the main thread since it was last asked for, some 25 ms before.
-        mark: Bits: 1 evaluation inside, 2 compile event inside, 4 new input shape,
-            8 garbage collection, 16 loader (re)started, 32 allocator grew or retried, 64 what it trains on
-            was gathered before it (a rollout).
-        aside_ns: Evaluation inside the step, from its first sign to the next sign of training;
-            -1 where its end was not seen.
+        device_ms: Period on the device by CUDA events, -1 without one.
+        queue_ns: Run-queue delay of the main thread since its last reading, some 25 ms before.
+        mark: Bits: 1 evaluation inside, 2 compile event inside, 4 new input shape, 8 garbage collection, 16
+            loader (re)started, 32 allocator grew or retried, 64 its data was collected before it (a rollout).
+        aside_ns: Evaluation inside the step, from its first sign to the next sign of training; -1 if its end
+            was not observed.
     """
 
     t_ns: int
@@ -57,7 +56,7 @@ class StepRow:
 class Steps:
     """A batch of steps, written a few times a second.
 
-    An empty one is a sign of life from an evaluation or a checkpoint, at most one a second.
+    An empty one is a heartbeat from an evaluation or a checkpoint, at most one a second.
     """
 
     rows: tuple[StepRow, ...]
@@ -65,7 +64,7 @@ class Steps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiling:
-    """A compile began or ended; the progress limit is the compile allowance meanwhile."""
+    """A compile began or ended; in between the progress limit is the compile allowance."""
 
     t_ns: int
     began: bool
@@ -73,35 +72,36 @@ class Compiling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadBack:
-    """What the run showed once detection had settled; sent again, complete, when it changes."""
+    """Facts of the run after detection has settled; sent again, complete, when they change."""
 
     facts: RunFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closed:
-    """One segment is measured: the window and everything that belongs to it.
+    """One segment is measured: the window and all its data.
 
     Args:
-        begin_ns: Begin of the steady window (the end of the last warm-up step).
+        begin_ns: Start of the steady window (the end of the last warm-up step).
         end_ns: End of the window.
         ended: As in `Measurement.ended`.
         steady: Label: ``steady``, ``drifting``, ``no_steady_state``.
         loss: Trace from the first step on, thinned.
-        first_step_ns: When the first step ended.
-        compile_s: Seconds spent compiling before the window, and in steps of it that are set aside.
-        late_compile_s: The same after the window, while the run went on for its loss.
+        first_step_ns: End of the first step.
+        compile_s: Seconds spent compiling before the window, and in its steps that are set aside.
+        late_compile_s: The same after the window, while the run continued for its loss.
         allocator_peak_bytes: CUDA reserved peak, None on CPU.
-        readings: Status of every requested knob, and what could be read of the others.
+        readings: Status of every requested knob, and readable values of the others.
         ready_begin, ready_end: Batches ready in the loader's queue at both ends; None unknown.
-        skipped_scaler_steps: Of a gradient scaler, ours or the script's, inside the window.
-        evaluation_counts: By which rule the window was judged; see `autotune.protocol.marks.trained_s`.
-        clock: By which the window's periods are known: ``device`` where it agreed with the host's over
-            the window, ``host`` where it did not, empty where no accelerator trains.
-        short: The window holds the few steps that there were, without the usual warm-up before it.
-        unsettled: It opened before the level of the loader's queue had settled.
-        sent_ns: When this was said; 0 where it was not noted.
-        import_ns: Time that the script's imports took up to the first step, in nanoseconds.
+        skipped_scaler_steps: Steps skipped by a gradient scaler, autotune's or the script's, inside the
+            window.
+        evaluation_counts: Rule by which the window was judged; see `autotune.protocol.marks.trained_s`.
+        clock: Source of the window's periods: ``device`` if it agreed with the host's over the window,
+            ``host`` if it did not, empty without an accelerator.
+        short: The window holds the few available steps, without the usual warm-up before it.
+        unsettled: It opened before the loader's queue had settled.
+        sent_ns: Time of sending; 0 if it was not recorded.
+        import_ns: Time of the script's imports up to the first step, in nanoseconds.
     """
 
     trial: int
@@ -130,20 +130,20 @@ class Closed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probed:
-    """What the process found out after `Closed`, by names as in `Measurement.extra`."""
+    """Results of probes after `Closed`, by names as in `Measurement.extra`."""
 
     figures: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """The process ends by our wish or because the script came to its end.
+    """The process ends on request or because the script ended.
 
     Args:
-        why: ``measured``, ``script_end``, ``script_exit``, or ``deadline``: its time was over before a window
-            could tell anything.
-        steps: Optimizer steps seen in all.
-        code: Exit code the script asked for, where it did.
+        why: ``measured``, ``script_end``, ``script_exit``, or ``deadline``: its time was over before a usable
+            window.
+        steps: Number of optimizer steps.
+        code: Exit code requested by the script, if any.
     """
 
     why: str
@@ -153,17 +153,17 @@ class Done:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broke:
-    """The process ends by an exception, or because a knob did not take effect, or the loss broke.
+    """The process ends by an exception, because a knob did not take effect, or because the loss diverged.
 
     Args:
         kind: Label of a `FailureKind`: ``crash_exit``, ``oom_cuda``, ``cuda_fatal``,
             ``config_rejected``, ``diverged``, ``oom_host`` (a Python MemoryError).
-        error: Class of the exception, or empty.
+        error: Class of the exception; may be empty.
         message: Its text, first line.
         tail: Last lines of the traceback.
         phase: ``import``, ``setup``, ``warmup``, ``window``.
         knob, how: For ``config_rejected``.
-        rank: Which of the processes that train together; 0 is the one that measures.
+        rank: Rank of the process; rank 0 measures.
     """
 
     kind: str
@@ -181,10 +181,10 @@ class Broke:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """A process that does not measure has read every requested change back as applied.
+    """A rank that does not measure has read every requested change back as applied.
 
     Args:
-        rank: Its number among those that train together.
+        rank: Its rank.
     """
 
     rank: int

@@ -1,7 +1,7 @@
-"""Append one message as a line; read complete lines only. Standard library only.
+"""Event lines: append one message as a line; read complete lines only. Standard library only.
 
-A torn last line is tolerated: it is not there yet. Lines of another nonce are ignored. Step
-batches have a short form of their own (lists), because they are most of the volume.
+An incomplete last line is not read yet. Lines of another nonce are ignored. Step batches have a short form
+(lists), because they are most of the volume.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MAX_LINE_BYTES = 4 * 1024 * 1024
 CHUNK_BYTES = 1024 * 1024
 Row = tuple[int, int, int, float, int, int, int]
-"""The fields of a `StepRow` in their order: a process that trains makes no objects of its steps."""
+"""Fields of a `StepRow` in order: the training process creates no objects for its steps."""
 
 
 def encode(event: Event, nonce: str) -> bytes:
@@ -49,7 +49,7 @@ def decode(line: bytes, nonce: str) -> Event | None:
         if record["n"] != nonce:
             return None
         if b"\\ud" in line:
-            # Half of a pair perhaps, as in the name of a file that is no UTF-8: nobody could write it down.
+            # A lone surrogate, as from an undecodable file name, which could not be written again.
             record = json.loads(writable_json(json.dumps(record, ensure_ascii=False)))
         if record["e"] == "Steps":
             return Steps(rows=tuple(_row(r) for r in record["d"]))
@@ -71,23 +71,23 @@ def _row(r: list[float]) -> StepRow:
 
 
 def open_plain(path: Path) -> BinaryIO:
-    """Return a file of a trial's folder, for reading, if it really is one.
+    """Return a file of a trial's folder, open for reading, if it is a regular file.
 
-    The trial can write there too: a link would lead to a file of the user's, and at a pipe that nobody writes
-    to an ordinary `open` waits for ever.
+    The trial can write to the folder: a link could lead to a file of the user's, and opening a pipe without a
+    writer blocks.
 
     Raises:
-        OSError: It is not there, or no plain file.
+        OSError: It does not exist, or is not a regular file.
     """
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise OSError(errno.EINVAL, "it is no plain file", str(path))
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     return os.fdopen(fd, "rb")
 
 
 class Writer:
-    """Appends events to one file; owned by one process, writes nothing from a fork of it."""
+    """Appends events to one file; owned by one process, and inactive in its forks."""
 
     def __init__(self, path: Path, nonce: str) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -95,12 +95,12 @@ class Writer:
         self._pid = os.getpid()
 
     def write(self, event: Event) -> None:
-        """One `write` call, so that a reader sees the whole line or a torn tail."""
+        """Append an event in one `write` call, so that a reader gets the whole line or an incomplete tail."""
         if os.getpid() == self._pid:
             self._append(encode(event, self._nonce))
 
     def write_rows(self, rows: Sequence[Row]) -> None:
-        """The same line as for `Steps` of these rows."""
+        """Append the line of a `Steps` event with these rows."""
         if os.getpid() == self._pid:
             self._append(_line("Steps", rows, self._nonce))
 
@@ -109,7 +109,7 @@ class Writer:
             data = data[os.write(self._fd, data) :]
 
     def sync(self) -> None:
-        """Force it to disk; called once, before a process ends."""
+        """Force the file to disk; called once, before a process ends."""
         if os.getpid() == self._pid:
             os.fsync(self._fd)
 
@@ -124,14 +124,14 @@ class Reader:
         self._rest = b""
 
     def read(self) -> Iterator[Event]:
-        """Every complete event since the last call."""
+        """Yield all complete events since the last call."""
         try:
             file = open_plain(self._path)
         except OSError:
             return
         with file:
             file.seek(self._offset)
-            # What is appended from now on is for the next call: whoever writes may be the faster one.
+            # Later data is left for the next call, as the writer may be faster than this loop.
             left = os.fstat(file.fileno()).st_size - self._offset
             while left > 0 and (data := file.read(min(left, CHUNK_BYTES))):
                 left -= len(data)

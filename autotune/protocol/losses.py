@@ -1,4 +1,4 @@
-"""When a loss has broken: one rule for the trial process and for its launcher.
+"""Divergence of a loss: one rule for the trial process and its launcher.
 
 Standard library only.
 """
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 BAD_LOSSES = 2
-"""So many in a row that are no numbers; a single one is a batch that overflowed, and training goes on."""
+"""Number of consecutive non-finite losses; a single one is an overflow, after which training continues."""
 
 
 def broken_at(losses: Sequence[float], *, ended: bool = True) -> int | None:
-    """Index of the loss at which a run has broken, None where it has not.
+    """Return the index of the loss at which a run diverged, None if it did not.
 
     Args:
-        losses: In the order of steps.
-        ended: None follows, so that the last one alone counts too: what would follow it is not known.
+        losses: In step order.
+        ended: No more follow, so that a non-finite last one counts alone.
     """
     bad = 0
     for index, loss in enumerate(losses):

@@ -1,4 +1,4 @@
-"""What a step's mark says of its time: one rule for the trial's own stop decision and for the launcher.
+"""Training time of steps by their marks: one rule for the trial's stop decision and the launcher.
 
 Standard library only.
 """
@@ -18,15 +18,15 @@ COMPILE_OWN_COST_FRAC = 0.25
 
 
 def evaluation_counts(marks: Sequence[int]) -> bool:
-    """Return whether evaluating is what these steps do: more than half of them do it, and not by one alone.
+    """Return whether evaluation is part of these steps: more than half of them, and more than one, evaluate.
 
-    Where every second step evaluates, that is so in no window, whether it begins with one or not.
+    If every second step evaluates, this holds for no window, whatever its first step.
     """
     return sum(1 for mark in marks if mark & EVALUATION) > EVALUATION_OWN_COST_FRAC * len(marks) + 1
 
 
 def compiling_counts(marks: Sequence[int]) -> bool:
-    """Return whether compiling is a part of these steps: more than a quarter of them do it."""
+    """Return whether compiling is part of these steps: more than a quarter of them compile."""
     return sum(1 for mark in marks if mark & COMPILE) > COMPILE_OWN_COST_FRAC * len(marks)
 
 
@@ -37,18 +37,18 @@ def trained_s(
     *,
     counts: bool | None = None,
 ) -> tuple[float | None, ...]:
-    """How long every step of a window trained, in seconds; None where that cannot be told.
+    """Return the training time of every step of a window, in seconds; None for a step set aside.
 
-    The time of an evaluation is taken off the step it lies in; what else the end of an epoch costs
-    (the loader starts again) stays in it. A step with a compile inside is set aside as a whole. Where
-    evaluating is what steps do, or more than a quarter compile, that is no accident but a part of the
-    step, and counts. Where no step would be left, as a few may all evaluate, every one counts whole.
+    The time of an evaluation is subtracted from its step; other costs of an epoch's end (a loader restart)
+    stay in it. A step with a compile inside is set aside. If most steps evaluate, or more than a quarter
+    compile, that is part of the steps and counts. If no step would be left, as all of a few may evaluate,
+    each counts whole.
 
     Args:
         marks: `autotune.protocol.events.StepRow.mark` of every step of the window.
         asides_ns: `autotune.protocol.events.StepRow.aside_ns` of every step.
         periods_s: The steps' periods.
-        counts: Whether evaluation counts as a part of the step, where that is decided already; None:
+        counts: Whether evaluation counts as part of the step, if that is already decided; None:
             `evaluation_counts` decides.
     """
     if not any(mark & _TOLD_APART for mark in marks):

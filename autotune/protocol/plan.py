@@ -1,7 +1,7 @@
-"""What the launcher tells a training process before it starts: one JSON file in its directory.
+"""Plan of a training process, from its launcher: one JSON file in its directory.
 
-The file is named by ``AUTOTUNE_PLAN`` in the environment; standard library only. Arguments that are secrets
-are in no file: a second variable holds them.
+The file is named by ``AUTOTUNE_PLAN`` in the environment; standard library only. Secret arguments are in no
+file, but in a second variable.
 """
 
 from __future__ import annotations
@@ -18,50 +18,52 @@ from autotune.model.trial import Segment
 
 PLAN_VARIABLE = "AUTOTUNE_PLAN"
 HIDDEN_VARIABLE = "AUTOTUNE_HIDDEN"
-"""Arguments that the plan's file does not hold, as JSON: place in `Plan.argv` -> word."""
+"""Arguments left out of the plan's file, as JSON: index in `Plan.argv` -> word."""
 TRIAL_VARIABLE = "AUTOTUNE_TRIAL"
 FORKS_VARIABLE = "AUTOTUNE_FORKS"
-"""In place of a plan: the connection over which forks are asked for, see `autotune.protocol.forking`."""
+"""In place of a plan: the connection for fork requests, see `autotune.protocol.forking`."""
 RANK_VARIABLE = "AUTOTUNE_RANK"
-"""Of several processes that train together: the number of this one. Without it the process starts them."""
+"""Rank of this process. Without it, the process starts the ranks."""
 RANKS_VARIABLE = "AUTOTUNE_RANKS"
 """Number of ranks, in a process that the script itself has started as one of them."""
 PROFILE_TRACE, PROFILE_TOP = "profile.pt.trace.json.gz", "profile.txt"
-"""Files in the trial's directory: a trace, under a name as TensorBoard's plugin for profiles looks for them
-(Perfetto opens any); and the operators that took most time."""
+"""Profile files in the trial's directory: a trace, and the slowest operators.
+
+The trace's name is the pattern of TensorBoard's profiler plugin; Perfetto opens any.
+"""
 PROFILE_NSYS = "profile.nsys-rep"
-"""The same: what Nsight Systems has recorded."""
+"""The report of Nsight Systems."""
 PRIVATE = ".private"
-"""Behind the name of a file beside it that must not leave this machine."""
+"""Suffix of a marker beside a file that must not leave this machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Everything `python -m autotune.trial` needs.
+    """Input of `python -m autotune.trial`.
 
     Args:
         nonce: The attempt's uid; every event carries it.
         script: Absolute path of the script to run.
-        argv: Its arguments, flags of the config already in place.
-        events_path: Where events are appended.
+        argv: Its arguments, including flags of the config.
+        events_path: Event file to append to.
         trial_dir: The trial's own directory.
-        changes: What to carry out (`Keyword`, `Patch`) and what to read back (all).
-        segments: What to measure; empty for `apply`.
-        seed: Offset of every random seed; 0 leaves seeds as they are. A trial seeds what the
-            script itself leaves unseeded.
+        changes: Changes to make (`Keyword`, `Patch`) and to read back (all).
+        segments: Segments to measure; empty for `apply`.
+        seed: Offset of every random seed; 0 changes no seeds. A trial seeds generators that the script leaves
+            unseeded.
         measure: False for `apply`: readings until detection has settled, no recorder, no stop.
-        shadow_dir: Where redirected writes go when the launcher could not mount an overlay;
-            empty where an overlay protects the user's files, or nothing has to.
-        protected: Folders of the user's whose contents must not change (with `shadow_dir`).
-        sites: Call sites (``train.py:124``) of training loaders confirmed by the baseline; empty
-            in the baseline itself, where all candidate loaders are watched.
+        shadow_dir: Folder for redirected writes if the launcher could not mount an overlay; empty if an
+            overlay protects the user's files, or no protection is needed.
+        protected: The user's folders whose contents must not change (with `shadow_dir`).
+        sites: Call sites (``train.py:124``) of training loaders confirmed by the baseline; empty in the
+            baseline itself, where all candidate loaders are observed.
         status_path: `apply` only: a JSON file that receives the readings once settled.
-        module: Dotted name where the script is to run as ``python -m NAME``; empty for a plain script.
-        source: The file that constants are relative to, where it is not the script (behind a console script).
-        batch: Batch size of this run by the script's own option or constant; 0 where that is not known.
-        ranks: Processes that train together. The first of them measures.
-        strict: `apply` only: end the process where the run contradicts the search, in place of a warning.
-        own: `apply` only: the script's own values of knobs, as the search has seen them.
+        module: Dotted name if the script runs as ``python -m NAME``; empty for a plain script.
+        source: File that constants are relative to, if not the script (for a console script).
+        batch: Batch size of this run by the script's own option or constant; 0 if unknown.
+        ranks: Number of ranks. Rank 0 measures.
+        strict: `apply` only: end the process if the run contradicts the search, instead of a warning.
+        own: `apply` only: the script's own values of knobs, from the search.
     """
 
     nonce: str

@@ -1,7 +1,7 @@
-"""One file per rank of a distributed training: binary records of its steps. Standard library only.
+"""Log file per rank of a distributed training: binary records of its steps. Standard library only.
 
 Rank 0 ends the trial by its own decision, and the other ranks are killed with it. So a rank writes each step
-with one system call, as a record of fixed size, and a reader finds every step that has ended.
+with one system call, as a record of fixed size, and a reader finds every completed step.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _STEP, _LOSS, _PEAK, _DEVICE = 1, 2, 3, 4
 _HAS_LOSS, _HAS_BYTES = 16, 32
 """Bits of a step's kind: its loss, and its gradient bytes, are known."""
 UNKNOWN: Final = -1
-"""Of a step's communication time: not read at this step."""
+"""Communication time of a step that was not read."""
 _CHUNK_RECORDS = 4096
 
 
@@ -33,7 +33,7 @@ def file_name(rank: int | str) -> str:
 
 
 class RankWriter:
-    """Appends the steps of one rank; written by one process, and by no fork of it.
+    """Appends the steps of one rank; inactive in forks of its process.
 
     Args:
         path: From `file_name`, in the trial's folder.
@@ -77,7 +77,7 @@ class RankWriter:
 
 @dataclass(slots=True)
 class RankLog:
-    """What one rank wrote; the lists have one entry per step."""
+    """Records of one rank; the lists have one entry per step."""
 
     rank: int
     t_ns: list[int] = field(default_factory=list[int])
@@ -91,12 +91,12 @@ class RankLog:
 
     @property
     def broke_at(self) -> int | None:
-        """Index of the first step whose loss is no finite number; None without one."""
+        """Index of the first step with a non-finite loss; None without one."""
         return next((k for k, x in enumerate(self.losses) if x is not None and not math.isfinite(x)), None)
 
 
 def read_rank_log(folder: Path, rank: int) -> RankLog | None:
-    """Return what a rank has written so far; None where it wrote nothing. A torn last record is left out."""
+    """Return the records of a rank so far; None without any. An incomplete last record is left out."""
     found = RankLog(rank=rank)
     try:
         file = open_plain(folder / file_name(rank))

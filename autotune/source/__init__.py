@@ -1,4 +1,4 @@
-"""What the syntax tree of a training script shows: its loops, its assignments and its constants.
+"""Analysis of a training script's syntax tree: its loops, assignments and constants.
 
-Nothing is executed. Imports `model` and the standard library only.
+No code is executed. Imports `model` and the standard library only.
 """

@@ -1,6 +1,6 @@
-"""Assignments that a training loop makes again and again, as its source shows them. Pure.
+"""Assignments that a training loop repeats, from its source. Pure.
 
-Which objects they change is a question for the running process (`autotune.trial.loop.assignments`).
+The objects that they change are determined in the running process (`autotune.trial.loop.assignments`).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _NESTED: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambd
 
 
 class Part(NamedTuple):
-    """Code of one frame of a stack that runs again and again.
+    """Repeated code of one frame of a stack.
 
     Args:
         depth: Index of the frame; 0 is the innermost.
         node: A loop, or a whole function.
-        inside: It runs once a batch, not once a pass.
-        without: A loop in it that is a part by itself.
+        inside: It runs once per batch, not once per pass.
+        without: A loop in it that is a separate part.
     """
 
     depth: int
@@ -38,12 +38,12 @@ class Part(NamedTuple):
 
 
 class Target(NamedTuple):
-    """What an assignment changes.
+    """Target of an assignment.
 
     Args:
-        owner: Expression of the object that is changed; None for a plain name.
-        name: The attribute or the plain name; `ITEM` for what is in a container.
-        line: Where it stands.
+        owner: Expression of the changed object; None for a plain name.
+        name: The attribute or the plain name; `ITEM` for the content of a container.
+        line: Its line.
         text: ``noise.strength``.
     """
 
@@ -54,10 +54,10 @@ class Target(NamedTuple):
 
 
 def repeated(stack: Sequence[tuple[ast.Module, int, str]]) -> list[Part]:
-    """Code that runs once a batch or once a pass, by the stack of a backward pass.
+    """Return code that runs once per batch or once per pass, from the stack of a backward pass.
 
     Args:
-        stack: Tree, line and function name of each frame, the innermost first.
+        stack: Tree, line and function name of each frame, innermost first.
     """
     found: list[Part] = []
     last = 0
@@ -74,14 +74,14 @@ def repeated(stack: Sequence[tuple[ast.Module, int, str]]) -> list[Part]:
         else:
             found.append(Part(depth, loops[0], inside=False))
         passes, last = True, len(found)
-    # What lies outside of every loop runs once.
+    # Code outside of every loop runs once.
     return found[:last]
 
 
 def nodes_of(
     part: ast.AST, *, without: ast.AST | None = None, dead: Sequence[ast.AST] = ()
 ) -> Iterator[ast.AST]:
-    """Nodes of a part, but for those of functions that are defined in it, and of branches that never run."""
+    """Yield nodes of a part, without nested functions and branches that never run."""
     pending: list[ast.AST] = [part]
     while pending:
         node = pending.pop()
@@ -92,7 +92,7 @@ def nodes_of(
 
 
 def targets(node: ast.AST) -> Iterator[Target]:
-    """What this node itself assigns to."""
+    """Yield the targets that this node itself assigns."""
     if isinstance(node, ast.Assign):
         for target in node.targets:
             yield from _of(target)
@@ -127,5 +127,5 @@ def _of(target: ast.expr) -> Iterator[Target]:
 
 
 def _mutates(name: str) -> bool:
-    # A tensor's methods that write into it end with an underscore.
+    # A tensor's in-place methods end with an underscore.
     return name in _MUTATING or (name.endswith("_") and not name.startswith("_"))

@@ -1,9 +1,9 @@
-"""Values that a source file gives a name: found in its syntax tree, and replaced there.
+"""Named constants of a source file: found in its syntax tree, and replaced there.
 
-Names are dotted paths as a reader would write them: ``batch_size``, ``CONFIG.train.batch_size`` for an entry
-of a dictionary, ``Settings.batch_size`` for a field, ``train.batch_size`` for a variable of the function
-`train`, ``train(batch_size)`` for the default of its argument, ``train(batch_size=)`` for what a call hands
-over, ``--batch-size`` for the default of an option. Standard library only.
+Names are dotted paths: ``batch_size``, ``CONFIG.train.batch_size`` for an entry of a dictionary,
+``Settings.batch_size`` for a field, ``train.batch_size`` for a variable of the function `train`,
+``train(batch_size)`` for the default of its argument, ``train(batch_size=)`` for a keyword of a call,
+``--batch-size`` for the default of an option. Standard library only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _LOADERS: Final = ("DataLoader", "StatefulDataLoader")
-"""Their keywords are a way of their own."""
+"""Their keywords are handled by another delivery."""
 _DECLARE: Final = ("add_argument", "option")
 _OPERATORS: Final[Mapping[type[ast.operator], Callable[[float, float], float]]] = {
     ast.Add: operator.add,
@@ -31,17 +31,17 @@ _OPERATORS: Final[Mapping[type[ast.operator], Callable[[float, float], float]]] 
     ast.Pow: operator.pow,
 }
 _LARGEST: Final = 2**63
-"""No setting is larger, and no power that is larger is worked out."""
+"""Bound of all settings and computed powers."""
 
 
 class Named(NamedTuple):
-    """One value with its name.
+    """One named value.
 
     Args:
         name: The dotted path.
-        node: Where it is written.
-        value: What is written.
-        times: How often the file gives this name a value.
+        node: Its expression.
+        value: Its value.
+        times: Number of assignments to this name in the file.
     """
 
     name: str
@@ -62,7 +62,7 @@ def key_of(name: str) -> str:
 
 
 def rank_of(name: str) -> int:
-    """0 for a name of its own, 1 for what one call hands over, 2 for the default of an argument."""
+    """Return 0 for a direct name, 1 for a keyword of one call, 2 for the default of an argument."""
     return 0 if not name.endswith(")") else 1 if name.endswith("=)") else 2
 
 
@@ -71,7 +71,7 @@ def constant_value(node: ast.expr | None, known: Mapping[str, Value] | None = No
 
     Args:
         node: The expression.
-        known: Names that may stand in it, with their values.
+        known: Names permitted in it, with their values.
     """
     match node:
         case ast.Constant(value=bool() | int() | float() | str() as value):
@@ -88,11 +88,11 @@ def constant_value(node: ast.expr | None, known: Mapping[str, Value] | None = No
 
 
 def named_values(tree: ast.Module, *, is_script: bool = True) -> list[Named]:
-    """Return every value that the file writes out for a name, in its order.
+    """Return every literal value with a name in the file, in order.
 
     Args:
-        tree: Of the file.
-        is_script: It is run as the script; what a main guard holds is left out of other files.
+        tree: Syntax tree of the file.
+        is_script: It runs as the script; in other files the main guard is left out.
     """
     found: list[tuple[str, ast.expr | None]] = list(_body(tree.body, "", {}, is_script=is_script))
     times = Counter(name for name, _ in found)
@@ -101,14 +101,14 @@ def named_values(tree: ast.Module, *, is_script: bool = True) -> list[Named]:
 
 
 def rewritten(tree: ast.Module, wanted: Mapping[str, tuple[Value, Value]]) -> list[str]:
-    """Replace values in a tree, each in its place, so that lines stay what they are.
+    """Replace values in a tree in place, so that lines do not change.
 
     Args:
-        tree: Of the file; changed.
-        wanted: Name -> the value that is written there, and the one that takes its place.
+        tree: Syntax tree of the file; changed.
+        wanted: Name -> its present value, and the new one.
 
     Returns:
-        Names that the file does not give that value, exactly once.
+        Names that do not have the present value exactly once in the file.
     """
     meant = [
         found
@@ -125,7 +125,7 @@ class _Replace(ast.NodeTransformer):
         self._places = places
 
     def visit(self, node: ast.AST) -> ast.AST:
-        """Put a constant in the place of an expression that is meant."""
+        """Replace an expression by its new constant."""
         if id(node) in self._places:
             return ast.copy_location(ast.Constant(self._places[id(node)]), node)
         return self.generic_visit(node)
@@ -137,12 +137,12 @@ class _Replace(ast.NodeTransformer):
 def _body(
     body: Sequence[ast.stmt], scope: str, outside: Mapping[str, str], *, is_script: bool
 ) -> Iterator[tuple[str, ast.expr | None]]:
-    """Names and what they are given; None where that is not written out.
+    """Yield names and their values; None for a value that is not a literal.
 
     Args:
         body: Statements.
-        scope: Of the function or class, with a dot behind it.
-        outside: Names that a function declares to be the module's.
+        scope: Name of the function or class, followed by a dot.
+        outside: Names that a function declares as global.
         is_script: As for `named_values`.
     """
     for node in body:
@@ -204,7 +204,7 @@ def _targets(target: ast.expr) -> list[ast.expr]:
 
 
 def _given(name: str, value: ast.expr | None, held: set[int]) -> Iterator[tuple[str, ast.expr | None]]:
-    """A name with its value, or with those of the entries that the value is made of."""
+    """Yield a name with its value, or with the entries of that value."""
     if isinstance(value, ast.Dict):
         for key, inner in zip(value.keys, value.values, strict=True):
             if isinstance(key, ast.Constant) and isinstance(key.value, str):
@@ -224,7 +224,7 @@ def _given(name: str, value: ast.expr | None, held: set[int]) -> Iterator[tuple[
 
 
 def _default(value: ast.expr) -> ast.expr:
-    """What a field has by itself: of ``field(default=32)`` the default."""
+    """Return the default of a field: for ``field(default=32)`` its argument."""
     if isinstance(value, ast.Call) and last_name(value.func) in ("field", "Field"):
         given = next((k.value for k in value.keywords if k.arg == "default"), None)
         return given or (value.args[0] if value.args else value)
@@ -255,7 +255,7 @@ def _arguments(
 
 
 def _path(target: ast.expr) -> str:
-    """``a.b`` of ``a.b`` and of ``a["b"]``; empty for anything else."""
+    """Return ``a.b`` for ``a.b`` and for ``a["b"]``; empty for anything else."""
     match target:
         case ast.Name(id=name):
             return name
@@ -269,14 +269,14 @@ def _path(target: ast.expr) -> str:
 
 
 def _expressions(node: ast.stmt) -> Iterator[ast.expr]:
-    """The expressions of a statement itself, not those of statements inside it."""
+    """Yield the expressions of a statement itself, not those of nested statements."""
     yield from (child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr))
     for item in getattr(node, "items", ()):
         yield item.context_expr
 
 
 def last_name(node: ast.expr) -> str:
-    """``a.b.C`` -> ``C``."""
+    """Return ``C`` for ``a.b.C``."""
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""

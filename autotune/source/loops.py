@@ -1,10 +1,10 @@
-"""What the source of a training loop says of accumulation and of scaled gradients. Pure.
+"""Hazards in the source of a training loop for accumulation and scaled gradients. Pure.
 
-Accumulation turns one step of the script's loop into a part of a step. A loop that counts them, or
-does more with gradients, weights or the learning rate than calling the optimizer, is then another
-training. Which loop it is shows when a backward pass runs: by the frames on the stack.
+Accumulation turns one step of the script's loop into a part of a step. If a loop counts steps, or does more
+with gradients, weights or the learning rate than calling the optimizer, the training changes. The loop is
+identified when a backward pass runs, by the frames on the stack.
 
-Names are all there is to go by, so what is found is a hazard and no certainty. Standard library only.
+Only names are available, so a finding is a hazard and not certain. Standard library only.
 """
 
 from __future__ import annotations
@@ -19,29 +19,32 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 STEP_COUNTED: Final = "step_counted_loop"
-"""The loop, or one around it, ends by a count of its steps."""
+"""The loop, or one around it, ends after a number of steps."""
 STEP_EVALUATED: Final = "step_evaluated_loop"
-"""The loop evaluates every so many of its steps."""
+"""The loop evaluates every several steps."""
 OWN_GRADIENT: Final = "own_gradient"
-"""Code of the script's own reads or changes gradients between backward pass and step."""
+"""Code of the script reads or changes gradients between backward pass and step."""
 OWN_AVERAGE: Final = "own_average"
-"""Code of the script's own changes weights, such as a moving average, once a step."""
+"""Code of the script changes weights once per step, as a moving average does."""
 OWN_RATE: Final = "own_rate"
-"""The loop sets the learning rate by itself."""
+"""The loop sets the learning rate itself."""
 OWN_DRAWS: Final = "own_draws"
-"""The loop draws from a generator of its own, which nobody sees moving; of loops seen running only."""
+"""The loop draws from its own generator, which cannot be observed; only for loops observed running."""
 CARRIED: Final = "carried_state"
-"""What the model returned for one batch goes into its next call, as a hidden state does; seen in a run."""
+"""The model's output for one batch is an input of its next call, like a hidden state; observed in a run."""
 OWN_CLIPPING: Final = "own_clipping"
-"""The loop clips gradients, and does not ask Accelerate first whether they are whole (``sync_gradients``).
+"""The loop clips gradients without a check of Accelerate's ``sync_gradients``.
 
-No hazard where we defer steps, for the clipping then waits as well; of loops that were seen running only.
+No hazard where autotune defers steps, since the clipping is then deferred as well; only for loops observed
+running.
 """
 COLLECTED: Final = "collected_batch"
-"""The loop collects what it trains on while it trains: it steps an environment, or draws its batches from a
-memory that it fills itself; of loops seen running only."""
+"""The loop collects its training data while it trains.
+
+It steps an environment, or samples from a replay memory that it fills; only for loops observed running.
+"""
 UNREAD: Final = "unread_loop"
-"""The source of the loop could not be read, or none was found around the backward pass."""
+"""The source of the loop could not be read, or the backward pass is in no loop."""
 
 _COUNTER: Final = re.compile(r"step|iter|idx|count|n_?batch", re.IGNORECASE)
 _ORDERED: Final = (ast.Gt, ast.GtE, ast.Lt, ast.LtE, ast.Eq)
@@ -67,24 +70,24 @@ _GROWS: Final = frozenset(
 )
 _SAMPLES: Final = re.compile(r"(^|_)(sample|choices?|randint|randrange|integers|randperm|permutation)(_|$)")
 _FEWEST_OF_A_STEP: Final = 3
-"""An environment gives an observation, a reward and whether it is over, at the least."""
+"""An environment returns at least an observation, a reward and an end flag."""
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 _Statement = ast.For | ast.AsyncFor | ast.While
 _Loop = _Statement | _Comprehension
 _Place = tuple[ast.Module, int, str]
-"""A file, a line in it, and the name of the function that stands there."""
+"""A file, a line in it, and the name of the function there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Where one frame of a stack stands.
+    """Position of one frame of a stack.
 
     Args:
         source: Text of its file.
-        line: In that file, from 1.
-        function: Name of its code: lambdas and comprehensions are told from the line they stand in by it.
+        line: Line in that file, from 1.
+        function: Name of its code, which distinguishes lambdas and comprehensions from their line's function.
     """
 
     source: str
@@ -93,15 +96,15 @@ class Frame:
 
 
 def running_hazards(frames: Sequence[Frame], modules: Iterable[str] = ()) -> frozenset[str]:
-    """Hazards of the loop in which a backward pass was seen.
+    """Return hazards of the loop of an observed backward pass.
 
     Args:
-        frames: Of the script and its libraries, the one that calls `backward` first.
-        modules: Sources of the script's other modules, in which functions that the loop calls are
-            looked for by name.
+        frames: Frames of the script and its libraries, innermost first.
+        modules: Sources of the script's other modules, in which functions called by the loop are
+            looked up by name.
 
     Returns:
-        Words of this module; just `UNREAD` where the loop was not found.
+        Words of this module; just `UNREAD` if the loop was not found.
     """
     trees = {text: parsed(text) for text in {*(frame.source for frame in frames), *modules}}
     known = [tree for tree in trees.values() if tree is not None]
@@ -113,7 +116,7 @@ def running_hazards(frames: Sequence[Frame], modules: Iterable[str] = ()) -> fro
 
 
 def written_hazards(tree: ast.Module) -> frozenset[str]:
-    """Hazards of the loops in one file that call `backward` there; without such a loop, none."""
+    """Return hazards of the loops in one file that call `backward` there; empty without such a loop."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _last(node.func) == "backward":
@@ -122,10 +125,10 @@ def written_hazards(tree: ast.Module) -> frozenset[str]:
 
 
 def is_only_pass(frames: Sequence[Frame], modules: Iterable[str] = ()) -> bool:
-    """Return whether the loop of a backward pass ends with its own passes over the data alone.
+    """Return whether the loop of a backward pass ends with its own passes over the data only.
 
-    That loop may count the batches of a pass. No count of steps ends it or a loop around it, and no other
-    loop calls `backward`, which may train over other passes.
+    That loop may count the batches of a pass. No step count ends it or a loop around it, and no other loop
+    calls `backward`, which may train over other passes.
 
     Args:
         frames: As for `running_hazards`.
@@ -139,11 +142,11 @@ def is_only_pass(frames: Sequence[Frame], modules: Iterable[str] = ()) -> bool:
         return False
     calls = Counter(_last(n.func) for tree in known for n in ast.walk(tree) if isinstance(n, ast.Call))
     names = {"backward", *(str(getattr(function, "name", "")) for function in placed.called)}
-    return all(calls[name] == 1 for name in names) and not _is_left(placed, known)
+    return all(calls[name] == 1 for name in names) and not _ends_by_count(placed, known)
 
 
 def parsed(source: str) -> ast.Module | None:
-    """Return the tree of a source; None where it has none."""
+    """Return the tree of a source; None if it cannot be parsed."""
     try:
         return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -151,18 +154,18 @@ def parsed(source: str) -> ast.Module | None:
 
 
 def _hazards(stack: Sequence[_Place], trees: Sequence[ast.Module]) -> frozenset[str] | None:
-    """Hazards of the innermost loop on this stack; None where there is none on it."""
+    """Return hazards of the innermost loop on this stack; None without one."""
     placed = _innermost(stack)
     return None if placed is None else frozenset(_of_loop(placed, trees))
 
 
 class _Placed(NamedTuple):
-    """A loop that runs once a step.
+    """A loop that runs once per step.
 
     Args:
         loop: The innermost one on a stack.
         called: Functions on the stack between it and the backward pass.
-        around: Loops that it runs in, innermost first.
+        around: Loops around it, innermost first.
     """
 
     loop: _Loop
@@ -171,7 +174,7 @@ class _Placed(NamedTuple):
 
     @property
     def once(self) -> list[ast.AST]:
-        """Code that runs once a step."""
+        """Return code that runs once per step."""
         return [self.loop, *self.called]
 
 
@@ -206,7 +209,7 @@ def loops_around(tree: ast.Module, line: int, name: str) -> tuple[ast.AST, list[
 
 
 def _placed(node: ast.AST) -> Iterator[ast.stmt | ast.expr | ast.excepthandler]:
-    """Children that say where they stand; in place of others, theirs."""
+    """Yield children with a position, and the descendants of others."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, (ast.stmt, ast.expr, ast.excepthandler)):
             yield child
@@ -219,15 +222,15 @@ def _is_loop(node: ast.AST) -> TypeGuard[_Loop]:
 
 
 def _of_loop(placed: _Placed, trees: Sequence[ast.Module]) -> Iterator[str]:
-    """Hazards of a loop.
+    """Yield hazards of a loop.
 
     Args:
-        placed: Where it is.
-        trees: Where functions that it calls are looked for.
+        placed: Its position.
+        trees: Trees in which functions called by it are looked up.
     """
     loop, once = placed.loop, placed.once
     reached = [*once, *_reached(once, trees)]
-    if (_counts(loop) and not _goes_on(loop, reached, trees)) or _is_left(placed, trees):
+    if (_counts(loop) and not _is_endless(loop, reached, trees)) or _ends_by_count(placed, trees):
         yield STEP_COUNTED
     if any(_evaluates_at(node, trees) for part in once for node in ast.walk(part)):
         yield STEP_EVALUATED
@@ -253,8 +256,8 @@ def _of_loop(placed: _Placed, trees: Sequence[ast.Module]) -> Iterator[str]:
 # Ends by a count
 
 
-def _is_left(placed: _Placed, trees: Sequence[ast.Module]) -> bool:
-    """Return a count of steps ends the loop, or one around it, whatever the loop itself goes over."""
+def _ends_by_count(placed: _Placed, trees: Sequence[ast.Module]) -> bool:
+    """Return whether a step count ends the loop, or one around it."""
     loop = placed.loop
     counters = {name for part in placed.once for name in _counters(part)}
     return (
@@ -270,7 +273,7 @@ def _is_left(placed: _Placed, trees: Sequence[ast.Module]) -> bool:
 
 
 def _counts(loop: _Loop) -> bool:
-    """Return the loop itself runs for a number of steps, or until something that it does has happened."""
+    """Return whether the loop itself runs for a number of steps, or until an event inside it."""
     if isinstance(loop, ast.While):
         return True
     if isinstance(loop, (ast.For, ast.AsyncFor)):
@@ -284,8 +287,8 @@ def _is_counting(node: ast.expr) -> bool:
     return _last(node.func) in _COUNTING or any(_is_counting(a) for a in node.args)
 
 
-def _goes_on(loop: _Loop, reached: Sequence[ast.AST], trees: Sequence[ast.Module]) -> bool:
-    """Nothing ends the loop, so that no count of steps does, but whoever stops the process."""
+def _is_endless(loop: _Loop, reached: Sequence[ast.AST], trees: Sequence[ast.Module]) -> bool:
+    """Return whether the loop never ends by itself, and so not after a number of steps."""
     match loop:
         case ast.While(test=ast.Constant(value=value)):
             endless = bool(value)
@@ -303,15 +306,15 @@ def _goes_on(loop: _Loop, reached: Sequence[ast.AST], trees: Sequence[ast.Module
         for node in inside
     ):
         return False
-    # What catches an error around it may mean the end of something that was counted.
+    # A handler around it may treat the end of a counted iterator.
     tries = (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Try))
     return not any(node is loop for attempt in tries for node in ast.walk(attempt))
 
 
 def _evaluates_at(node: ast.AST, trees: Sequence[ast.Module]) -> bool:
-    """Return an evaluation every so many steps: more often where each of them is a part of one.
+    """Return whether an evaluation runs every several steps: more often if each is a part of one.
 
-    What it draws and what it decides, the best model so far or an early end, come by another course then.
+    Its random draws and its decisions, as on the best model or an early end, would then differ.
     """
     if not isinstance(node, ast.If):
         return False
@@ -329,7 +332,7 @@ def _is_evaluation(name: str) -> bool:
 
 
 def _counters(part: ast.AST) -> Iterator[str]:
-    """Names that grow from step to step."""
+    """Yield names that grow from step to step."""
     for node in ast.walk(part):
         if isinstance(node, ast.AugAssign) and isinstance(node.op, (ast.Add, ast.Sub)):
             yield _last(node.target)
@@ -343,12 +346,12 @@ def _counters(part: ast.AST) -> Iterator[str]:
 
 
 def _leaves_at(node: ast.AST, counters: set[str], part: ast.AST, *, returns: bool = True) -> bool:
-    """Return a condition on a count, under which the loop is left.
+    """Return whether a condition on a count leaves the loop.
 
     Args:
-        node: Perhaps such a condition.
-        counters: Names that are known to count.
-        part: The code in which a name that is set by anything else is none.
+        node: Possibly such a condition.
+        counters: Names known to count.
+        part: Code in which a name with any other assignment is no counter.
         returns: Whether ``break`` and ``return`` leave the loop, or only an error and the process's end.
     """
     if not isinstance(node, ast.If):
@@ -364,7 +367,7 @@ def _leaves_at(node: ast.AST, counters: set[str], part: ast.AST, *, returns: boo
 
 
 def _is_ordered(compare: ast.Compare) -> bool:
-    # What is equal to a remainder comes again and again: it is no end.
+    # A comparison with a remainder holds repeatedly: it is no end.
     periodic = any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod) for n in ast.walk(compare))
     return not periodic and any(isinstance(op, _ORDERED) for op in compare.ops)
 
@@ -392,7 +395,7 @@ def _set_in(part: ast.AST) -> set[str]:
 
 
 def _ends_by(outer: _Loop, counters: set[str]) -> bool:
-    """Return a loop around ends by what the inner one counts."""
+    """Return whether a loop around ends by a count of the inner one."""
 
     def counted(test: ast.expr) -> bool:
         names = {_last(n) for n in ast.walk(test) if isinstance(n, (ast.Name, ast.Attribute))}
@@ -407,7 +410,7 @@ def _ends_by(outer: _Loop, counters: set[str]) -> bool:
 
 
 def _epochs_by_steps(tree: ast.Module) -> bool:
-    """Return a number of epochs is made from a number of steps and the length of the loader."""
+    """Return whether a number of epochs is computed from a number of steps and the loader's length."""
     for node in ast.walk(tree):
         if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Div, ast.FloorDiv)):
             steps = re.search(r"(max|total|num|n)_?\w*(steps|iter)", ast.unparse(node.left), re.IGNORECASE)
@@ -418,7 +421,7 @@ def _epochs_by_steps(tree: ast.Module) -> bool:
 
 
 def _directly_in(loop: _Loop) -> Iterator[ast.AST]:
-    """Nodes of a loop's body, without those of loops and functions inside it."""
+    """Yield nodes of a loop's body, without nested loops and functions."""
     pending: list[ast.AST] = list(loop.body) if isinstance(loop, _Statement) else []
     while pending:
         node = pending.pop()
@@ -433,12 +436,12 @@ def _directly_in(loop: _Loop) -> Iterator[ast.AST]:
 def _reached(
     parts: Sequence[ast.AST], trees: Sequence[ast.Module], *, evaluates: bool = True
 ) -> Iterator[ast.AST]:
-    """Functions that the loop calls, by name, and those that these call.
+    """Yield functions that the loop calls by name, and those that these call.
 
     Args:
-        parts: The loop, and what it is known to call.
-        trees: Where functions are looked for.
-        evaluates: Functions that are named after an evaluation are followed as well.
+        parts: The loop, and functions known to be called.
+        trees: Trees in which functions are looked up.
+        evaluates: Also follow functions named after an evaluation.
     """
     by_name = _by_name(trees)
     pending, known = list(parts), set[str]()
@@ -495,7 +498,7 @@ def _names_called(nodes: Iterable[ast.AST]) -> set[str]:
 
 
 def _clips_parts(parts: Sequence[ast.AST], trees: Sequence[ast.Module]) -> bool:
-    """Gradients are clipped, here or in a function called from here, whether or not they are whole."""
+    """Return whether gradients are clipped, here or in a called function, also on incomplete steps."""
     by_name = _by_name(trees)
     pending, known = list(parts), set[str]()
     while pending:
@@ -508,7 +511,7 @@ def _clips_parts(parts: Sequence[ast.AST], trees: Sequence[ast.Module]) -> bool:
 
 
 def _of_every_part(part: ast.AST) -> Iterator[ast.AST]:
-    """Nodes but for those that only run where gradients are whole."""
+    """Yield nodes except those that run only on complete gradients."""
     pending = [part]
     while pending:
         node = pending.pop()
@@ -520,14 +523,14 @@ def _of_every_part(part: ast.AST) -> Iterator[ast.AST]:
 
 
 def _is_whole(test: ast.expr) -> bool:
-    """Return the flag of Accelerate holds where this does: it alone, or it and something else."""
+    """Return whether a condition implies Accelerate's flag: the flag alone, or with others."""
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
         return any(_is_whole(value) for value in test.values)
     return _last(test) == _WHOLE
 
 
 def _draws(node: ast.AST) -> bool:
-    """Return a call that is handed a generator, or one of something that by its name is one."""
+    """Return whether a call receives a generator, or is a method of one, by its name."""
     if not isinstance(node, ast.Call):
         return False
     if any(keyword.arg == "generator" for keyword in node.keywords):
@@ -542,7 +545,7 @@ def _uses_gradient(node: ast.AST) -> bool:
 
 
 def _writes_weights(node: ast.AST) -> bool:
-    """Return a loop over all weights that writes into what it comes by, or a call that does so at once."""
+    """Return whether a loop over all weights writes to them, or a call does so at once."""
     if isinstance(node, ast.Call):
         name = _last(node.func)
         return name.startswith("_foreach_") and name.endswith("_")
@@ -563,7 +566,7 @@ def _writes(node: ast.AST, taken: set[str]) -> bool:
 
 
 def _averages(node: ast.AST) -> bool:
-    """Return whether a call updates a moving average of weights, by name; torch's is seen at run time."""
+    """Return whether a call updates a moving average of weights, by name; torch's is detected at run time."""
     if not isinstance(node, ast.Call) or _last(node.func) == "update_parameters":
         return False
     words = {word.lower() for word in _WORDS.findall(ast.unparse(node.func))}
@@ -591,14 +594,14 @@ def _collects(nodes: Sequence[ast.AST]) -> bool:
 
 
 def _measured(arguments: Sequence[ast.expr]) -> Iterator[ast.expr]:
-    """Objects whose length is taken in these arguments: indices into them are drawn."""
+    """Yield objects whose length is taken in these arguments: random indices into them."""
     for node in (n for argument in arguments for n in ast.walk(argument)):
         if isinstance(node, ast.Call) and _last(node.func) == "len":
             yield from node.args
 
 
 def _stepped(nodes: Sequence[ast.AST]) -> set[str]:
-    """Return objects whose `step` is handed something and gives several results."""
+    """Return objects whose `step` has an argument and returns several results."""
     return {
         ast.unparse(node.value.func.value)
         for node in nodes

@@ -1,1 +1,1 @@
-"""The journal of a study, and what is derived from it."""
+"""Journal of a study, and the data derived from it."""

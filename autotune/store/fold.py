@@ -1,4 +1,4 @@
-"""From the events of a journal to the study they tell. Pure."""
+"""Reduction of a journal's events to a study. Pure."""
 
 from __future__ import annotations
 
@@ -24,20 +24,19 @@ Build = Callable[[StudySpec, Facts], tuple[SearchSpace, dict[str, str]]]
 
 
 def fold(entries: Iterable[Entry], *, build: Build | None = None) -> Study:
-    """Return the study after these events; any prefix of a journal that holds its first event will do.
+    """Return the study after these events; any prefix of a journal that includes its first event is valid.
 
-    Trials without an outcome stay WAITING or RUNNING; whoever drives the study decides about them.
-    Outcomes are final: a second one for the same trial, and one for an attempt that was given up,
-    change nothing. Kinds of event that are not known here are passed over, so that a journal of a
-    newer version can still be shown.
+    Trials without an outcome stay WAITING or RUNNING; the driver of the study decides about them. Outcomes
+    are final: a second one for the same trial, and one for an attempt that was given up, change nothing.
+    Unknown kinds of event are ignored, so that a journal of a newer version can still be shown.
 
     Args:
         entries: In the order of writing.
-        build: Makes the search space from the spec and the facts. Called once, as soon as a
-            baseline's own facts are there; None leaves the space unbuilt.
+        build: Builds the search space from the spec and the facts. Called once, as soon as the
+            baseline's own facts exist; None leaves the space unbuilt.
 
     Raises:
-        JournalDamaged: The first event is missing, or an event does not hold what its kind says.
+        JournalDamaged: The first event is missing, or an event's contents do not match its kind.
     """
     state = _State()
     for entry in entries:
@@ -46,7 +45,7 @@ def fold(entries: Iterable[Entry], *, build: Build | None = None) -> Study:
             continue
         try:
             handler(state, entry.data)
-        except _UNFIT as error:
+        except _INVALID as error:
             message = f"event {entry.seq} ({entry.uid}) does not hold a valid {entry.kind!r}: {error!r}"
             raise JournalDamaged(message, hint=_HINT) from error
     return state.study(build)
@@ -55,15 +54,15 @@ def fold(entries: Iterable[Entry], *, build: Build | None = None) -> Study:
 _HINT = "It may be from another version of autotune; `autotune show` with that version reads it."
 
 
-_UNFIT = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""Errors of values that an event cannot have: a journal may be damaged, or somebody else's."""
+_INVALID = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""Errors of invalid values in an event: a journal may be damaged, or another user's."""
 _OLD_STAGES = {"start": Stage.INITIAL, "sentinel": Stage.DRIFT_CHECK, "why": Stage.DIAGNOSE}
-"""Values as older journals have them -> today's stage."""
+"""Values in older journals -> current stage."""
 _YEAR_10000_S = 253_402_300_800.0
 
 
 class _State:
-    """What has been gathered so far."""
+    """State accumulated so far."""
 
     def __init__(self) -> None:
         self.spec: StudySpec | None = None
@@ -106,7 +105,7 @@ class _State:
         return replace(study, space=space, refusals=refusals)
 
     def attempt(self, data: Mapping[str, Any]) -> Trial | None:
-        """Return the trial this event is about, where it may still change through it."""
+        """Return the trial of this event, if the event may change it."""
         trial = self.trials.get(int(data["number"]))
         if trial is None or trial.state is TrialState.FINISHED or int(data["attempt"]) < trial.attempt:
             return None
@@ -114,7 +113,7 @@ class _State:
 
 
 def _opened(state: _State, data: Mapping[str, Any]) -> None:
-    # A later life may have been given another budget: its own spec holds from then on.
+    # A later life may have another budget; its own spec applies from then on.
     if state.spec is None:
         state.created = float(data["wall_s"])
         if not 0.0 <= state.created < _YEAR_10000_S:
@@ -123,7 +122,7 @@ def _opened(state: _State, data: Mapping[str, Any]) -> None:
     state.spec = from_wire(StudySpec, data["spec"])
     state.stopped = state.changed = ""
     if not any(trial.stage is Stage.CONFIRM for trial in state.trials.values()):
-        state.because = ""  # with more time something new may be tried after all
+        state.because = ""  # with more time further trials are possible
 
 
 def _inspected(state: _State, data: Mapping[str, Any]) -> None:

@@ -1,17 +1,16 @@
-"""The journal: one SQLite file per study, appended to by one writer, read by anybody.
+"""Journal: one SQLite file per study, appended to by one writer, readable by any process.
 
-Events are never changed or removed. Each carries a digest over itself and the digest before it, and
-number and digest of the last one stand beside them, so that a cut, a gap or an edit is noticed and
-located. Journals of versions that kept no such head are read without it. An event that `append` has
-returned for is on the disk (`synchronous=FULL`); whatever is told to anyone is committed first.
+Events are never changed or removed. Each has a digest over itself and the previous digest, and number and
+digest of the last one are stored separately, so that truncation, gaps and edits are detected and located.
+Journals of versions without that head are read without it. When `append` returns, the event is on the disk
+(`synchronous=FULL`), before it is visible anywhere else.
 
-One writer at a time: `flock` on a file beside the journal, held until `close` or the end of the
-process. Each opening for writing takes a new epoch, which every commit checks inside its own
-transaction, so that a writer that lost the lock unnoticed writes nothing more.
+One writer at a time: `flock` on a file next to the journal, held until `close` or the end of the process.
+Each opening for writing takes a new epoch, which every commit checks inside its own transaction. So a writer
+that lost the lock unnoticed writes nothing more.
 
 On network file systems write-ahead logging needs shared memory that does not exist between hosts
-(https://sqlite.org/wal.html, section 1); there the rollback journal is used, and `flock` is tried
-for effect first.
+(https://sqlite.org/wal.html, section 1). There the rollback journal is used, and `flock` is tested first.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 BALLAST_BYTES = 16 * 1024 * 1024
-"""Room kept for the last words of a search whose disk is full."""
+"""Space reserved for the last events of a search whose disk is full."""
 
 _NETWORK = (
     "nfs",
@@ -77,9 +76,9 @@ _NETWORK = (
     "orangefs",
 )
 _PAGE = 200
-"""Events that are in memory at once."""
+"""Number of events in memory at once."""
 _DEEPEST = 60
-"""Levels of lists and mappings in an event; ours have about ten."""
+"""Deepest nesting of lists and mappings in an event; real ones have about ten levels."""
 _ROOM_BYTES = 64 * 1024
 
 
@@ -90,8 +89,8 @@ class Entry:
     Args:
         seq: From 1, without gaps.
         uid: ``kind/number/attempt``; unique in the journal.
-        epoch: Which life of a writer wrote it.
-        data: In wire form; `autotune.store.fold` makes values of it.
+        epoch: Number of the writer's life.
+        data: In wire form; `autotune.store.fold` converts it to values.
         wall_s: Seconds since the epoch; a label.
     """
 
@@ -104,7 +103,7 @@ class Entry:
 
 
 class Journal:
-    """A study's journal, open for writing or only for reading. Safe to use from several threads.
+    """Journal of a study, open for writing or only for reading. Thread-safe.
 
     Open one with `create`, `open` or `read`.
     """
@@ -139,17 +138,17 @@ class Journal:
         environ: Mapping[str, str] | None = None,
         ballast_bytes: int = BALLAST_BYTES,
     ) -> Journal:
-        """Begin the journal of a new study and hold its lock.
+        """Create the journal of a new study and hold its lock.
 
         Args:
-            path: The study's directory (made if missing), or the journal's file in it.
+            path: The study's directory (created if missing), or the journal's file in it.
             clock: For the wall-time labels.
-            environ: Where secrets to be kept out are looked up; this process's by default.
+            environ: Environment with the secrets to redact; this process's by default.
             ballast_bytes: Disk space kept in reserve; 0 for none.
 
         Raises:
-            StoreError: There is a journal already, or the place cannot be written.
-            StudyLocked: Somebody else just began it.
+            StoreError: A journal exists already, or the folder cannot be written.
+            StudyLocked: Another process has just created it.
         """
         file = _file(path)
         try:
@@ -174,9 +173,9 @@ class Journal:
         """Open an existing journal for writing: lock, new epoch, whole chain checked.
 
         Raises:
-            StudyNotFound: No journal is there.
+            StudyNotFound: There is no journal.
             StudyLocked: Another process writes to it; names its pid and host.
-            JournalDamaged: With what is wrong and where.
+            JournalDamaged: Names the damage and its position.
         """
         file = _file(path)
         check_files(file)
@@ -184,10 +183,10 @@ class Journal:
 
     @classmethod
     def read(cls, path: Path) -> Journal:
-        """Open for reading, without a lock; also while somebody writes.
+        """Open for reading, without a lock; also while another process writes.
 
         Raises:
-            StudyNotFound: No journal is there.
+            StudyNotFound: There is no journal.
             JournalDamaged: It is no journal.
         """
         file = _file(path)
@@ -236,30 +235,30 @@ class Journal:
 
     @property
     def is_writable(self) -> bool:
-        """Opened by `create` or `open`."""
+        """Whether it was opened by `create` or `open`."""
         return self._lock is not None
 
     def append(
         self, kind: str, uid: str, data: Mapping[str, Any], *, outbox: Sequence[OutboxRow] = ()
     ) -> int:
-        """Write one event and what is to be sent about it, in one transaction.
+        """Write one event and its outbox rows in one transaction.
 
-        When this returns, the event is on the disk. An event whose uid is there already is a
-        repeat: nothing is written, its rows for the outbox neither. Secrets are redacted.
+        When this returns, the event is on the disk. An event with an existing uid is a repeat: neither it nor
+        its outbox rows are written. Secrets are redacted.
 
         Args:
             kind: ``opened``, ``told``, ...
-            uid: Names the event; what makes a repeat a repeat.
-            data: Core values and plain data; anything `autotune.model.wire.to_wire` takes.
+            uid: Unique name of the event, which identifies repeats.
+            data: Core values and plain data; any input of `autotune.model.wire.to_wire`.
             outbox: Rows, usually `autotune.store.outbox.rows_for(kind, data)`.
 
         Returns:
             Its number in the journal.
 
         Raises:
-            StudyLocked: Another writer has taken over; nothing was written and nothing must be.
-            DiskFull: Nothing was written but, into space kept for this, a ``stopped`` event.
-            StoreError: The journal was opened for reading only, or the disk refuses.
+            StudyLocked: Another writer has taken over; nothing was written, and nothing may be.
+            DiskFull: Only a ``stopped`` event was written, into reserved space.
+            StoreError: The journal was opened for reading only, or the disk failed.
         """
         self._must_write()
         kind, uid, text = writable(kind), writable(uid), self._strict(data)
@@ -273,16 +272,16 @@ class Journal:
                 raise
 
     def entries(self, *, after: int = 0) -> Iterator[Entry]:
-        """Events in order, each checked against the chain.
+        """Yield the events in order, each checked against the chain.
 
         Args:
-            after: Begin behind this event; 0 for all.
+            after: Start after this event; 0 for all.
 
         Raises:
-            JournalDamaged: At the first event that does not fit; those before it are intact.
+            JournalDamaged: At the first invalid event; earlier ones are intact.
         """
         sha, seq = "", 0
-        # Before the events: whoever writes meanwhile moves it on.
+        # Read before the events, as a concurrent writer advances it.
         head, head_sha = self._head()
         if after:
             sha, seq = self._digest_at(after), after
@@ -311,7 +310,7 @@ class Journal:
                 self._seq, self._sha = seq, sha
 
     def pending(self, sink: str, limit: int = 100) -> list[OutboxRow]:
-        """Rows not yet acknowledged for this sink, oldest first."""
+        """Return rows not yet acknowledged for this sink, oldest first."""
         with self._mutex, self._guarded("read"):
             rows = self._connection.execute(
                 "SELECT o.seq, o.op, o.key, o.payload, e.wall_s "
@@ -322,15 +321,15 @@ class Journal:
         return [self._row(sink, *row) for row in rows]
 
     def _row(self, sink: str, seq: Any, op: Any, key: Any, payload: Any, wall_s: Any) -> OutboxRow:
-        if not _are((int, str, str, str, float), (seq, op, key, payload, wall_s)):
-            message = f"{self.file}: row {seq} of its outbox is none"
+        if not _match((int, str, str, str, float), (seq, op, key, payload, wall_s)):
+            message = f"{self.file}: row {seq} of its outbox is invalid"
             raise JournalDamaged(message, hint=DAMAGED_HINT)
         return OutboxRow(
             seq=seq, sink=sink, op=op, key=key, payload=self._parsed(payload, f"row {seq}"), wall_s=wall_s
         )
 
     def unsent(self, sink: str) -> int:
-        """How many rows are not yet acknowledged."""
+        """Return the number of unacknowledged rows."""
         with self._mutex, self._guarded("read"):
             (count,) = self._connection.execute(
                 "SELECT COUNT(*) FROM outbox WHERE sink = ? AND done = 0", (sink,)
@@ -338,19 +337,19 @@ class Journal:
         return int(count)
 
     def ack(self, seq: int) -> None:
-        """Note that a row of the outbox has arrived; a repeat changes nothing."""
+        """Record that an outbox row has arrived; a repeat changes nothing."""
         self._must_write()
         with self._mutex, self._guarded("write"), self._transaction():
             self._connection.execute("UPDATE outbox SET done = 1 WHERE seq = ?", (seq,))
 
     def resend(self, sink: str) -> None:
-        """Mark every row of a sink as not sent, so that a lost store is filled again."""
+        """Mark every row of a sink as unsent, to refill a lost store."""
         self._must_write()
         with self._mutex, self._guarded("write"), self._transaction():
             self._connection.execute("UPDATE outbox SET done = 0 WHERE sink = ?", (sink,))
 
     def close(self) -> None:
-        """Close the file and let go of the lock; a repeat does nothing."""
+        """Close the file and release the lock; a second call does nothing."""
         with self._mutex:
             self._connection.close()
             if self._lock is not None:
@@ -387,11 +386,11 @@ class Journal:
             self._move_head(self._seq, self._sha)
 
     def _move_head(self, seq: int, sha: str) -> None:
-        """Within the transaction that writes this event; also for a journal that had no head before."""
+        """Update the head in the transaction of this event; also for a journal without one."""
         self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('head', ?)", (f"{seq} {sha}",))
 
     def _head(self) -> tuple[int, str]:
-        """Number and digest of the event that was written last; 0 where that was not kept."""
+        """Return number and digest of the last event; 0 if they are not stored."""
         with self._mutex, self._guarded("read"):
             row = self._connection.execute("SELECT value FROM meta WHERE key = 'head'").fetchone()
         number, _, sha = ("0  " if row is None else str(row[0])).partition(" ")
@@ -444,7 +443,7 @@ class Journal:
     def _strict(self, data: Mapping[str, Any]) -> str:
         clean = redact_data(to_wire(data), self._environ)
         text = json.dumps(clean, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
-        # SQLite takes none of what other programs make of names that are no UTF-8.
+        # SQLite rejects surrogates, which other programs' undecodable names become.
         return writable_json(text)
 
     def _last_words(self, data: Mapping[str, Any]) -> None:
@@ -453,8 +452,8 @@ class Journal:
         self._ballast.unlink(missing_ok=True)
         elapsed_s = data.get("elapsed_s", 0.0)
         text = self._strict({"why": "disk", "elapsed_s": elapsed_s})
-        # The caller hears of the full disk either way; without these words the study merely looks
-        # as if its driver had been killed.
+        # The caller gets the error in any case. Without this event the driver would appear to have been
+        # killed.
         with contextlib.suppress(StoreError), self._guarded("write"):
             self._commit("stopped", f"stopped/{self.epoch}", text, ())
 
@@ -486,32 +485,32 @@ class Journal:
         if _digest(sha_before, seq, uid, epoch, kind, wall_s, text) != sha:
             message = f"{self.file}: event {seq} ({uid}) is not what was written; {intact}"
             raise JournalDamaged(message, hint=DAMAGED_HINT)
-        if not _are((str, int, str, float, str), (uid, epoch, kind, wall_s, text)):
+        if not _match((str, int, str, float, str), (uid, epoch, kind, wall_s, text)):
             message = f"{self.file}: event {seq} holds values of other types than an event has"
             raise JournalDamaged(message, hint=DAMAGED_HINT)
         data = self._parsed(text, f"event {seq} ({uid})")
         return Entry(seq=seq, uid=uid, epoch=epoch, kind=kind, data=data, wall_s=wall_s)
 
     def _parsed(self, text: str, what: str) -> dict[str, Any]:
-        """Return the mapping that this JSON holds; a digest that fits does not make it one of ours."""
+        """Return the mapping in this JSON; a valid digest does not ensure the format."""
         try:
             data = json.loads(text)
         except (ValueError, RecursionError):
             data = None
         if not isinstance(data, dict) or _is_deep(data):
-            message = f"{self.file}: {what} holds no mapping that a journal has"
+            message = f"{self.file}: {what} is not a valid mapping"
             raise JournalDamaged(message, hint=DAMAGED_HINT)
         return cast("dict[str, Any]", data)
 
     @contextlib.contextmanager
     def _guarded(self, doing: str) -> Generator[None, None, None]:
-        """SQLite's errors as ours."""
+        """Convert SQLite's errors to autotune's."""
         self._connection.begin()
         try:
             yield
         except sqlite3.Error as error:
             if is_endless(error):
-                raise self._damaged("a statement takes more steps than any of a journal") from error
+                raise self._damaged("a statement exceeds the step limit of a journal") from error
             if isinstance(error, sqlite3.ProgrammingError):
                 message = f"{self.file} was closed"
                 raise StoreError(message) from error
@@ -520,8 +519,8 @@ class Journal:
                 raise _unusable(what, self.file, error, probes=doing != "read") from error
             raise self._damaged(str(error)) from error
         except UnicodeDecodeError as error:
-            # SQLite quotes what it found in a damaged schema, and Python cannot read that message.
-            raise self._damaged("its schema is no text") from error
+            # SQLite quotes a damaged schema in its error, which Python may fail to decode.
+            raise self._damaged("its schema is not text") from error
 
     def _damaged(self, why: str) -> JournalDamaged:
         message = f"{self.file} is damaged: {why}; {self._seq} events had been read before"
@@ -532,11 +531,11 @@ _PARTICIPLE = {"open": "opened", "read": "read", "write": "written"}
 
 
 def is_network_filesystem(directory: Path, *, mounts: str | None = None) -> bool:
-    """Return whether a directory lies on a file system that several hosts share, or that FUSE serves.
+    """Return whether a directory is on a network or FUSE file system.
 
     Args:
-        directory: Existing.
-        mounts: Text in the form of ``/proc/self/mountinfo``, which is read otherwise.
+        directory: Existing directory.
+        mounts: Text in the form of ``/proc/self/mountinfo``, which is read by default.
     """
     if mounts is None:
         try:
@@ -559,7 +558,7 @@ def is_network_filesystem(directory: Path, *, mounts: str | None = None) -> bool
 
 
 class _Lock:
-    """An exclusive `flock`, with the holder's name in the file for whoever is refused."""
+    """Exclusive `flock`; the file contains the holder's name for other processes."""
 
     def __init__(self, path: Path, *, prove: bool) -> None:
         self._path = path
@@ -589,12 +588,12 @@ class _Lock:
             f"pid {os.getpid()} on host {socket.gethostname()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}\n"
         )
         os.ftruncate(self._fd, 0)
-        # On a full disk the note is missing, not the lock.
+        # On a full disk only the name is missing.
         with contextlib.suppress(OSError):
             os.pwrite(self._fd, note.encode(), 0)
 
     def release(self) -> None:
-        """Let go; a repeat does nothing."""
+        """Release the lock; a second call does nothing."""
         if self.is_held:
             self.is_held = False
             os.close(self._fd)
@@ -606,8 +605,7 @@ class _Lock:
         return "an unknown process"
 
     def _has_effect(self) -> bool:
-        # From a process of its own: NFS turns flock into record locks, which one process never
-        # refuses to itself.
+        # In another process: NFS implements flock by record locks, which never conflict within a process.
         code = (
             "import fcntl, sys\n"
             "file = open(sys.argv[1], 'r+')\n"
@@ -625,10 +623,10 @@ class _Lock:
 
 @contextlib.contextmanager
 def locked(directory: Path) -> Generator[None, None, None]:
-    """Nobody else writes to this study meanwhile, as while a journal is open for writing.
+    """Lock a study against writers, like a journal opened for writing.
 
     Raises:
-        StudyLocked: Somebody does.
+        StudyLocked: Another process writes to it.
         StoreError: The directory cannot be locked.
     """
     lock = _Lock(directory / LOCK_FILE, prove=is_network_filesystem(directory))
@@ -641,7 +639,7 @@ def locked(directory: Path) -> Generator[None, None, None]:
 def is_locked(directory: Path, name: str = LOCK_FILE) -> bool:
     """Return whether another process holds the lock of this study; does not wait."""
     try:
-        # A link would lead elsewhere, and a pipe would be waited for.
+        # A link may lead elsewhere, and a pipe would block.
         fd = os.open(directory / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return False
@@ -674,13 +672,13 @@ def _closing_on_error(journal: Journal) -> Generator[None, None, None]:
 
 
 def _digest(before: str, seq: int, uid: str, epoch: int, kind: str, wall_s: float, text: str) -> str:
-    # str() of everything: a damaged file may hold any type in any column.
+    # str() of each value: a damaged file may have any type in any column.
     parts = (before, seq, uid, epoch, kind, repr(wall_s), text)
     return hashlib.sha256("\x00".join(map(str, parts)).encode(errors="surrogatepass")).hexdigest()
 
 
-def _are(kinds: Sequence[type], values: Sequence[object]) -> bool:
-    """Return whether each value is of its kind; a column of SQLite may hold any."""
+def _match(kinds: Sequence[type], values: Sequence[object]) -> bool:
+    """Return whether each value has its type; a column of SQLite may hold any."""
     pairs = zip(values, kinds, strict=True)
     return all(isinstance(value, kind) and not isinstance(value, bool) for value, kind in pairs)
 
@@ -701,7 +699,7 @@ def _overtaken(directory: Path, newest: int, epoch: int) -> StudyLocked:
 
 
 def _begin(file: Path) -> None:
-    """A journal without events, there at once and whole: whoever lists studies may read it right away."""
+    """Create a journal without events atomically, as other processes may list it at once."""
     part = file.with_suffix(".part")
     part.unlink(missing_ok=True)
     with contextlib.closing(sqlite3.connect(part, isolation_level=None)) as connection:
@@ -715,10 +713,10 @@ def _unusable(what: str, file: Path, error: sqlite3.Error | OSError, *, probes: 
     """Return the error of a journal that cannot be opened, read or written.
 
     Args:
-        what: That was tried, with the file.
+        what: Attempted operation, with the file.
         file: The journal.
-        error: SQLite's, which names no quota that is used up.
-        probes: A small file may be written to find that out.
+        error: SQLite's error, which does not report an exceeded quota.
+        probes: Whether a small file may be written to test for a quota.
     """
     if probes and _is_io(error) and not has_room(file.parent):
         error = OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), str(file))
@@ -729,13 +727,13 @@ def _unusable(what: str, file: Path, error: sqlite3.Error | OSError, *, probes: 
 
 
 def _is_io(error: sqlite3.Error | OSError) -> bool:
-    """Reading or writing failed, and SQLite does not say why."""
+    """Return whether reading or writing failed for an unknown reason."""
     name = str(getattr(error, "sqlite_errorname", ""))
     return name.startswith("SQLITE_IOERR") or "disk I/O error" in str(error)
 
 
 def has_room(folder: Path) -> bool:
-    """Return whether a small file can be written there: SQLite names a full disk, but not a used-up quota."""
+    """Return whether a small file can be written: SQLite reports a full disk, but not an exceeded quota."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             left = _ROOM_BYTES

@@ -1,7 +1,7 @@
-"""What is to be told to the outside, written in the same transaction as the event it is about.
+"""Outbox: messages to external stores, written in the same transaction as their event.
 
-A row says what happened, not what to show: whoever sends it makes texts and figures from the
-study as it is by then. So a row sent late, or twice, says the same.
+A row names an event, not its presentation: the sender derives texts and figures from the study at the time of
+sending. So late and repeated rows give the same result.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ REPORT: Final = "AUTOTUNE_SERVICE_REPORT"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxRow:
-    """One thing to be sent.
+    """One message to be sent.
 
     Args:
-        sink: Who is to be told.
+        sink: Receiver.
         op: ``study_began``, ``trial_ended`` or ``study_ended``.
-        key: Unique per sink and study; a second row of that key is a repeat and is not written.
-        payload: JSON-ready.
-        seq: Its place in the journal, 0 before it was written; what `Journal.ack` takes.
-        wall_s: When its event was written, seconds since the epoch.
+        key: Unique per sink and study; a second row with the key is not written.
+        payload: JSON-serializable.
+        seq: Its number in the journal, 0 before it was written; the argument of `Journal.ack`.
+        wall_s: Time of its event, seconds since the epoch.
     """
 
     sink: str
@@ -41,12 +41,12 @@ class OutboxRow:
 
 
 def rows_for(kind: str, data: Mapping[str, Any], **extra: Any) -> tuple[OutboxRow, ...]:
-    """Return the rows that belong to an event; none for events that nobody outside needs.
+    """Return the rows of an event; empty for events without external use.
 
     Args:
-        kind: Of the event.
-        data: Of the event.
-        extra: Goes into the payload: ``best_yaml`` (the text of the file) or ``best_yaml_path``
+        kind: Kind of the event.
+        data: Data of the event.
+        extra: Added to the payload: ``best_yaml`` (the text of the file) or ``best_yaml_path``
             with ``stopped``.
     """
     row = _row_for(kind, data, extra)

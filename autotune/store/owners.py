@@ -1,4 +1,4 @@
-"""Whose a file is: a home can be shared, and what belongs to another account is left alone."""
+"""Ownership of files: a home can be shared, and other accounts' files are not changed."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def foreign(folder: Path) -> str:
-    """Why a study's folder is not used, as a clause; empty where it is this account's own.
+    """Return why a study's folder is not used, as a clause; empty if it is this account's own.
 
-    A link counts as what it leads to, if it is this account's own as well.
+    For a link, both the link and its target must be this account's.
     """
     try:
         link, status = folder.lstat(), folder.stat()

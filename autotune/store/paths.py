@@ -1,4 +1,4 @@
-"""Where studies lie on disk, how they are named and found again."""
+"""Locations, names and lookup of studies on disk."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ JOURNAL_FILE = "journal.db"
 LOCK_FILE = "journal.lock"
 BALLAST_FILE = "journal.ballast"
 DRIVEN_FILE = "driven"
-"""In a study while a driver works on it. Beside a journal that is not locked: the driver was killed."""
+"""File in a study with a driver. Without a lock on the journal, the driver was killed."""
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 SET_HOME = "Set AUTOTUNE_HOME to a directory that can be written."
 _LABEL = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _MOST_NAMED: Final = 5
 _YEAR_10000_S: Final = 253_402_300_800.0
-_said: set[str] = set()
-"""Lines about studies that are left out, each of which is logged once."""
+_logged: set[str] = set()
+"""Messages about left-out studies, each logged once."""
 _ULID = re.compile(rf"[{_ALPHABET}]{{26}}")
 
 
 def home() -> Path:
-    """Return the directory that holds everything we keep: ``$AUTOTUNE_HOME``, else below the XDG data home.
+    """Return the directory of all autotune data: ``$AUTOTUNE_HOME``, else below the XDG data home.
 
     Raises:
-        StoreError: None of these is set, and this user has no home directory.
+        StoreError: Neither is set, and this user has no home directory.
     """
     try:
         if own := os.environ.get("AUTOTUNE_HOME"):
             return Path(own).expanduser().absolute()
-        # The XDG specification has relative paths ignored.
+        # The XDG specification requires relative paths to be ignored.
         xdg = os.environ.get("XDG_DATA_HOME", "")
         base = Path(xdg) if xdg.startswith("/") else Path.home() / ".local" / "share"
     except RuntimeError as error:
@@ -57,7 +57,7 @@ def home() -> Path:
 
 
 def make_home() -> Path:
-    """Create `home` for its user alone if it is missing, whatever the umask; an existing one may be shared.
+    """Create `home` for its user only if it is missing, whatever the umask; an existing one may be shared.
 
     Raises:
         OSError: It cannot be created.
@@ -73,7 +73,7 @@ def make_study_dir(study_id: str) -> Path:
     """Return the directory of a new study, readable by its user alone.
 
     Raises:
-        StoreError: It cannot be made.
+        StoreError: It cannot be created.
     """
     path = study_dir(study_id)
     try:
@@ -88,17 +88,17 @@ def unwritable(what: str, path: Path, error: Exception, *, hint: str = "") -> Au
     """Return the error of a file or folder that cannot be created or written.
 
     Args:
-        what: That was tried, with the path.
-        path: Where.
-        error: What it ended with.
-        hint: For any other cause.
+        what: Attempted operation, with the path.
+        path: The path.
+        error: Its error.
+        hint: Hint for other causes.
     """
     reason = getattr(error, "strerror", "") or error
     return shortage(error, what=what, places=(path,)) or StoreError(f"{what}: {reason}", hint=hint)
 
 
 def is_study_id(text: str) -> bool:
-    """Return whether a name has the form of our ids."""
+    """Return whether a name has the form of a study id."""
     return _ULID.fullmatch(text) is not None
 
 
@@ -106,16 +106,16 @@ def study_dir(study_id: str) -> Path:
     """Return the directory of a study; not created here.
 
     Raises:
-        StoreError: The id is none of ours; it never becomes part of a path then.
+        StoreError: The id is invalid; it is not used in a path.
     """
     if not _ULID.fullmatch(study_id):
-        message = f"{study_id!r} is no study id"
+        message = f"{study_id!r} is not a study id"
         raise StoreError(message, hint="`autotune list` shows the studies and their ids.")
     return home() / "studies" / study_id
 
 
 def default_tracking_uri() -> str:
-    """Return the MLflow store that is used where the user names none."""
+    """Return the MLflow store used by default."""
     return f"sqlite:///{default_store()}"
 
 
@@ -125,7 +125,7 @@ def default_store() -> Path:
 
 
 def own_store(tracking_uri: str) -> Path | None:
-    """Return the database of the default MLflow store, None if the address is of another store."""
+    """Return the database of the default MLflow store, None if the address is another store's."""
     try:
         return default_store() if tracking_uri == default_tracking_uri() else None
     except StoreError:
@@ -133,27 +133,24 @@ def own_store(tracking_uri: str) -> Path | None:
 
 
 def is_in_home(path: Path) -> bool:
-    """Return whether a study's folder lies in this account's home, where its own searches keep theirs."""
+    """Return whether a study's folder is in this account's home, like those of its searches."""
     return path.resolve().parent == (home() / "studies").resolve()
 
 
 def new_id() -> str:
-    """Return a ULID: 26 characters that sort by time (milliseconds) and are unique without asking anybody.
-
-    Source: https://github.com/ulid/spec
-    """
+    """Return a ULID: 26 characters that sort by time (milliseconds) and are unique without coordination."""
     number = (time.time_ns() // 1_000_000) << 80 | secrets.randbits(80)
     return "".join(_ALPHABET[(number >> shift) & 31] for shift in range(125, -1, -5))
 
 
 def new_label(script: str, wall_s: float) -> str:
-    """Return a name for people, from the script and the local time: ``train-1121-1002``."""
+    """Return a readable name from the script and the local time: ``train-1121-1002``."""
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(script).stem).strip("-.")[:40] or "study"
     return f"{stem}-{time.strftime('%m%d-%H%M', time.localtime(wall_s))}"
 
 
 def is_label(text: str) -> bool:
-    """Return whether a name that a person chose may be a label; labels are never paths."""
+    """Return whether a user's text may be a label; labels are never paths."""
     return _LABEL.fullmatch(text) is not None and text.strip(".") != ""
 
 
@@ -176,11 +173,11 @@ class FoundStudy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Studies:
-    """What lies below a home.
+    """Studies below a home.
 
     Args:
-        found: Studies of this account that can be read, newest first.
-        left_out: Id -> why it is not among them, as a clause. A home can be shared by several accounts.
+        found: Readable studies of this account, newest first.
+        left_out: Id -> why it is left out, as a clause. A home can be shared by several accounts.
     """
 
     found: tuple[FoundStudy, ...]
@@ -188,7 +185,7 @@ class Studies:
 
     @property
     def note(self) -> str:
-        """What was left out, in one line; empty where nothing was."""
+        """Left-out studies in one line; empty if there are none."""
         if not self.left_out:
             return ""
         named = [f"{study_id}: {why}" for study_id, why in [*self.left_out.items()][:_MOST_NAMED]]
@@ -201,12 +198,12 @@ class Studies:
 def all_studies(root: Path | None = None) -> Studies:
     """Return every readable study below the home, and the names of those that cannot be read.
 
-    Folders without a journal are none, and are passed over.
+    Folders without a journal are ignored.
     """
     found: list[FoundStudy] = []
     left_out: dict[str, str] = {}
     for path in _study_dirs(root):
-        seen = foreign(path) or _look(path)
+        seen = foreign(path) or _read_study(path)
         if isinstance(seen, FoundStudy):
             found.append(seen)
         elif seen:
@@ -215,16 +212,16 @@ def all_studies(root: Path | None = None) -> Studies:
 
 
 def studies(root: Path | None = None) -> list[FoundStudy]:
-    """Return every study of this account below the home, newest first; what is left out is logged, once."""
+    """Return this account's studies below the home, newest first; left-out ones are logged once."""
     seen = all_studies(root)
-    if seen.note and seen.note not in _said:
-        _said.add(seen.note)
+    if seen.note and seen.note not in _logged:
+        _logged.add(seen.note)
         log.warning("%s: %s", (root or home()) / "studies", seen.note)
     return list(seen.found)
 
 
 def newest_study_dirs(root: Path | None = None) -> list[Path]:
-    """Directories of this account's studies below the home, newest first by name; nothing in them is read."""
+    """Return directories of this account's studies below the home, newest first by name, unread."""
     return [path for path in _study_dirs(root) if not foreign(path)]
 
 
@@ -244,11 +241,11 @@ def find_study(name: str | None, *, searches: bool = False) -> Path:
     """Return the directory of the study of that id, label or unambiguous beginning of either.
 
     Args:
-        name: None for the newest study; a directory that holds a journal is taken as it is.
-        searches: The newest is the newest search, and not what `autotune verify` has measured since.
+        name: None for the newest study; a directory with a journal is used directly.
+        searches: Newest means the newest search, not a later study by `autotune verify`.
 
     Raises:
-        StudyNotFound: None, or more than one, is called so.
+        StudyNotFound: No study, or more than one, has this name.
     """
     if name and os.sep in name and os.path.isfile(os.path.join(name, JOURNAL_FILE)):  # noqa: PTH113, PTH118 (no error)
         return Path(name).absolute()
@@ -274,8 +271,8 @@ def find_study(name: str | None, *, searches: bool = False) -> Path:
     raise StudyNotFound(message, hint=guess or "`autotune list` shows the studies.")
 
 
-def _look(path: Path) -> FoundStudy | str:
-    """Return the study in this folder, or why it is left out; empty where there is none."""
+def _read_study(path: Path) -> FoundStudy | str:
+    """Return the study in this folder, or why it is left out; empty if there is none."""
     try:
         with contextlib.closing(connect_to_read(path / JOURNAL_FILE, timeout_s=2.0)) as connection:
             check_schema(connection, path / JOURNAL_FILE)
@@ -299,6 +296,6 @@ def _look(path: Path) -> FoundStudy | str:
 
 
 def _label_s(wall_s: object) -> float:
-    """Return seconds since the epoch, of a year that a calendar has; else 0."""
+    """Return seconds since the epoch within the calendar's years, else 0."""
     value = float(str(wall_s))
     return value if 0.0 <= value < _YEAR_10000_S else 0.0

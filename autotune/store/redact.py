@@ -1,4 +1,4 @@
-"""Secrets never reach the journal (`text.redact`); resuming takes them from the environment again."""
+"""Secrets, which the journal does not hold (`text.redact`); a resume reads them from the environment."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def with_secrets(spec: StudySpec, environ: Mapping[str, str] | None = None) -> StudySpec:
-    """Return the spec of a journal made fit for running: secrets taken from the environment again.
+    """Return the spec of a journal with its secrets restored from the environment.
 
     Raises:
-        UsageError: The script's arguments, or a path that it needs, held a secret that this environment
+        UsageError: The script's arguments, or a required path, contained a secret that this environment
             does not have.
     """
     args = tuple(restore(arg, environ) for arg in spec.args)

@@ -1,8 +1,8 @@
-"""A journal's SQLite file, opened so that reading it ends and runs nothing of its writer's.
+"""SQLite file of a journal, opened so that untrusted contents cannot run code or block.
 
-A file may come from somebody else. Its schema has to be the one that a journal has, object for object: views,
-triggers, virtual tables and generated columns compute what they return and need not end. Statements have a
-limit on their steps, values and the file one on their size (docs/decisions/0113).
+A file may come from another user. Its schema must equal a journal's, object for object: views, triggers,
+virtual tables and generated columns run code that need not end. Statements have a step limit, values and the
+file a size limit (docs/decisions/0113).
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ CREATE TABLE IF NOT EXISTS outbox (
     key TEXT NOT NULL, payload TEXT NOT NULL, done INTEGER NOT NULL DEFAULT 0, UNIQUE (sink, key));
 CREATE INDEX IF NOT EXISTS outbox_open ON outbox (sink, seq) WHERE done = 0;
 """
-"""Every table and index of a journal. To change it is another `FORMAT`."""
+"""All tables and indexes of a journal. A change requires another `FORMAT`."""
 
 MOST_BYTES: Final = 1 << 30
-"""Of a journal; one of 10,000 trials has some hundred MB."""
+"""Largest journal; one of 10,000 trials has some hundred MB."""
 MOST_VALUE_BYTES: Final = 64 << 20
-"""Of one event or one row of it."""
+"""Largest event, or row of it."""
 MOST_STEPS: Final = 200_000_000
-"""Of SQLite's machine in one statement: some seconds. A page of events takes thousands of them."""
+"""Virtual machine steps per statement, some seconds; a page of events takes thousands."""
 _CHECKED_EVERY: Final = 100_000
 _BESIDE: Final = ("-wal", "-shm", "-journal")
 _MOST_OBJECTS: Final = 50
@@ -49,12 +49,12 @@ DAMAGED_HINT: Final = (
 
 
 class Connection(sqlite3.Connection):
-    """A connection whose statements end: `begin` gives the next one its number of steps."""
+    """Connection with limited statements; `begin` resets the step count for the next one."""
 
     _calls = 0
 
     def bound(self) -> None:
-        """Set every limit that SQLite has for files that are not trusted."""
+        """Set every limit that SQLite has for untrusted files."""
         self.set_progress_handler(self._count, _CHECKED_EVERY)
         self.execute("PRAGMA trusted_schema=OFF")
         self.execute("PRAGMA cell_size_check=ON")
@@ -64,7 +64,7 @@ class Connection(sqlite3.Connection):
             self.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
 
     def begin(self) -> None:
-        """A statement begins; it may take `MOST_STEPS`."""
+        """Begin a statement with `MOST_STEPS` steps."""
         self._calls = 0
 
     def _count(self) -> bool:
@@ -73,17 +73,17 @@ class Connection(sqlite3.Connection):
 
 
 def connect_to_read(file: Path, *, timeout_s: float = 30.0) -> Connection:
-    """Open a journal for reading alone; `check_schema` comes next.
+    """Open a journal for reading only; call `check_schema` next.
 
     Raises:
-        StudyNotFound: No journal is there.
+        StudyNotFound: There is no journal.
         StoreError: It may not be read.
-        JournalDamaged: It is no plain file, or too large.
+        JournalDamaged: It is not a regular file, or too large.
         sqlite3.Error: SQLite cannot open it.
     """
     check_files(file)
-    # A directory that may not be written cannot hold the shared memory of the write-ahead log;
-    # without a log there is nothing that it would be needed for.
+    # A read-only directory cannot hold the shared memory of the write-ahead log, which is not needed without
+    # a log.
     writable = os.access(file.parent, os.W_OK) or file.with_name(f"{file.name}-wal").exists()
     connection = _connected(f"{file.as_uri()}?mode=ro{'' if writable else '&immutable=1'}", timeout_s)
     connection.execute("PRAGMA query_only=ON")
@@ -91,10 +91,10 @@ def connect_to_read(file: Path, *, timeout_s: float = 30.0) -> Connection:
 
 
 def connect_to_write(file: Path) -> Connection:
-    """Open a journal of this account's own for reading and writing; `check_schema` comes next.
+    """Open a journal of this account for reading and writing; call `check_schema` next.
 
     Raises:
-        StoreError: It, or what SQLite keeps beside it, is a link or belongs to another account.
+        StoreError: It, or an SQLite file next to it, is a link or belongs to another account.
         JournalDamaged, sqlite3.Error: As for `connect_to_read`.
     """
     check_files(file)
@@ -103,12 +103,12 @@ def connect_to_write(file: Path) -> Connection:
 
 
 def check_files(file: Path) -> None:
-    """Refuse what is no plain file: a pipe would be waited for, a device has no end.
+    """Reject a file that is not regular: a pipe would block, a device has no end.
 
     Raises:
-        StudyNotFound: No journal is there.
-        StoreError: It may not be looked at.
-        JournalDamaged: It is no plain file, or larger than any journal.
+        StudyNotFound: There is no journal.
+        StoreError: It may not be read.
+        JournalDamaged: It is not a regular file, or larger than any journal.
     """
     for path in (file, *(file.with_name(file.name + suffix) for suffix in _BESIDE)):
         try:
@@ -120,9 +120,9 @@ def check_files(file: Path) -> None:
             continue
         except OSError as error:
             message = f"{path} cannot be read: {error.strerror}"
-            raise StoreError(message, hint="Whose study is it?") from error
+            raise StoreError(message, hint="Check the owner of the study.") from error
         if not stat.S_ISREG(status.st_mode):
-            message = f"{path} is no plain file"
+            message = f"{path} is not a regular file"
             raise JournalDamaged(message)
         if status.st_size > MOST_BYTES:
             message = f"{path} has {status.st_size >> 20} MiB; a journal has at most {MOST_BYTES >> 20}"
@@ -130,16 +130,16 @@ def check_files(file: Path) -> None:
 
 
 def check_own(*paths: Path) -> None:
-    """Refuse to write to what leads elsewhere or is another account's.
+    """Refuse to write to a link or to another account's file.
 
     Raises:
-        StoreError: One of these files is there and is a link, or belongs to somebody else.
+        StoreError: One of these files is a link, or belongs to another account.
     """
     for path in paths:
         with contextlib.suppress(FileNotFoundError):
             status = path.lstat()
             if not stat.S_ISREG(status.st_mode):
-                message = f"{path} is a link, or no plain file; nothing is written through it"
+                message = f"{path} is a link, or not a regular file; nothing is written"
                 raise StoreError(message)
             if not is_own(status.st_uid, path.parent):
                 message = f"{path} belongs to {account(status.st_uid)}"
@@ -147,10 +147,10 @@ def check_own(*paths: Path) -> None:
 
 
 def check_schema(connection: Connection, file: Path) -> None:
-    """Refuse a file that holds anything but a journal's tables and indexes, defined as a journal's.
+    """Reject a file with any other objects than a journal's tables and indexes.
 
     Raises:
-        JournalDamaged: It names the first such thing.
+        JournalDamaged: Names the first such object.
     """
     connection.begin()
     rows = connection.execute(
@@ -159,12 +159,12 @@ def check_schema(connection: Connection, file: Path) -> None:
     expected = _objects()
     for kind, name, sql in rows:
         if (kind, name) not in expected or expected[kind, name] != _squeezed(sql):
-            message = f'{file} is not a journal: its {kind} "{name}" is none that a journal has'
+            message = f'{file} is not a journal: it has an unknown {kind} "{name}"'
             raise JournalDamaged(message, hint=DAMAGED_HINT)
 
 
 def is_endless(error: sqlite3.Error) -> bool:
-    """Return whether a statement was ended because it took more steps than any of a journal."""
+    """Return whether a statement was ended because it exceeded the step limit."""
     return str(error) == "interrupted"
 
 
@@ -177,7 +177,7 @@ def _connected(uri: str, timeout_s: float) -> Connection:
         check_same_thread=False,
         factory=Connection,
     )
-    # Damaged text is to fail its own digest, which names the event, and not the whole reading.
+    # Damaged text must fail the digest of its event, which names the event, not the whole reading.
     connection.text_factory = _text
     connection.bound()
     return connection
@@ -185,7 +185,7 @@ def _connected(uri: str, timeout_s: float) -> Connection:
 
 @functools.cache
 def _objects() -> dict[tuple[str, str], str]:
-    """(type, name) -> definition of everything that a journal has, as SQLite keeps it."""
+    """Return (type, name) -> definition of all objects in a journal, in SQLite's form."""
     with contextlib.closing(sqlite3.connect(":memory:")) as memory:
         memory.executescript(SCHEMA)
         rows = memory.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
