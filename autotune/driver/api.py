@@ -115,7 +115,7 @@ class Tuned:
 
     @property
     def reason(self) -> str:
-        """Why the search ended.
+        """Reason for the end of the search.
 
         ``faster``, ``nothing_faster``, ``inconclusive``, ``interrupted`` (Ctrl-C), ``stopped``, or
         ``script_changed``: the script was edited during the search; the result holds for the old version.

@@ -185,7 +185,7 @@ class Session:
         return replace(self._study, elapsed_s=self.elapsed_s)
 
     def settled_study(self) -> Study:
-        """The study with its whole journal; waits for a call in progress."""
+        """Study with its whole journal; waits for a call in progress."""
         with self._lock:
             return self.study
 

@@ -173,7 +173,7 @@ class Syncer:
         return 0
 
     def hurry(self) -> None:
-        """End a waiting `flush`, as the user wants to exit. Also for signal handlers."""
+        """End a waiting `flush`, at the user's request. Also for signal handlers."""
         with self._state:
             self._hurried = True
             self._state.notify_all()

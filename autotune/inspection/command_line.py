@@ -67,9 +67,9 @@ class Command:
 def read_command(words: Sequence[str], *, script: str = "", python: str = "") -> Command:
     """Return the command that these words mean.
 
-    Interpreter: that of `python`; else that named in the words or in the script's first line; else, for a
-    plain ``python`` and for a script alone, the active environment's if it has PyTorch, and the running one
-    otherwise.
+    The interpreter is that of `python`, else the one in the words or in the script's first line. For a plain
+    ``python``, and for a script alone, it is the active environment's if that has PyTorch, and the running
+    one otherwise.
 
     Args:
         words: Words after ``--``: the script's arguments if `script` is given, else

@@ -1,8 +1,7 @@
 """Options of scripts that process the command line by their own code. Parsed, never run.
 
-There are three kinds: globals overridden by a configurator (``exec(open("configurator.py").read())``),
-entries of a dictionary or fields of an object set in a loop over `sys.argv`, and options declared in a loop
-over such entries or fields.
+Three kinds are found: globals overridden by a configurator (``exec(open("configurator.py").read())``);
+entries or fields set in a loop over `sys.argv`; options declared in a loop over such entries or fields.
 """
 
 from __future__ import annotations

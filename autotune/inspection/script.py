@@ -213,7 +213,7 @@ def _flags(
 
 
 def _merged(flags: list[ScriptFlag]) -> Iterator[ScriptFlag]:
-    """Yield each spelling once; one that is declared in two ways is left out."""
+    """Yield each spelling once; one with conflicting declarations is left out."""
     groups: dict[str, list[ScriptFlag]] = {}
     for flag in flags:
         groups.setdefault(flag.names[0], []).append(flag)

@@ -519,7 +519,7 @@ def _copies(tree: ast.Module, name: str) -> Iterator[Advice]:
                 )
 
 
-# What the script says itself
+# Reports of the script itself
 
 
 def _constant_samples(tree: ast.Module, name: str) -> Iterator[Advice]:

@@ -210,7 +210,7 @@ class _Argparse:
         return {}
 
     def _called_elsewhere(self, outside: Collection[str]) -> set[str]:
-        """Return functions that may be called in unknown ways."""
+        """Return functions that may be called by unknown code."""
         called = {
             id(node.func)
             for node in ast.walk(self.tree)

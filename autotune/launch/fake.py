@@ -47,7 +47,7 @@ class World:
         compile_s: Compile mode -> seconds, cold.
         process_noise: Relative standard deviation between processes.
         step_noise: The same between steps.
-        crashes, hangs, diverges, rejects: (knob, value) pairs that end that way.
+        crashes, hangs, diverges, rejects: (knob, value) pairs with that outcome.
         broken: The script fails unchanged.
         loss_first, loss_floor, loss_scale: Loss falls from first to floor, by 1/e per so many samples.
         loss_noise: Standard deviation of a step's loss; the same for the same seed and step.

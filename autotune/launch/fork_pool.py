@@ -279,7 +279,7 @@ class ForkServer:
         return answer
 
     def is_alive(self) -> bool:
-        """Whether the server runs and has reported no error."""
+        """Return whether the server runs and has reported no error."""
         if self._process.poll() is not None:
             self.broken = self.broken or "the fork server has died"
         return not self.broken
@@ -434,7 +434,7 @@ def in_order(available: Collection[_K], requested: set[_K], plain: _K, with_comp
 
 
 def compiles(launch: Launch) -> bool:
-    """Whether the launch compiles, so that a server with the compiler loaded is useful."""
+    """Return whether the launch compiles, so that a server with the compiler loaded is useful."""
     return any(change.knob == "compile_mode" for change in launch.changes)
 
 

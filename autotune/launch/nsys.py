@@ -68,7 +68,7 @@ def reported(
 
 
 def _has_secrets(launch: Launch) -> bool:
-    """Whether the launch holds secrets; `nsys` stores environment and command line in its report."""
+    """Return whether the launch holds secrets; `nsys` stores environment and command line in its report."""
     words = (*launch.env.values(), *launch.command, *launch.argv)
     known = secret_values([*launch.command, *launch.argv])
     return bool(known) or any(redact(word, launch.env, free=True) != word for word in words)

@@ -54,21 +54,21 @@ def outcomes_of(
     running: Running, result: dict[str, Any] | None, outside: HostSamples, wrote: Sequence[str]
 ) -> dict[int, Outcome]:
     """Return the outcome per segment. Closed ones keep their measurement; the open one gets the failure."""
-    told, assignment = running.told, running.prepared.assignment
-    fold_ranks(told, running.prepared.folder, assignment.launch.ranks)
+    reports, assignment = running.told, running.prepared.assignment
+    fold_ranks(reports, running.prepared.folder, assignment.launch.ranks)
     outcomes: dict[int, Outcome] = {}
     for segment in assignment.segments:
-        closed = told.closed.get(segment.trial)
+        closed = reports.closed.get(segment.trial)
         if closed is None:
             failure = classify(
                 result,
-                told,
+                reports,
                 log_tail(running.prepared.folder),
                 segment.fidelity,
                 progress_limit_s=running.progress_limit_s,
             )
             failure = _stopped(_others_memory(failure, running, result), outside)
-            failure = with_rank(failure, told.ranks)
+            failure = with_rank(failure, reports.ranks)
             extra: dict[str, str | int | float] = {
                 "attempt": assignment.attempt,
                 "dir": str(running.prepared.folder),
@@ -88,15 +88,17 @@ def outcomes_of(
         # Memory and device use after the segment's end does not belong to it.
         goes_on = segment.fidelity.probe == CEILINGS
         seen = outside.until(closed.sent_ns or closed.end_ns) if goes_on else outside
-        unread = None if closed.short else _unread(assignment.launch, told)
-        outcome = unread or measure(closed, told, seen, assignment.launch.changes)
-        outcomes[segment.trial] = with_rank(outcome, told.ranks) if isinstance(outcome, Failure) else outcome
+        unread = None if closed.short else _unread(assignment.launch, reports)
+        outcome = unread or measure(closed, reports, seen, assignment.launch.changes)
+        outcomes[segment.trial] = (
+            with_rank(outcome, reports.ranks) if isinstance(outcome, Failure) else outcome
+        )
     return outcomes
 
 
-def _unread(launch: Launch, told: ProcessReports) -> Failure | None:
-    """Return the failure of a trial in which a process has not read back what was asked for."""
-    missing = [rank for rank in range(1, launch.ranks) if rank not in told.applied]
+def _unread(launch: Launch, reports: ProcessReports) -> Failure | None:
+    """Return the failure of a trial in which a process has not read back the requested values."""
+    missing = [rank for rank in range(1, launch.ranks) if rank not in reports.applied]
     if not missing or not launch.changes:
         return None
     knobs = ", ".join(change.knob for change in launch.changes)

@@ -127,9 +127,9 @@ class LocalRunner(Runner):
         self._begun_s = self._clock.now_s()
         self._notes, self._start = (), StartMode.COLD
         try:
-            outcomes, told = self._run(assignment)
+            outcomes, reports = self._run(assignment)
         except (OSError, MemoryError, RuntimeError) as error:
-            outcomes, told = {assignment.trial: _not_set_up(error, self._study_dir)}, ProcessReports()
+            outcomes, reports = {assignment.trial: _not_set_up(error, self._study_dir)}, ProcessReports()
         finally:
             # Reset at the end, not at the start: a signal may arrive right before the start.
             self._stop_wanted = False
@@ -139,7 +139,7 @@ class LocalRunner(Runner):
                 trial=number,
                 outcome=outcome,
                 seconds=seconds,
-                facts=told.facts,
+                facts=reports.facts,
                 notes=self._notes,
                 start=self._start,
             )
@@ -176,24 +176,24 @@ class LocalRunner(Runner):
             server = self._server(assignment)
             cut = shortened(assignment, time.monotonic() - begun_s)
             isolation = self._isolation_of(launch)
-            outcomes, told = self._run_held(cut, held, server, isolation)
+            outcomes, reports = self._run_held(cut, held, server, isolation)
             suspected = isolation_failures.suspected(outcomes.values())
             if suspected and launch.protect and isolation == "overlay" and suspected not in self._blamed:
                 cut = shortened(assignment, time.monotonic() - begun_s, AGAIN_SHARE)
-                outcomes, told = self._run_redirected(cut, held, outcomes)
+                outcomes, reports = self._run_redirected(cut, held, outcomes)
             self._notes += held.notes
             # Collected while the locks are held: later, another trial may have changed the state.
             self._device_care.release(
                 held,
                 launch,
-                told,
+                reports,
                 outcomes,
                 stopped=lambda: self._stop_wanted,
                 uid=assignment.uid,
             )
         finally:
             held.hand_over()
-        return outcomes, told
+        return outcomes, reports
 
     def _run_redirected(
         self, assignment: Assignment, held: Held, failed: dict[int, Outcome]
@@ -207,7 +207,7 @@ class LocalRunner(Runner):
         # The time of a third run is estimated from this one.
         self._begun_s = self._clock.now_s()
         self._notes = ()
-        outcomes, told = self._run_held(assignment, held, None, "redirect")
+        outcomes, reports = self._run_held(assignment, held, None, "redirect")
         suspected = isolation_failures.suspected(failed.values())
         message = isolation_failures.message_of(failed.values())
         if isolation_failures.is_measured(outcomes.values()):
@@ -216,7 +216,7 @@ class LocalRunner(Runner):
         elif isolation_failures.is_the_scripts(outcomes.values()):
             self._blamed.add(suspected)
             outcomes = isolation_failures.with_both(outcomes, suspected, message)
-        return outcomes, told
+        return outcomes, reports
 
     def _server(self, assignment: Assignment) -> ForkServer | None:
         """Return the fork server for this trial; None for a cold start."""
@@ -346,9 +346,9 @@ def _not_set_up(error: Exception, study_dir: Path) -> Failure:
     )
 
 
-def _uuids(told: ProcessReports) -> tuple[str, ...]:
+def _uuids(reports: ProcessReports) -> tuple[str, ...]:
     """Return the UUIDs of the devices that the process has reported."""
-    return () if told.facts is None else tuple(d.uuid for d in told.facts.devices)
+    return () if reports.facts is None else tuple(d.uuid for d in reports.facts.devices)
 
 
 def _write_notes(wrote: Sequence[str], kept: Sequence[str], far: Sequence[str], cwd: str) -> tuple[str, ...]:

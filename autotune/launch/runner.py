@@ -51,7 +51,7 @@ def cold_start_note(reason: str) -> str:
 
 
 def is_of_cold_starts(note: str) -> bool:
-    """Whether a note is from `cold_start_note`."""
+    """Return whether a note is from `cold_start_note`."""
     return note.startswith(_ANEW)
 
 

@@ -122,7 +122,7 @@ class Running:
             "reap_s": REAP_S,
             "memory_limit_bytes": self.memory_limit_bytes,
             "scratch": [str(self.prepared.temporary)],
-            # If the launcher has died nobody reads the output, and the state of the guard is unknown.
+            # If the launcher has died the output is not read, and the state of the guard is unknown.
             "secrets": plain_secrets(launch.command, launch.env),
             "left_alone": [str(self.prepared.plan_path), *(str(folder / name) for name in SCRATCH)],
             "locks": list(self.locks),
@@ -289,7 +289,7 @@ class Running:
         return self._script_pid
 
     def _fills_a_disk(self) -> bool:
-        """Whether a disk of the trial, shared with others and with the journal, is nearly full."""
+        """Return whether a disk of the trial, shared with others and with the journal, is nearly full."""
         for place, least_bytes in self.disks.items():
             with contextlib.suppress(OSError):
                 if shutil.disk_usage(place).free < least_bytes:

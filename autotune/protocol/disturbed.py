@@ -28,17 +28,17 @@ _LINE_BYTES = 64
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def spans(looks: Iterable[tuple[int, bool]]) -> tuple[Span, ...]:
+def spans(samples: Iterable[tuple[int, bool]]) -> tuple[Span, ...]:
     """Return the disturbed spans, from samples.
 
     A sample holds for a moment. The time between two consecutive disturbed samples counts as disturbed.
 
     Args:
-        looks: (time, whether it was disturbed), in order.
+        samples: (time, whether it was disturbed), in order.
     """
     found: list[Span] = []
     before: int | None = None
-    for t_ns, is_disturbed in looks:
+    for t_ns, is_disturbed in samples:
         if is_disturbed and before is not None and t_ns - before <= TOGETHER_NS:
             found[-1] = (found[-1][0], t_ns)
         elif is_disturbed:

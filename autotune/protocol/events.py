@@ -37,8 +37,9 @@ class StepRow:
         samples: Samples consumed since the previous step's end.
         device_ms: Period on the device by CUDA events, -1 without one.
         queue_ns: Run-queue delay of the main thread since its last reading, some 25 ms before.
-        mark: Bits: 1 evaluation inside, 2 compile event inside, 4 new input shape, 8 garbage collection, 16
-            loader (re)started, 32 allocator grew or retried, 64 its data was collected before it (a rollout).
+        mark: Bits of `autotune.protocol.marks`. 1 evaluation inside, 2 compile event inside, 4 new input
+            shape, 8 garbage collection. 16 loader (re)started, 32 allocator grew or retried, 64 a rollout
+            collected its data before.
         aside_ns: Evaluation inside the step, from its first sign to the next sign of training; -1 if its end
             was not observed.
     """

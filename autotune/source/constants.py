@@ -1,9 +1,9 @@
 """Named constants of a source file: found in its syntax tree, and replaced there.
 
-Names are dotted paths: ``batch_size``, ``CONFIG.train.batch_size`` for an entry of a dictionary,
-``Settings.batch_size`` for a field, ``train.batch_size`` for a variable of the function `train`,
-``train(batch_size)`` for the default of its argument, ``train(batch_size=)`` for a keyword of a call,
-``--batch-size`` for the default of an option. Standard library only.
+Names are dotted paths: ``batch_size``; ``CONFIG.train.batch_size`` for an entry of a dictionary;
+``Settings.batch_size`` for a field. ``train.batch_size`` is a variable of the function `train`,
+``train(batch_size)`` the default of its argument, and ``train(batch_size=)`` a keyword of a call.
+``--batch-size`` is the default of an option. Standard library only.
 """
 
 from __future__ import annotations
@@ -100,12 +100,12 @@ def named_values(tree: ast.Module, *, is_script: bool = True) -> list[Named]:
     return [Named(name, node, value, times[name]) for name, node, value in values if value is not None]
 
 
-def rewritten(tree: ast.Module, wanted: Mapping[str, tuple[Value, Value]]) -> list[str]:
+def rewritten(tree: ast.Module, changes: Mapping[str, tuple[Value, Value]]) -> list[str]:
     """Replace values in a tree in place, so that lines do not change.
 
     Args:
         tree: Syntax tree of the file; changed.
-        wanted: Name -> its present value, and the new one.
+        changes: Name -> its present value, and the new one.
 
     Returns:
         Names that do not have the present value exactly once in the file.
@@ -113,11 +113,11 @@ def rewritten(tree: ast.Module, wanted: Mapping[str, tuple[Value, Value]]) -> li
     meant = [
         found
         for found in named_values(tree)
-        if found.name in wanted and found.times == 1 and found.value == wanted[found.name][0]
+        if found.name in changes and found.times == 1 and found.value == changes[found.name][0]
     ]
-    _Replace({id(found.node): wanted[found.name][1] for found in meant}).visit(tree)
+    _Replace({id(found.node): changes[found.name][1] for found in meant}).visit(tree)
     replaced = {found.name for found in meant}
-    return [name for name in wanted if name not in replaced]
+    return [name for name in changes if name not in replaced]
 
 
 class _Replace(ast.NodeTransformer):

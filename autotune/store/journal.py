@@ -1,8 +1,8 @@
 """Journal: one SQLite file per study, appended to by one writer, readable by any process.
 
 Events are never changed or removed. Each has a digest over itself and the previous digest, and number and
-digest of the last one are stored separately, so that truncation, gaps and edits are detected and located.
-Journals of versions without that head are read without it. When `append` returns, the event is on the disk
+digest of the last one are stored separately. So truncation, gaps and edits are detected and located. Journals
+of versions without that head are read without it. When `append` returns, the event is on the disk
 (`synchronous=FULL`), before it is visible anywhere else.
 
 One writer at a time: `flock` on a file next to the journal, held until `close` or the end of the process.

@@ -178,7 +178,7 @@ def test_completion_is_silent_where_studies_cannot_be_read(monkeypatch, tmp_path
         (("inspect", "--knobs=precision"), "'--knobs' does not take a value", "autotune --help"),
         (
             ("search", "--script", "train.py", "--budget", "1m", "--", "python", "train.py"),
-            "the script is named twice: by --script train.py, and by python train.py behind --",
+            "the script is named twice: by --script train.py, and by python train.py after --",
             "without --script: -- python train.py",
         ),
         (

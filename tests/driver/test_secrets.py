@@ -120,7 +120,7 @@ def test_a_command_that_cannot_be_read_is_told_without_its_secrets(
 ) -> None:
     assert command(["search", "--budget", "10m", "--json", "--", *words]) == 2
     told = capsys.readouterr()
-    assert "is no script" in told.err
+    assert "is not a script" in told.err
     assert "canary" not in told.out + told.err
 
 

@@ -141,7 +141,7 @@ def test_more_memory_than_allowed_is_ended_named_and_not_picked(place):
     assert ended.has_no_gain, ended
     (failed,) = [t["outcome"] for t in place.show()["trials"] if "kind" in t["outcome"]]
     assert failed["kind"] == "OOM_HOST"
-    assert "allowed were 1.50 GiB" in failed["message"]
+    assert "the limit is 1.50 GiB" in failed["message"]
     assert ended.best["picks"]["best"]["changes"] == []
 
 

@@ -27,4 +27,4 @@ def test_without_the_borders_of_journal_and_driver_errors_of_sqlite_escape(
     monkeypatch.setattr(tune._Search, "_as_shortage", lambda search, error: error)
     count = injected(writes, {"key": "statement/ENOSPC", "what": "statement", "error": "ENOSPC"})
     assert not count.survived
-    assert "without a word" in count.notes[0]
+    assert "without output" in count.notes[0]

@@ -113,10 +113,10 @@ def test_a_package_is_run_by_its_main_module(project: Path) -> None:
         (["python", "-m", "pakage.train"], "finds no module pakage from", "--python"),
         (["python", "-m", "package.trian"], "finds no module package.trian", ""),
         (["python", "-m", "sys"], "no source file", ""),
-        (["-m", "package.train"], "-m is no script", "python -m package.train"),
+        (["-m", "package.train"], "-m is not a script", "python -m package.train"),
         (["trian.py"], "no script trian.py", 'Did you mean "train.py"?'),
         (["./package"], "is a folder", "train.py"),
-        (["A=1", "python", "train.py"], "'A=1' is no script", "set A before autotune"),
+        (["A=1", "python", "train.py"], "'A=1' is not a script", "set A before autotune"),
         (["python2.6", "train.py"], "no interpreter python2.6 on the PATH", ""),
         (["./python9", "train.py"], "no interpreter ./python9", ""),
     ],
@@ -156,7 +156,7 @@ def test_env_in_a_first_line_means_what_python_means(project: Path, other: Path)
 @pytest.mark.parametrize("text", ["#!/bin/sh\npython train.py\n", "\x7fELF\0\0"])
 def test_a_program_that_is_no_python_is_refused(project: Path, text: str) -> None:
     program(project / "run", text)
-    with pytest.raises(UsageError, match="no Python script") as told:
+    with pytest.raises(UsageError, match="not a Python script") as told:
         read_command(["./run"])
     assert "-- python train.py" in told.value.hint
 
@@ -270,7 +270,7 @@ def says(version: str, torch: str) -> str:
 @pytest.mark.parametrize(
     ("text", "kind", "message"),
     [
-        ("#!/bin/sh\nexit 3\n", UsageError, "no Python that works: it ended with code 3"),
+        ("#!/bin/sh\nexit 3\n", UsageError, "not a working Python: it ended with code 3"),
         ("#!/bin/sh\necho no such library >&2\nexit 1\n", UsageError, "no such library"),
         ("#!/no/such/loader\n", UsageError, "cannot be run"),
         (says("[3, 8, 1]", "2.9.1"), BackendError, r"needs Python 3\.10 to 3\.13, and this is 3\.8\.1"),
@@ -521,7 +521,7 @@ def test_a_launcher_in_an_environment_is_one(project: Path) -> None:
         (["uv", "run", "--with", "x", "train.py"], "not known here", "--python"),
         (["uv", "run", "train.py"], "no interpreter", "uv sync"),
         (["conda", "run", "-n", "x", "python", "train.py"], "chooses an environment", "--python"),
-        (["nohup", "python", "train.py"], "nohup is no script", "before autotune: nohup"),
+        (["nohup", "python", "train.py"], "nohup is not a script", "before autotune: nohup"),
         (["bash", "run.sh"], "not a training script", "-- python train.py"),
     ],
 )

@@ -84,7 +84,7 @@ ENDINGS = [
     ),
     ("os.kill(os.getpid(), 11)", FailureKind.CRASH_SIGNAL, "SIGSEGV"),
     ("os.kill(os.getpid(), 9)", FailureKind.OOM_HOST, "SIGKILL"),
-    ("os._exit(0)", FailureKind.NO_METRIC, "without an end message"),
+    ("os._exit(0)", FailureKind.NO_METRIC, "without a final report"),
     ("writer.write(Done(why='script_end', steps=0))", FailureKind.NO_METRIC, "without an optimizer step"),
     (
         "step(); writer.write(Done(why='script_end', steps=1))",

@@ -38,7 +38,7 @@ def test_training_in_a_thread_is_named_and_an_endless_one_is_ended(
 ) -> None:
     ran = run(THREADED.format(steps=steps, meanwhile=""), fidelity=SHORT)
     assert ran.broke.kind == "no_metric"
-    assert "main thread, but in another one" in ran.broke.message
+    assert "main thread, but in another thread" in ran.broke.message
     assert ran.faults == ""
 
 

@@ -109,9 +109,9 @@ AT_REST = {
 }
 """Settings of a local Ray, unless the user has set them.
 
-Ray's default niceness of its workers would let every other process on the machine preempt trials, which slows
-a training far more than its share, most of all one with as many threads as CPUs. Ray's idle polling, ten
-times a second, would disturb timed trainings.
+Ray's default niceness of its workers would let every other process on the machine preempt trials. That slows
+a training far more than its share, most of all with as many threads as CPUs. Ray's idle polling, ten times a
+second, would disturb timed trainings.
 """
 
 REST_S = 1.0

@@ -1,7 +1,7 @@
 """Claims of searches on this machine's CPUs and accelerators, as numbered files that every account can read.
 
-A claim is live while its file is locked (`flock`). Any account can write anything into files of its own, so
-nothing in a claim is trusted: its owner comes from the file system, and what cannot be read is no claim.
+A claim is live while its file is locked (`flock`). Any account can write its own files, so no content of a
+claim is trusted. Its owner comes from the file system, and an unreadable file is no claim.
 """
 
 from __future__ import annotations

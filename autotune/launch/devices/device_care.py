@@ -193,7 +193,7 @@ class DeviceCare:
         self,
         held: Held,
         launch: Launch,
-        told: ProcessReports,
+        reports: ProcessReports,
         outcomes: Mapping[int, Outcome],
         *,
         stopped: Callable[[], bool] = lambda: False,
@@ -204,7 +204,7 @@ class DeviceCare:
         Args:
             held: From `hold`; the locks are not changed.
             launch: Launch of the trial.
-            told: Reports of its process.
+            reports: Reports of its process.
             outcomes: Outcome per segment.
             stopped: Returns True once the result is not needed any more.
             uid: As for `hold`.
@@ -214,7 +214,7 @@ class DeviceCare:
         left = self._wait_until_free(held, stopped)
         if left:
             log.warning("%.2f GiB of device memory was not released after a trial", left / 2**30)
-        trained = told.facts is None or bool(told.facts.devices)
+        trained = reports.facts is None or bool(reports.facts.devices)
         kinds = {outcome.kind for outcome in outcomes.values() if isinstance(outcome, Failure)}
         if not trained or not kinds & set(_SUSPECT):
             return
@@ -333,10 +333,10 @@ def run_canary(launch: Launch, stopped: Callable[[], bool] = lambda: False, uid:
         start_new_session=True,
     )
     until = time.monotonic() + CANARY_S
-    told = b""
+    output = b""
     while True:
         try:
-            _, told = process.communicate(timeout=_POLL_S)
+            _, output = process.communicate(timeout=_POLL_S)
         except subprocess.TimeoutExpired:
             if time.monotonic() < until and not stopped():
                 continue
@@ -345,7 +345,7 @@ def run_canary(launch: Launch, stopped: Callable[[], bool] = lambda: False, uid:
         break
     if process.returncode == 0:
         return ""
-    lines = told.decode(errors="backslashreplace").strip().splitlines()
+    lines = output.decode(errors="backslashreplace").strip().splitlines()
     return lines[-1] if lines else f"exit code {process.returncode}"
 
 

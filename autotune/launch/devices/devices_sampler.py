@@ -56,8 +56,8 @@ def device_sampler(
         tree.update(tree_pids())
         at_home = {n for n, s in enumerate(seen) if tree & set(s.pids)}
         others = {n: {p for p in seen[n].pids if p not in tree and not draws(p)} for n in at_home}
-        told = set(told_uuids())
-        used.update(at_home, (n for n, d in enumerate(devices) if told and d.facts.uuid in told))
+        reported = set(told_uuids())
+        used.update(at_home, (n for n, d in enumerate(devices) if reported and d.facts.uuid in reported))
         if all(seen[n] == _UNKNOWN for n in used):
             # Without a reading, other processes cannot be excluded.
             return None
@@ -96,7 +96,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def draws(pid: int) -> bool:
-    """Whether a process is a display server."""
+    """Return whether a process is a display server."""
     try:
         return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip() in DISPLAYS
     except OSError:

@@ -41,7 +41,7 @@ def lock_folder() -> Path:
 
 
 def is_for_all(path: str) -> bool:
-    """Whether this is a folder, not a link, that all accounts may use and none can damage for others."""
+    """Return whether this is a folder, no link, that all accounts may use and none can damage."""
     try:
         mode = os.lstat(path).st_mode
     except OSError:

@@ -27,12 +27,12 @@ class Quota:
 
     def look(self) -> tuple[float | None, float | None]:
         """Return the CPU seconds of all its processes and their throttled seconds; None if unreadable."""
-        told = dict(line.split()[:2] for line in _read(self._stat).splitlines() if len(line.split()) > 1)
+        fields = dict(line.split()[:2] for line in _read(self._stat).splitlines() if len(line.split()) > 1)
         used_s = _seconds(_read(self._usage).strip(), 1e9) if self._usage else None
         if used_s is None:
-            used_s = _seconds(told.get("usage_usec", ""), 1e6)
-        still_s = _seconds(told.get("throttled_usec", ""), 1e6)
-        return used_s, still_s if still_s is not None else _seconds(told.get("throttled_time", ""), 1e9)
+            used_s = _seconds(fields.get("usage_usec", ""), 1e6)
+        still_s = _seconds(fields.get("throttled_usec", ""), 1e6)
+        return used_s, still_s if still_s is not None else _seconds(fields.get("throttled_time", ""), 1e9)
 
 
 def find(cpus: int, root: str = "") -> Quota | None:

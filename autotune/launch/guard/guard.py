@@ -740,7 +740,7 @@ class Guard:
 
     def _signal_until_gone(self, number: int, bound_s: float, *, repeat: bool) -> None:
         until = time.monotonic() + bound_s
-        told: set[int] = set()
+        signalled: set[int] = set()
         pause = 0.01
         alone = self.alone
         while True:
@@ -748,11 +748,11 @@ class Guard:
                 # A process that forks in a loop can outrun kills from a list of processes.
                 process_tree.kill_group(self.group)
             tree = self._tree()
-            process_tree.send([pid for pid in tree if repeat or pid not in told], number)
+            process_tree.send([pid for pid in tree if repeat or pid not in signalled], number)
             if not repeat:
                 # A stopped process handles no signal before it continues.
-                process_tree.send([pid for pid in tree if pid not in told], signal.SIGCONT)
-            told.update(tree)
+                process_tree.send([pid for pid in tree if pid not in signalled], signal.SIGCONT)
+            signalled.update(tree)
             self._wait(pause, life=False)
             if not self._reap() or time.monotonic() >= until:
                 return

@@ -389,7 +389,7 @@ def _compose(folder: str, target: str, layers: _Layers, table: dict[str, str], m
     """Rebuild the same tree from its parts.
 
     A user namespace may not overlay a folder with mounts below it, since that could reveal hidden files. So
-    such folders are created anew and their entries handled one by one.
+    such folders are created again and their entries handled one by one.
     """
     for entry in os.scandir(folder):
         try:

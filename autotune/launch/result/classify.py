@@ -47,7 +47,7 @@ _Evidence = dict[str, "str | int | float"]
 
 def classify(
     result: Mapping[str, Any] | None,
-    told: ProcessReports,
+    reports: ProcessReports,
     log_tail: str,
     fidelity: Fidelity,
     *,
@@ -57,13 +57,13 @@ def classify(
 
     Args:
         result: Verdict of the guard; None if there is none.
-        told: Reports of the process.
+        reports: Reports of the process.
         log_tail: End of its output.
         fidelity: Limits of the run.
         progress_limit_s: Time limit between steps that was exceeded, if the launcher ended a hang.
     """
     tail = "\n".join(log_tail.splitlines()[-TAIL_LINES:])
-    evidence: _Evidence = {"steps": told.steps}
+    evidence: _Evidence = {"steps": reports.steps}
     if tail:
         evidence["log_tail"] = tail
     if result is None:
@@ -77,13 +77,13 @@ def classify(
             evidence[key] = result[key]
     if result.get("survivors"):
         evidence["survivors"] = " ".join(str(pid) for pid in result["survivors"])
-    kind, message = _ending(result, told, tail, fidelity, progress_limit_s, evidence)
+    kind, message = _ending(result, reports, tail, fidelity, progress_limit_s, evidence)
     return Failure(kind=kind, message=_one_line(message), evidence=evidence)
 
 
 def _ending(
     result: Mapping[str, Any],
-    told: ProcessReports,
+    reports: ProcessReports,
     tail: str,
     fidelity: Fidelity,
     progress_limit_s: float,
@@ -100,26 +100,26 @@ def _ending(
     if why == "launcher_gone" or why.startswith("guard_"):
         what = "its launcher died" if why == "launcher_gone" else f"its guard was ended ({why[6:].upper()})"
         return FailureKind.INFRA_LOST, f"{what} {result['seconds']:.0f} s after the start"
-    if told.broke is not None:
-        return _broke(told.broke, tail, evidence)
+    if reports.broke is not None:
+        return _broke(reports.broke, tail, evidence)
     if why == "memory_limit":
         return FailureKind.OOM_HOST, (
             f"used {_gib(result['peak_bytes'])} of memory; the limit is {_gib(result['memory_limit_bytes'])}"
         )
     if why == "timeout_total":
-        return FailureKind.TIMEOUT_TOTAL, f"not done after {result['script_s']:.0f} s ({_progress(told)})"
+        return FailureKind.TIMEOUT_TOTAL, f"not done after {result['script_s']:.0f} s ({_progress(reports)})"
     if why == "timeout_progress":
-        return FailureKind.TIMEOUT_PROGRESS, f"no step for {progress_limit_s:.0f} s ({_progress(told)})"
+        return FailureKind.TIMEOUT_PROGRESS, f"no step for {progress_limit_s:.0f} s ({_progress(reports)})"
     if why == "disk":
         return FailureKind.DISK, f"ended after {result['seconds']:.0f} s: it left nearly no space on the disk"
     if why in ("contended", "throttled"):
         return FailureKind.named(why), f"ended by the launcher: {why}"
     if result.get("signal") is not None:
         return _signalled(int(result["signal"]), tail)
-    code = result.get("code") or (told.done.code if told.done is not None else 0)
+    code = result.get("code") or (reports.done.code if reports.done is not None else 0)
     if code:
         return _exited(int(code), tail, evidence)
-    return _silent(told, fidelity, evidence)
+    return _silent(reports, fidelity, evidence)
 
 
 def _broke(broke: Broke, tail: str, evidence: _Evidence) -> tuple[FailureKind, str]:
@@ -181,26 +181,26 @@ def _exited(code: int, tail: str, evidence: _Evidence) -> tuple[FailureKind, str
     )
 
 
-def _silent(told: ProcessReports, fidelity: Fidelity, evidence: _Evidence) -> tuple[FailureKind, str]:
-    if told.done is None:
+def _silent(reports: ProcessReports, fidelity: Fidelity, evidence: _Evidence) -> tuple[FailureKind, str]:
+    if reports.done is None:
         return (
             FailureKind.NO_METRIC,
             "exit code 0 without a final report: the script left Python without running its exit handlers",
         )
-    if told.steps == 0:
+    if reports.steps == 0:
         return (
             FailureKind.NO_METRIC,
             "the script ended without an optimizer step, so there is nothing to time",
         )
-    if told.done.why == "deadline":
+    if reports.done.why == "deadline":
         evidence["deadline_s"] = fidelity.deadline_s
         return FailureKind.WARMUP_SHORT, (
             f"its {fidelity.deadline_s:.0f} s were over before enough steps could be timed"
-            f" ({_progress(told)})"
+            f" ({_progress(reports)})"
         )
     evidence["steps_needed"] = STEPS_NEEDED
     return FailureKind.WARMUP_SHORT, (
-        f"the script ended after {_steps(told.steps)}, and the first one cannot be timed; train for at "
+        f"the script ended after {_steps(reports.steps)}, and the first one cannot be timed; train for at "
         f"least {STEPS_NEEDED} steps"
     )
 
@@ -211,10 +211,10 @@ def _matching_line(text: str, pattern: re.Pattern[str]) -> str:
     )
 
 
-def _progress(told: ProcessReports) -> str:
-    if not told.steps:
+def _progress(reports: ProcessReports) -> str:
+    if not reports.steps:
         return "before the first step"
-    return f"{_steps(told.steps)} {'was' if told.steps == 1 else 'were'} done"
+    return f"{_steps(reports.steps)} {'was' if reports.steps == 1 else 'were'} done"
 
 
 def _steps(count: int) -> str:

@@ -27,7 +27,7 @@ SKIPPED_SCALER_FRAC = 0.5
 
 
 def measure(
-    closed: Closed, told: ProcessReports, outside: HostSamples, changes: Sequence[Change] = ()
+    closed: Closed, reports: ProcessReports, outside: HostSamples, changes: Sequence[Change] = ()
 ) -> Outcome:
     """Return the outcome of one closed segment.
 
@@ -36,18 +36,18 @@ def measure(
     loader's queue drained, the drained batches are subtracted.
 
     Returns:
-        A `Measurement`; or a `Failure` where a knob did not take effect, the loss is not finite, the
-        gradient scaler skipped most steps, or others used the accelerator for most of the window.
+        A `Measurement`; or a `Failure` if a knob did not take effect, the loss diverged, the gradient scaler
+        skipped most steps, or the accelerator was shared most of the time.
     """
     rejected = rejection(closed, changes)
     if rejected is not None:
         return rejected
-    window = Window.of(closed, told, outside)
+    window = Window.of(closed, reports, outside)
     if not window.rows or window.seconds <= 0:
         return Failure(
             kind=FailureKind.NO_METRIC,
-            message=f"no step ended inside the window ({told.steps} steps in all)",
-            evidence={"steps": told.steps},
+            message=f"no step ended inside the window ({reports.steps} steps in all)",
+            evidence={"steps": reports.steps},
         )
     measurement = _measurement(window)
     lost = lost_to_others(window)

@@ -37,27 +37,27 @@ _BLOCKS = 8
 """Number of blocks of a window for the interval of a straggler's share."""
 
 
-def fold_ranks(told: ProcessReports, folder: Path, ranks: int) -> None:
+def fold_ranks(reports: ProcessReports, folder: Path, ranks: int) -> None:
     """Add the logs of all ranks to the reports of rank 0; do nothing if one is missing.
 
     Args:
-        told: Reports of the trial.
+        reports: Reports of the trial.
         folder: Folder of the trial.
         ranks: Number of ranks started; a script may have started others itself.
     """
-    ranks = max(ranks, 1 if told.facts is None else told.facts.ranks)
+    ranks = max(ranks, 1 if reports.facts is None else reports.facts.ranks)
     if ranks == 1:
         ranks = sum(1 for _ in folder.glob(file_name("*")))
     logs = [log for rank in range(ranks) if (log := read_rank_log(folder, rank)) is not None]
-    told.ranks = tuple(logs)
+    reports.ranks = tuple(logs)
     if len(logs) < ranks or ranks < 2:
         return
-    before = [row.samples for row in told.rows]
-    told.rows[:] = summed_rows(told.rows, logs, ranks)
-    for trial, closed in told.closed.items():
-        told.closed[trial] = replace(
+    before = [row.samples for row in reports.rows]
+    reports.rows[:] = summed_rows(reports.rows, logs, ranks)
+    for trial, closed in reports.closed.items():
+        reports.closed[trial] = replace(
             closed,
-            loss=_mean_trace(closed, before, told.rows, logs),
+            loss=_mean_trace(closed, before, reports.rows, logs),
             allocator_peak_bytes=_largest(closed, logs),
         )
 

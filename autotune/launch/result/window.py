@@ -40,8 +40,8 @@ class Window:
     counts_samples: bool
 
     @classmethod
-    def of(cls, closed: Closed, told: ProcessReports, outside: HostSamples) -> Window:
-        rows = tuple(r for r in told.rows if closed.begin_ns < r.t_ns <= closed.end_ns)
+    def of(cls, closed: Closed, reports: ProcessReports, outside: HostSamples) -> Window:
+        rows = tuple(r for r in reports.rows if closed.begin_ns < r.t_ns <= closed.end_ns)
         stamps = [closed.begin_ns, *(r.t_ns for r in rows)]
         if rows:
             # The window ends when the device has completed its last step, after the host.
@@ -51,7 +51,7 @@ class Window:
         # both agree over the window.
         if closed.clock == "device" and rows and min(r.device_ms for r in rows) > 0:
             periods = tuple(r.device_ms / 1e3 for r in rows)
-        facts = told.facts
+        facts = reports.facts
         trained = trained_s(
             [r.mark for r in rows],
             [r.aside_ns for r in rows],
@@ -62,7 +62,7 @@ class Window:
         moved = tuple(None if still else s for s, still in zip(trained, stopped, strict=True))
         return cls(
             closed=closed,
-            told=told,
+            told=reports,
             outside=outside,
             rows=rows,
             periods_s=periods,
@@ -91,7 +91,7 @@ class Window:
         return (consumed - fell) / consumed
 
     def is_from_queue(self) -> bool:
-        """Whether all consumed batches were produced before the window, so that none can be subtracted."""
+        """Return whether all consumed batches were produced before the window."""
         consumed, fell = self._drained()
         return fell >= max(2.0, consumed)
 

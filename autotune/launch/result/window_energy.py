@@ -36,9 +36,9 @@ def energy_of(window: Window) -> dict[str, float]:
         found["energy_cpu_j"] = cpu
     if window.closed.allocator_peak_bytes is None:
         return found
-    told = {d.uuid for d in window.told.facts.devices} if window.told.facts is not None else set[str]()
+    reported = {d.uuid for d in window.told.facts.devices} if window.told.facts is not None else set[str]()
     uuids = {uuid for s in counters for uuid in s.device_j}
-    used = uuids & told or (uuids if len(uuids) == 1 else set[str]())
+    used = uuids & reported or (uuids if len(uuids) == 1 else set[str]())
     points = {u: [(s.t_ns, s.device_j[u]) for s in counters if u in s.device_j] for u in used}
     parts = [spent(each) for each in points.values()]
     known = [part for part in parts if part is not None]
@@ -74,7 +74,7 @@ def _spent_j(
 ) -> float | None:
     """Return the energy of these spans; None if the readings of a counter do not resolve it.
 
-    Power is assumed constant between two readings, unless one of them lies in an excluded part. There only
+    Power is assumed constant between two readings, unless one of them is in an excluded part. There only
     the time between readings inside the span counts, extrapolated to the rest.
     """
     times = [t_ns for t_ns, _ in points]

@@ -160,9 +160,11 @@ def _relocate(caches: Path, to: Path) -> None:
     for group in (caches / triton).glob(f"*/{_GROUP}*.json"):
         kernel = to / triton / group.parent.name
         try:
-            told = json.loads(group.read_bytes())
-            files = {name: str(kernel / os.path.basename(path)) for name, path in told["child_paths"].items()}
-            group.write_text(json.dumps({**told, "child_paths": files}), encoding="utf-8")
+            index = json.loads(group.read_bytes())
+            files = {
+                name: str(kernel / os.path.basename(path)) for name, path in index["child_paths"].items()
+            }
+            group.write_text(json.dumps({**index, "child_paths": files}), encoding="utf-8")
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             # An unreadable index makes one kernel cold.
             group.unlink(missing_ok=True)

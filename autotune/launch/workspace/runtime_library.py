@@ -132,10 +132,10 @@ def _compile(folder: Path, compiler: Sequence[str]) -> None:
 
 def _digest() -> str:
     """Return the name of this version of the sources."""
-    told = hashlib.sha256(_START.encode())
+    digest = hashlib.sha256(_START.encode())
     for path in _sources():
-        told.update(path.as_posix().encode() + b"\0" + path.read_bytes())
-    return told.hexdigest()[:12]
+        digest.update(path.as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def _sources() -> Iterator[Path]:

@@ -4,8 +4,8 @@ It starts like a trial, by the same command in the same environment and folder, 
 plan. Its forks are the trial's keeper and guard (`autotune.launch.guard.guard`, loaded by path). The process
 that the guard forks for the script continues here like a new one.
 
-It refuses to fork if the fork would differ from a new process: with a thread, a process or a file that a
-library has opened, or with an accelerator in use.
+It refuses to fork if the fork would differ from a new process. Reasons are a thread, a process or a file that
+a library has opened, and an accelerator in use.
 """
 
 from __future__ import annotations

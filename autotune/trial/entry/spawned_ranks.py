@@ -1,6 +1,6 @@
 """Ranks that the script starts itself: by `torch.multiprocessing`, or by starting itself again.
 
-Frameworks use one of two ways. `mp.spawn`, Lightning's ``ddp_spawn`` and Accelerate's notebook launcher call
+Frameworks use two methods. `mp.spawn`, Lightning's ``ddp_spawn`` and Accelerate's notebook launcher call
 `start_processes`. Each new process then enters the trial runtime before its function, and the parent waits as
 for ranks of the launcher. Lightning's ``ddp`` starts the script again with ``LOCAL_RANK`` in its environment.
 Then the parent is rank 0, and the others start through the trial runtime.

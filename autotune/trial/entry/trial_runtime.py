@@ -480,7 +480,7 @@ class TrialRuntime:
     def _prepare_probe(self, torch: Any, loader: Loader, optimizer: Optimizer, root: TrainedModules) -> None:
         """Prepare the probe that runs after the window; imports its modules only if requested."""
         if self.plan.ranks > 1:
-            # A single rank is no faster on cached batches, as the others wait for theirs.
+            # A single rank is no faster on cached batches, as it waits for the others.
             return
         if self.plan.segments[0].fidelity.probe == CEILINGS:
             from autotune.trial.probe.ceiling_probe import CeilingProbe

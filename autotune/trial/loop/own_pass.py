@@ -46,39 +46,39 @@ class Pass(NamedTuple):
         return size if self.drops_rest else self.samples % size or size
 
 
-def pass_at(frames: Sequence[FrameType], said: int) -> Pass | None:
+def pass_at(frames: Sequence[FrameType], batch: int) -> Pass | None:
     """Return the pass that a backward pass belongs to; None if the source does not show it.
 
     Args:
         frames: Frames of the backward pass, innermost first.
-        said: Batch size in this process, as written in the script.
+        batch: Batch size in this process, as written in the script.
     """
     frames = [frame for frame in frames if is_user_file(frame.f_code.co_filename)]
     try:
         trees = [tree_of(frame.f_code.co_filename) for frame in frames]
         places = zip(trees, frames, strict=True)
         stack = [(tree, f.f_lineno, f.f_code.co_name) for tree, f in places if tree is not None]
-        if len(stack) < len(frames) or not said:
+        if len(stack) < len(frames) or not batch:
             return None
         inner = next((part for part in repeated(stack) if not isinstance(part.node, _FUNCTIONS)), None)
         if inner is None or not isinstance(inner.node, ast.For) or leaves_out(inner.node):
             return None
-        return _found(inner.node, frames[inner.depth], stack[inner.depth][0], said)
+        return _found(inner.node, frames[inner.depth], stack[inner.depth][0], batch)
     finally:
         tree_of.cache_clear()
         definition_of.cache_clear()
 
 
-def _found(loop: ast.For, frame: FrameType, tree: ast.Module, said: int) -> Pass | None:
+def _found(loop: ast.For, frame: FrameType, tree: ast.Module, batch: int) -> Pass | None:
     names, values = names_of(frame), assigned_values(tree)
-    sources = [LoopSource(names, values, said, size) for size in (*_SIZES, said)]
+    sources = [LoopSource(names, values, batch, size) for size in (*_SIZES, batch)]
     counts = [source.batches(loop.iter) for source in sources]
     samples = counts[0] or 0
     for drops in (False, True):
         found = Pass(samples, drops)
-        if samples > 1 and counts == [found.batches(size) for size in (*_SIZES, said)]:
+        if samples > 1 and counts == [found.batches(size) for size in (*_SIZES, batch)]:
             # Unless the last batch is known to be the rest, it has to be a full one.
-            is_known = drops or not samples % said or sources[-1].slices or is_sliced(loop)
+            is_known = drops or not samples % batch or sources[-1].slices or is_sliced(loop)
             return found if is_known else None
     return None
 
@@ -91,9 +91,9 @@ class OwnPass:
         self._index = 0
         self._seen: list[Pass | None] = []
 
-    def note(self, frames: Sequence[FrameType], said: int) -> None:
+    def note(self, frames: Sequence[FrameType], batch: int) -> None:
         """Record a backward pass of the baseline on a new stack."""
-        self._seen.append(pass_at(frames, said))
+        self._seen.append(pass_at(frames, batch))
 
     @property
     def samples(self) -> int:
@@ -106,9 +106,9 @@ class OwnPass:
         """Whether the next batch is the first of a pass."""
         return not self._index
 
-    def begin(self, frames: Sequence[FrameType], said: int) -> None:
+    def begin(self, frames: Sequence[FrameType], batch: int) -> None:
         """Begin a pass, possibly over other data than the last one."""
-        self._found = pass_at(frames, said)
+        self._found = pass_at(frames, batch)
 
     def part(self, samples: int, size: int) -> BatchPart | str:
         """Return the batch of the next backward pass.

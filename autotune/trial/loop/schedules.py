@@ -50,9 +50,9 @@ class _Count(NamedTuple):
     numbers: tuple[int, ...]
     exact: bool
     follows: bool
-    """It is derived from the length of a loader, according to the source."""
+    """The count is derived from the length of a loader, according to the source."""
     is_pass: bool = False
-    """It is the number of batches in a pass."""
+    """The count is the number of batches in a pass."""
 
 
 class Schedules:

@@ -976,13 +976,13 @@ class Recorder:
         return compiling_counts([mark for end_ns, _, _, mark, _ in self._rows if end_ns > begin_ns])
 
     def on_applied(self) -> None:
-        """Called once every requested knob was first read as applied."""
+        """Handle the first reading of every requested knob as applied."""
 
     def on_untuned(self, knob: str, why: str) -> None:
-        """Called before an unmeasured process ends because a knob failed; can be replaced."""
+        """Handle the failure of a knob, before an unmeasured process ends; can be replaced."""
 
     def window_opens(self) -> None:
-        """Called when a window opens; replaced if torch is loaded."""
+        """Handle the opening of a window; replaced if torch is loaded."""
 
     def skipped_steps(self) -> int:
         """Return the steps that a gradient scaler skipped; replaced if torch is loaded."""

@@ -44,7 +44,7 @@ class LoaderStats:
         self.own: dict[str, Any] = {}
         """The script's own keyword arguments, without changes."""
         self.is_other = False
-        """Its batch size differs from those of the loaders in the search."""
+        """The batch size differs from those of the loaders in the search."""
         self.kept: LoaderFacts | None = None
         """Facts at its first iteration; loops often hold only the iterator."""
         self.since = 0
@@ -72,7 +72,7 @@ class LoaderStats:
         """For a stream: samples of a pass, and of each of two workers."""
         self.recent: deque[int] = deque(maxlen=_RECENT)
         self.pins = False
-        """Its batches are in pinned memory."""
+        """Batches are in pinned memory."""
         self.fetches = 0
         self.how: How | None = None
         self.iterator: weakref.ref[Any] | None = None

@@ -115,7 +115,7 @@ class SteadySteps:
         self.record: LoaderStats | None = None
         self.place: Any = None
         self.dimension = 0
-        """Where a batch shows its number of samples; see `LoaderStats.dimension`."""
+        """Position in a batch that shows its number of samples; see `LoaderStats.dimension`."""
         self.wait_ns = 0
         self.loss = 0.0
         self.shape: Any = None
@@ -197,7 +197,7 @@ class SteadySteps:
         self.soon_ns = self.until_ns = 0
 
     def drop(self) -> None:
-        """Drop the recorded steps in a forked child, as they are the parent's."""
+        """Drop the recorded steps in a forked child, which belong to the parent."""
         self.stage = OFF
         self.rows = []
         self.optimizer = self.call = self.record = None

@@ -53,7 +53,7 @@ def number(value: Any) -> float:
 
 
 def stands_still(
-    name: str, default: object, wanted: object, told: Collection[int], others: Iterable[object]
+    name: str, default: object, requested: object, reported: Collection[int], others: Iterable[object]
 ) -> str:
     """Return a message if every step reports the script's own batch size although it was given another one.
 
@@ -62,17 +62,22 @@ def stands_still(
     Args:
         name: Name that the script passed to `autotune.value`; only a batch size is checked.
         default: The script's own value.
-        wanted: Value in this run.
-        told: All reported sample counts.
+        requested: Value in this run.
+        reported: All reported sample counts.
         others: The other values taken: accumulation steps multiply the batch.
     """
-    if type(default) is not int or type(wanted) is not int or default == wanted or set(told) != {default}:
+    if (
+        type(default) is not int
+        or type(requested) is not int
+        or default == requested
+        or set(reported) != {default}
+    ):
         return ""
     if not _BATCH.fullmatch(name.lower().replace("-", "_")):
         return ""
-    if any(type(other) is int and other * wanted == default for other in others):
+    if any(type(other) is int and other * requested == default for other in others):
         return ""
     return (
-        f"Every step reports {default} samples, with {name}={wanted} as well, so the rate is not known: "
+        f"Every step reports {default} samples, with {name}={requested} as well, so the rate is not known: "
         "pass the samples of each step to autotune.step()."
     )

@@ -164,7 +164,7 @@ class RuntimeState:
         return aside_ns
 
     def here(self) -> bool:
-        """Whether this is the main thread of the training process itself."""
+        """Return whether this is the main thread of the training process itself."""
         return self.active and _ident() == self.main
 
     def is_users(self, name: str) -> bool:

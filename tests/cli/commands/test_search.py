@@ -79,7 +79,7 @@ def test_options_reach_the_spec(cli, script, tune):
         (["--", "python"], "no script follows", "train.py"),
         (["--", "python", "-m", "pkg.train"], "finds no module pkg", "--python"),
         (["--", "torchrun", "--nnodes=2", "train.py"], "on several machines", "--nproc-per-node 2"),
-        (["--", "A=1", "python", "train.py"], "'A=1' is no script", "set A before autotune"),
+        (["--", "A=1", "python", "train.py"], "'A=1' is not a script", "set A before autotune"),
         (["--", "./python9", "train.py"], "no interpreter", ""),
         (["--script", "train.py", "--budget", "2"], '"2" has no unit', "2s"),
         (["--script", "train.py", "--budget", "abc"], "no duration", "90m"),
@@ -99,9 +99,9 @@ def test_options_reach_the_spec(cli, script, tune):
         (["--script", "train.py", "--profile", "--trials", "3"], "--trials leaves no room", "--budget"),
         (["--script", "train.py", "--concurrency", "-1"], "negative", "0"),
         (["--script", "train.py", "--address", "a:1"], "--driver is inline", "leave one"),
-        (["--script", "\udcff.py"], "is no UTF-8 text", "rename it"),
-        (["--script", "train.py", "--", "--name", "\udcff"], "'\\udcff' is no UTF-8 text", ""),
-        (["--", "python", "train.py", "--name=\udcff"], "is no UTF-8 text", ""),
+        (["--script", "\udcff.py"], "is not UTF-8 text", "rename it"),
+        (["--script", "train.py", "--", "--name", "\udcff"], "'\\udcff' is not UTF-8 text", ""),
+        (["--", "python", "train.py", "--name=\udcff"], "is not UTF-8 text", ""),
         (["--script", "train.py", "--out", "no/best.yaml"], "there is no folder", ""),
         (["--script", "train.py", "--out", "."], "is a folder", "best.yaml"),
         (["--script", "train.py", "--out", "/dev/null"], "is not a regular file", "--out best.yaml"),
@@ -132,7 +132,7 @@ def test_a_folder_that_is_no_utf8_text_ends_with_2(cli, tune, tmp_path, monkeypa
     monkeypatch.chdir(folder)
     code, _out, err = cli("search", "--script", "train.py", *REST)
     assert (code, tune.specs) == (2, [])
-    assert "is no UTF-8 text" in err
+    assert "is not UTF-8 text" in err
 
 
 def test_a_name_with_a_line_break_is_searched_like_any_other(cli, script, tune):

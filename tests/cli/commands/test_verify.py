@@ -123,7 +123,7 @@ def test_another_search_is_waited_for_and_the_error_names_it_and_the_ways_on(cli
     assert (code, out, ran) == (6, "", [])
     assert "waiting up to 30 s: study train-1 of " in err
     assert "error: study train-1 of " in err
-    assert "and it was waited for 30 s" in err
+    assert "after a wait of 30 s" in err
     assert "hint: wait longer with --wait 2h, or measure beside it with --share" in err
 
 

@@ -130,7 +130,7 @@ def test_a_parser_that_refuses_its_arguments_is_no_crash(line: str, kind: Failur
         (verdict(code=None, signal=9), ProcessReports(), K.OOM_HOST, "lack of memory"),
         (verdict(code=None, signal=6), ProcessReports(), K.CRASH_SIGNAL, "SIGABRT"),
         (verdict(code=137), ProcessReports(), K.OOM_HOST, "SIGKILL"),
-        (verdict(code=0), ProcessReports(), K.NO_METRIC, "without an end message"),
+        (verdict(code=0), ProcessReports(), K.NO_METRIC, "without a final report"),
         (
             verdict(code=0),
             ProcessReports(done=Done(why="script_end", steps=0)),

@@ -385,7 +385,7 @@ def _nothing(_batch: Any) -> None:
 
 
 def _counted_again(record: LoaderStats, batch: Any, samples: int) -> int:
-    """Return the samples of a batch whose size differs from the loader's, counted anew.
+    """Return the samples of a batch whose size differs from the loader's, counted again.
 
     If the first batch had as many boxes as images, one may have been taken for the other. No batch exceeds
     the loader's size, and only the last of a pass is smaller.

@@ -69,7 +69,7 @@ def ratio_of(found: int, loader: Any, torch: Any) -> float:
 
 
 def _draws_order(loader: Any, torch: Any) -> bool:
-    """Return whether samples are shuffled anew in every epoch, as far as known."""
+    """Return whether samples are reshuffled in every epoch, as far as known."""
     sampler = getattr(loader, "sampler", None)
     batches = getattr(loader, "batch_sampler", None)
     if batches is not None and type(batches) is not torch.utils.data.BatchSampler:

@@ -73,7 +73,7 @@ class Node(NamedTuple):
 
 
 class Walk:
-    """Nodes below some roots, nearest first; `codes` are the user's functions on the way.
+    """Nodes below some roots, nearest first; `codes` are the user's functions on the paths.
 
     Args:
         roots: Name -> object.

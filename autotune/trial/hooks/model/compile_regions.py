@@ -107,7 +107,7 @@ class BlockCall:
         return
 
     def module(self) -> Any:
-        """The block, if it is alive and called through this object."""
+        """Block, if it is alive and called through this object."""
         block = self._module()
         return block if block is not None and block.__dict__.get("_compiled_call_impl") is self else None
 

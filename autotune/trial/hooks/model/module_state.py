@@ -1,8 +1,8 @@
 """State that a trained module carries from one batch to the next, apart from optimizer updates.
 
-Accumulation splits one call into several. State that changes per call, as in a momentum encoder, a codebook
-or a counter, then changes at another rate, and outputs returned for one batch are combined with other samples
-in the next call. BatchNorm is left out, as modules can be queried for it.
+Accumulation splits one call into several. State that changes per call then changes at another rate: a
+momentum encoder, a codebook, a counter. Outputs returned for one batch are combined with other samples in the
+next call. BatchNorm is left out, as modules can be queried for it.
 """
 
 # Scripts pass values of any type; narrowing them yields partly unknown types.

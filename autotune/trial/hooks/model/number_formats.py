@@ -2,8 +2,8 @@
 
 The output of a layer does not show it. Torch's GRU on a CPU, and its LSTM for packed sequences, multiply in
 bf16 under autocast and accumulate in float32, so all outputs are float32. A layer that returns bf16 may only
-have passed it on. So products are inspected where they are recorded: in the autograd graph of the result, in
-the outputs of layers that consist of one product, and, for compiled code, in the compiler's input.
+have passed it on. So products are inspected where they are recorded: in the autograd graph of the result, and
+in the outputs of layers that consist of one product. For compiled code it is the compiler's input.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class RngUsage:
         self._before: Streams | None = None
         self._indices: list[int] = []
         self.seen = False
-        """It drew numbers in an examined call, or a call could not be examined."""
+        """The module drew numbers in an examined call, or a call could not be examined."""
 
     def begins(self, module: Any) -> None:
         """Record the start of a training call.

@@ -121,7 +121,7 @@ class TrainedModules:
         return [call for call in (reference() for reference in self._roots) if call is not None]
 
     def only(self) -> ForwardWrapper | None:
-        """The only live root; None if there are more, or none."""
+        """Single live root; None if there are more, or none."""
         calls = self.calls
         return calls[0] if len(calls) == 1 else None
 
@@ -482,7 +482,7 @@ class TrainedModules:
         return self._facts
 
     def shapes_vary(self) -> bool:
-        """Whether inputs differ in more than the batch dimension."""
+        """Return whether inputs differ in more than the batch dimension."""
         return len({tuple(s[1:] for s in key) for key in self.shapes}) > 1
 
 

@@ -45,7 +45,7 @@ class MicroBatches:
         self._ends = self._drops = self.waits = self.open = False
 
     def thrown_away(self) -> None:
-        """Begin the step anew, as the script discards its gradients."""
+        """Restart the step, as the script discards its gradients."""
         self._state.backwards = max(0, self._state.backwards - self.pending - 1)
         self._state.losses.clear()
         self.begin()

@@ -296,7 +296,7 @@ class Stepping:
             self._state.faults.note("rates", error)
 
     def hooks_gradients(self) -> bool:
-        """Whether code of the script is called with the gradient of a weight, and may change it."""
+        """Return whether code of the script is called with the gradient of a weight, and may change it."""
         alive = [held for held in (reference() for reference in self.stepped.values()) if held is not None]
         parameters = (p for held in alive for group in held.param_groups for p in group["params"])
         return any(is_users_hook(hook) for parameter in parameters for hook in gradient_hooks(parameter))
