@@ -54,7 +54,7 @@ OTHER_OPENINGS = r"What|Of|Who|Whose|Whom|Where|How|Why|Which|That|It|Its|They"
 """The same for modules, classes and attributes, whose summary is a noun phrase or a sentence."""
 
 UNCLEAN_PACKAGES: set[str] = set()
-"""Folders below ``autotune`` whose docstrings and comments still fail. To be emptied: a folder may not come back."""
+"""Folders below ``autotune`` that still fail. To be emptied: a folder may not come back."""
 
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _ROW = re.compile(r"^[ \t]*\|(.*)\|[ \t]*$", re.MULTILINE)

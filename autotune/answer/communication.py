@@ -25,7 +25,7 @@ WORTH: Final = 1.03
 
 
 def silent_runs(study: Study) -> Sequence[Trial]:
-    """Return the runs without communication that were asked for, whatever became of them."""
+    """Return the requested runs without communication, whatever their outcome."""
     return [t for t in study.trials if t.stage is Stage.DIAGNOSE and t.fidelity.probe == NO_COMMUNICATION]
 
 
@@ -58,7 +58,7 @@ def is_dropped(study: Study) -> bool:
 
 
 def dropped_text(study: Study) -> str:
-    """Return the sentence that says so; empty where the family is searched."""
+    """Return the sentence on the dropped family; empty if the family is searched."""
     ratio = communication_ratio(study)
     if ratio is None or not is_dropped(study):
         return ""

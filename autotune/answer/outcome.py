@@ -101,7 +101,7 @@ class _Reading:
 
     @property
     def cautious(self) -> float:
-        """Its ln ratio minus one standard error."""
+        """Log of the speed-up minus one standard error."""
         return math.log(self.compared.speedup.value) - self.error
 
 

@@ -1,9 +1,9 @@
 """Alpha spending: the family-wise error rate of a study over finalists and interim analyses. Pure.
 
 A study claims a false gain with a probability of at most `FALSE_WINS`, whichever finalist wins and whenever
-confirmation ends: the levels of all tests that may claim add up to it. The leader of the screening gets half
-of it. Of each finalist's share the last analysis gets most, since most searches end there. An interim
-analysis ends confirmation only if the gain is clear at its own, stricter level.
+confirmation ends. The levels of all tests add up to it. The leader of the screening gets half of it. Of each
+finalist's share the last analysis gets most, since most searches end there. An interim analysis ends
+confirmation only if the gain is clear at its own, stricter level.
 
 If confirmation is extended beyond the usual pairs, three analyses replace the last one. They share most of
 their pairs, so their errors coincide often. Their levels therefore add up to more than that of the last,

@@ -73,10 +73,10 @@ def weakness(study: Study, speedup: Estimate) -> str:
 
 
 def claim_bar(identical: Estimate | None) -> float:
-    """What a lower bound has to clear: 1.00, or what the script was seen to differ from itself by.
+    """Return the ratio that a lower bound must exceed: 1.00, or the script's difference from itself.
 
     Args:
-        identical: Of `control`.
+        identical: From `control`.
     """
     if identical is None or identical.n < _FEWEST_PAIRS or identical.low <= 1.0 <= identical.high:
         return 1.0

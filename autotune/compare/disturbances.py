@@ -1,8 +1,7 @@
-"""What was recorded beside the figures of a comparison, said in sentences. Pure; standard library only.
+"""Disturbances recorded with the figures of a comparison, as sentences. Pure; standard library only.
 
-A figure keeps its marks: that others took the CPU, that no steady state came, that clocks were held down.
-No mark takes a run out of a claim by itself; whoever reads the claim has to know how many of its runs carry
-one.
+A figure keeps its marks: others used the CPU, no steady state was reached, clocks were reduced. No mark
+excludes a run from a claim by itself, but a claim reports how many of its runs carry one.
 """
 
 from __future__ import annotations
@@ -177,11 +176,11 @@ def _undisturbed(rows: Sequence[tuple[Trial, T]], is_bad: Callable[[Trial], bool
 
 
 def marked_runs(study: Study, configs: Sequence[Config]) -> list[str]:
-    """How many confirmation runs of the script and of these carry a mark; empty where none does.
+    """Return the number of marked confirmation runs of the script and these configs; empty if none are.
 
     Args:
         study: As of now.
-        configs: What a claim, or its absence, is about.
+        configs: Configs of the claim, or of its absence.
     """
     runs = in_own_unit(study, study.told(Stage.CONFIRM))
     runs = [t for t in runs if t.group > 0 and (t.config.is_baseline or t.config in configs)]
@@ -210,14 +209,14 @@ def is_crowded(study: Study, config: Config) -> bool:
 
 
 def clocks_apart(study: Study, configs: Sequence[Config]) -> list[str]:
-    """Where the halves of pairs ran at other clocks of the accelerator, a sentence for each config.
+    """Return a sentence for each config whose pairs ran at different accelerator clocks.
 
-    A clock that is lower because the config draws more power is its own doing, one that is lower because
-    the device was hot is not, and the reading cannot tell them apart. So nothing is set aside.
+    A clock reduced by the config's power draw is an effect of the config; one reduced by earlier heat is not.
+    Readings cannot distinguish them, so no pair is set aside.
 
     Args:
         study: As of now.
-        configs: What a claim, or its absence, is about.
+        configs: Configs of the claim, or of its absence.
     """
     cycles = alike_cycles(study, Stage.CONFIRM, _BASE)
     told: list[str] = []
@@ -240,7 +239,7 @@ def clocks_apart(study: Study, configs: Sequence[Config]) -> list[str]:
 
 
 def busy_notes(study: Study) -> list[str]:
-    """What used the machine beside a search, a sentence for each culprit; empty where nothing did."""
+    """Return a sentence per process that used the machine beside a search; empty without any."""
     return summary(study.busy)
 
 

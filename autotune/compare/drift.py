@@ -26,7 +26,7 @@ FEWEST_RUNS = 5
 LEAST_DRIFT = 0.05
 
 _LIKELY_CHANGE = 0.02
-"""Of a machine between two parts of a search, as a standard deviation in ln rate."""
+"""Expected change of a machine between two parts of a search, as a standard deviation in ln rate."""
 
 
 def drift(study: Study) -> Estimate | None:
@@ -76,7 +76,7 @@ def drifted(study: Study) -> Estimate | None:
 
 
 def change_between(before: Sequence[float], after: Sequence[float]) -> float:
-    """By how much a machine has changed, as far as that is likely to be more than scatter; in ln rate.
+    """Return the change of a machine that probably exceeds scatter, in ln rate.
 
     Args:
         before: Ln rates of runs of one config in an earlier part of a search.

@@ -1,7 +1,7 @@
-"""Joules per sample and money per million samples, from what runs measured. Pure.
+"""Joules per sample and money per million samples, from measurements. Pure.
 
-A sum over a sum, over all runs of a config in which a counter could be read. Where there was none, the
-answer is None and is told as "not available", never as zero.
+A sum over a sum, over all runs of a config with a readable counter. Without a counter the answer is None and
+reported as "not available", never as zero.
 """
 
 from __future__ import annotations
@@ -17,21 +17,20 @@ if TYPE_CHECKING:
 
 NOT_AVAILABLE = "not available"
 LEAST_WINDOW_S = 5.0
-"""Counters move every 20 to 100 ms, at either end: over less than this, in one window or in several together,
-that is more than a few per cent of the figure."""
+"""Least window, or sum of windows. Counters update every 20 to 100 ms, some per cent of a shorter one."""
 LEAST_PART_S = 1.0
-"""A shorter window says nothing at all, in whatever company."""
+"""Shorter windows are ignored."""
 _NAMES = {"energy_gpu_j": "GPU", "energy_cpu_j": "CPU packages"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Energy:
-    """What training one sample takes.
+    """Energy of training one sample.
 
     Args:
-        joules_per_sample: Of all counters together.
-        of: What was counted: ``GPU``, ``CPU packages``, or both.
-        runs: How many runs it rests on.
+        joules_per_sample: Sum of all counters.
+        of: Counted devices: ``GPU``, ``CPU packages``, or both.
+        runs: Number of runs.
     """
 
     joules_per_sample: float
@@ -68,7 +67,7 @@ def _joules(measurement: Measurement, least_s: float) -> float | None:
 
 
 def _parts(measurement: Measurement) -> dict[str, float]:
-    """What each counter told of one run's window."""
+    """Return each counter's energy in one run's window."""
     return {key: measurement.extra[key] for key in _NAMES if key in measurement.extra}
 
 
@@ -79,21 +78,21 @@ def _samples(measurement: Measurement) -> float:
 
 
 def cost_per_million(price_per_hour: float | None, samples_per_s: float, unit: str) -> float | None:
-    """What a million samples cost, in the currency of the price; None without one, or without samples."""
+    """Return the cost of a million samples in the price's currency; None without a price or samples."""
     if price_per_hour is None or samples_per_s <= 0 or unit != "samples/s":
         return None
     return price_per_hour / 3600.0 * 1e6 / samples_per_s
 
 
 def counters(measurement: Measurement) -> frozenset[str]:
-    """Which counters were read in a run; runs with other ones cannot be compared."""
+    """Return the counters read in a run; runs with different ones cannot be compared."""
     return frozenset(measurement.extra) & {"energy_gpu_j", "energy_cpu_j"}
 
 
 def samples_per_joule(measurement: Measurement) -> float | None:
-    """What energy buys in one run's window: more is better, as with a rate; None where nothing counted it.
+    """Return the samples per joule in one run's window; None without a counter.
 
-    For figures of several runs together, whose spread shows how far a short window is off.
+    For figures over several runs, whose spread shows the error of a short window.
     """
     joules, samples = _joules(measurement, LEAST_PART_S), _samples(measurement)
     return samples / joules if joules and samples > 0 else None

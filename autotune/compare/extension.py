@@ -1,4 +1,4 @@
-"""How many cycles of confirmation there may still be. Pure."""
+"""Number of further confirmation rounds. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from autotune.model.trial import Trial
 
 MOST_CYCLES: Final = 32
-"""Of confirmation, where the usual ones cannot tell a gain or a loss that scatters, and there is time."""
+"""Largest number of rounds if the usual ones cannot decide and time is left."""
 
 _PAIR = 2
 _FEWEST_MORE = LATE_LOOK_PAIRS[-1] - USUAL_RUNS
@@ -27,8 +27,8 @@ _FEWEST_MORE = LATE_LOOK_PAIRS[-1] - USUAL_RUNS
 def cycles_left(study: Study) -> int:
     """Return the usual cycles that are left, or as many as the budget has room for where those are more.
 
-    By when the last run ended and by how long a run takes. Of the study without the cycle under way it stays
-    as it is throughout that cycle.
+    Computed from the end of the last run and the duration of a run. The current round is ignored, so that the
+    result does not change during it.
     """
     runs = study.told(Stage.CONFIRM)
     if not runs:
@@ -38,11 +38,11 @@ def cycles_left(study: Study) -> int:
 
 
 def goes_on(study: Study) -> bool:
-    """When the usual cycles were over there was room for so many more that another look makes sense.
+    """Return whether, after the usual rounds, there was room for enough more for another analysis.
 
-    By time and by the number of trials alone, never by what was measured: by it the levels of looks are
-    chosen, and it stays as it is from then on, unless the budget itself is changed. Never for a search for
-    the least energy, nor where one config is measured against the script again: these end as ever.
+    It depends on time and the number of trials only, never on measurements: the levels of analyses depend on
+    it. It does not change later, unless the budget itself is changed. Always False for a search for the least
+    energy, and for a verification of one config.
     """
     if study.spec.objective == ENERGY or study.spec.purpose:
         return False
@@ -54,7 +54,7 @@ def goes_on(study: Study) -> bool:
 
 
 def _fits(study: Study, runs: Sequence[Trial], asked: int) -> int:
-    """Cycles of two runs that the budget has room for after these, when so many trials were asked for."""
+    """Return the rounds of two runs that fit into the budget after these, given the trials so far."""
     left_s = study.spec.budget.seconds - max(t.finished_s for t in runs)
     cycle_s = 2.0 * max(0.1, fmean(t.seconds for t in runs))
     fits = int(max(0.0, min(left_s / cycle_s, MOST_CYCLES)))

@@ -1,4 +1,4 @@
-"""Which configs are recommended no more because a run of theirs failed. Pure; standard library only."""
+"""Configs that are no longer recommended because one of their runs failed. Pure; standard library only."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ CUT_SHORT: Final = 2.0
 
 
 def broken(study: Study) -> dict[Config, Trial]:
-    """Config -> its first run after which it is no answer, however fast the others were.
+    """Return config -> the first run that excludes it, however fast the others were.
 
-    That is any run whose loss became no number, and any run in pairs with a failure that the config can be
-    the cause of: what dies once in eight runs would die in a training. A crash that did not come again was
-    told as what its repeat measured, and is none. Where the end of the budget cut a run short, the time that
-    it did not have says nothing of its config. The unchanged script counts like any other.
+    That is any run with a non-finite loss, and any paired run with a failure that the config can cause, as it
+    could end a training. A crash that did not recur was replaced by its repeat. A run cut by the end of the
+    budget is no evidence about its config. The unchanged script counts like any other.
 
     Args:
         study: As of now.

@@ -1,4 +1,4 @@
-"""Which configs deserve confirmation, by what screening and failures say of them. Pure."""
+"""Configs that deserve confirmation, from screening and failures. Pure."""
 
 from __future__ import annotations
 
@@ -37,20 +37,19 @@ def finalists(
 ) -> tuple[Config, ...]:
     """Return configs that deserve confirmation by their screening runs, best first.
 
-    The fastest config that leaves the training unchanged; the fastest EXACT one where that is
-    another; the fastest that changes the training where it is clearly faster still; last, what has a
-    part of the changes of the first and is as fast within the noise. Which of these two is recommended is
-    for pairs to say: single runs differ by several per cent where nothing differs. None of them
-    is slower than the baseline in screening. The order and choice depend on screening runs and on failures
-    only, so they stay as they are while confirmation goes on.
+    These are the fastest config that leaves the training unchanged, and the fastest EXACT one, if different.
+    A config that changes the training follows if it is clearly faster still. Last is one with a part of the
+    first one's changes and equal speed within the noise. Pairs decide which of these two is recommended, as
+    single runs differ by several per cent anyway. None of them is slower than the baseline in screening.
+    Order and choice depend on screening runs and failures only, so they do not change during confirmation.
 
     Args:
         study: As of now.
         out: Configs that confirmation has ruled out; the next best take their places.
-        rates: What to rank by in place of the raw screening means. The largest of many noisy figures
-            is the luckiest as much as the best, so a search gives what its model makes of them.
-        simpler: What becomes of the simpler one that is as fast: it is confirmed beside the first, takes
-            the place of each before any pair was run, or is left to the caller.
+        rates: Rates for the ranking in place of the raw screening means. The largest of many noisy figures is
+            biased, so a search passes the estimates of its model.
+        simpler: Use of the simpler config of equal speed: confirmed beside the first, in its place before any
+            pair was run, or left to the caller.
     """
     ranked = objective_values(study) if rates is None else rates
     base = ranked.get(Config())
@@ -84,7 +83,7 @@ def finalists(
 
 
 def _not_faster(study: Study) -> set[Config]:
-    """What the least energy would not make a pick of, since it read no faster than the script."""
+    """Return configs that are no pick for least energy, since they were not faster than the script."""
     if study.spec.objective != ENERGY:
         return set()
     rates = screened(study)
@@ -92,7 +91,7 @@ def _not_faster(study: Study) -> set[Config]:
 
 
 def may_win(study: Study, config: Config) -> bool:
-    """Nothing seen so far rules out that it is recommended."""
+    """Return whether no result so far excludes a recommendation of this config."""
     if not fits_and_is_sane(study, config):
         return False
     if barred(study, config, trace_steps(study)) is not None:
@@ -114,7 +113,7 @@ def fits_and_is_sane(study: Study, config: Config) -> bool:
 
 
 def fastest_fitting(study: Study) -> Config | None:
-    """What read fastest in screening among all that keeps to the memory bound, the script itself aside."""
+    """Return the fastest config in screening within the memory limit, without the script itself."""
     rates = {c: r for c, r in screened(study).items() if not c.is_baseline and fits_and_is_sane(study, c)}
     return max(rates, key=lambda c: (rates[c], c.canonical()), default=None)
 

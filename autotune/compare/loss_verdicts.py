@@ -71,7 +71,7 @@ def trace_steps(study: Study) -> int:
 
 
 def by_rule(study: Study, config: Config, loss: LossVerdict) -> LossVerdict:
-    """What has not failed on a trace that could not have shown the harm is not shown either."""
+    """Return the verdict, ``unclear`` if a trace could not have shown the harm."""
     if loss.verdict == "fail":
         return loss
     found = barred(study, config, judged_steps(study, config, loss))
@@ -95,10 +95,10 @@ def judged_steps(study: Study, config: Config, loss: LossVerdict) -> int:
 
 
 def level_two(found: EqualLoss | None) -> LossVerdict:
-    """What the time to equal loss says of a config that changes the training.
+    """Return the verdict from the time to equal loss, for a config that changes the training.
 
     Args:
-        found: Of `found_equal_loss`.
+        found: From `found_equal_loss`.
     """
     if found is None:
         return LossVerdict(

@@ -1,9 +1,9 @@
-"""How far the pairs of a confirmation scatter, by all that a study knows about its noise. Pure.
+"""Scatter of confirmation pairs, from all noise estimates of a study. Pure.
 
 Model: ln rate of a run = configuration + cycle + e, with e ~ N(0, sigma^2). Two or three pairs estimate sigma
-badly, so a prior on it is combined with every residual of the confirmation phase. Each source counts with
-its degrees of freedom, as a scaled inverse chi-square prior and a normal likelihood do. The interval of the
-ratio is the marginal t interval (Gelman et al., *Bayesian Data Analysis*, 3.2). The prior has few degrees of
+badly, so a prior on it is combined with every residual of the confirmation phase. Each source counts with its
+degrees of freedom, as a scaled inverse chi-square prior and a normal likelihood do. The interval of the ratio
+is the marginal t interval (Gelman et al., *Bayesian Data Analysis*, 3.2). The prior has few degrees of
 freedom, so its tail is heavy: a scatter ten times as large stays possible. A source that disagrees with the
 pairs is dropped.
 """
@@ -76,14 +76,14 @@ def screening_logs(study: Study, cycles: Mapping[int, Mapping[Config, Trial]]) -
 
 
 def prior_scatter(screened: Mapping[Config, Sequence[float]], confirmed: Iterable[Trial]) -> Scatter:
-    """What is known of the scatter of pairs before the first pair.
+    """Return the estimated scatter of pairs before the first pair.
 
-    From the repeats of the baseline and of other configs, with `autotune.statistics.spread.BELIEVED_SD`
-    where there are few; never below what the windows themselves vary by, since runs differ at least by that.
+    Estimated from repeats of the baseline and of other configs, with `autotune.statistics.spread.BELIEVED_SD`
+    if there are few; at least the scatter within the windows, since runs differ by that anyway.
 
     Args:
-        screened: Of `screening_logs`.
-        confirmed: Runs whose windows tell the within-run error.
+        screened: From `screening_logs`.
+        confirmed: Runs whose windows give the within-run error.
     """
     errors = [relative_error(t.measurement.throughput) for t in confirmed if t.measurement]
     within = statistics.median([e for e in errors if math.isfinite(e)] or [0.0])

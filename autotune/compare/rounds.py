@@ -22,17 +22,16 @@ the hungrier of two configs."""
 
 
 def alike_cycles(study: Study, stage: Stage, reference: Config) -> dict[int, dict[Config, Trial]]:
-    """Measured runs by cycle and config, those that had the machine to the same extent as the reference's.
+    """Return measured runs by round and config, with the same share of the machine as the reference's.
 
-    Decided by what other processes used, as seen from outside, and never by the figures: a pair of
-    which one half ran beside somebody else's work compares the machine with itself. Where a
-    neighbour is there all the time, both halves have it and the pair stays, although what the
-    neighbour gets depends a little on what runs beside it.
+    The decision depends on other processes' use of the machine, never on the figures. A pair with one half
+    beside another process would compare the machine with itself. A permanent neighbour affects both halves,
+    so the pair is retained, although its share depends a little on the trial.
 
-    All runs of one config carry the same compile, the shortest that any of them had: a config that had never
-    run before fills its cache in the first cycle and finds it full in the others, and a mean over both
-    is true of no run. When a full compile has paid back is `autotune.compare.break_even`'s to say. Runs that
-    count in another unit than the script's first are left out.
+    All runs of one config get the same compile time, the shortest of them. A new config fills its cache in
+    the first round and finds it full in the others; a mean over both would describe no run.
+    `autotune.compare.break_even` computes when a full compile pays back. Runs that count in another unit than
+    the script's first are left out.
 
     Args:
         study: As of now.
@@ -67,11 +66,11 @@ def own_unit(study: Study) -> str:
 
 
 def in_own_unit(study: Study, trials: Iterable[Trial]) -> list[Trial]:
-    """Those that were measured in the unit of the script's own throughput, in which alone they compare.
+    """Return the trials measured in the unit of the script's own throughput.
 
     Args:
-        study: Whose first run decides; before it was measured all others count.
-        trials: Any of it; failed ones are left out.
+        study: Its first run decides; before its measurement all others count.
+        trials: Any trials; failed ones are left out.
     """
     unit = own_unit(study)
     return [t for t in trials if t.measurement and (not unit or t.measurement.throughput.unit == unit)]

@@ -61,15 +61,15 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """What a study of scaling found.
+    """Result of a scaling study.
 
     Args:
         points: By number of processes.
         knee: Most processes up to which each step reached half of its ideal gain; None before two numbers
             were measured.
         is_clear: The intervals on both sides of the knee agree with it.
-        price: Of one process for an hour; 0 for none.
-        unit: Of the throughput.
+        price: Price of one process for an hour; 0 for none.
+        unit: Unit of the throughput.
     """
 
     points: tuple[Point, ...]
@@ -202,7 +202,7 @@ def _knee(
     rates: Mapping[int, Mapping[Config, float]],
     floor: float,
 ) -> tuple[int | None, bool]:
-    """The knee, and whether the intervals on both of its sides agree with it."""
+    """Return the knee, and whether the intervals on both of its sides agree with it."""
     if len(counts) < 2:
         return None, False
     is_clear = True

@@ -1,12 +1,11 @@
-"""What earlier studies tell a new one: where to begin and what to expect, never a result. Pure.
+"""Transfer from earlier studies to a new one: start points and priors, never results. Pure.
 
-Everything in here follows from what was journaled at the start (`autotune.model.history_record`) and from
-what the study has measured itself since, so a search that is resumed or replayed believes the same.
+All results follow from the journal's start (`autotune.model.history_record`) and from the study's own
+measurements, so a resumed or replayed search has the same priors.
 
-A study of the same script, with the same arguments, data and versions on the same device, gives start points
-and readings; one that differs in some of that gives start points, and what each value did by itself; one of
-another script that is bound by the same gives the latter alone. Whatever the study's own runs contradict is
-dropped.
+A study of the same script, arguments, data and versions on the same device gives start points and readings.
+One that differs in some of that gives start points and the effect of each value. One of another script with
+the same bottleneck gives the latter only. Evidence against a study's records drops them.
 """
 
 from __future__ import annotations
@@ -40,15 +39,17 @@ if TYPE_CHECKING:
 APART: Final = 0.10
 """A config that was read there and reads by more than this in ln rate otherwise here contradicts."""
 SPREADS: Final = 5.0
-"""Or by more than so many standard deviations between runs of the script there, where that is more: both
-readings, and the script's own that each is divided by, scatter by as much."""
+"""Alternative limit, in standard deviations between runs of the script there, if that is larger.
+
+Both readings, and the script's own that each is divided by, scatter by as much.
+"""
 WEAK_APART: Final = 0.15
-"""What is foretold from single values is contradicted where it is off by more than this on average ..."""
+"""Mean error beyond which predictions from single values are contradicted ..."""
 WEAK_FEWEST: Final = 3
 """... over at least so many configs, and further off than foretelling no gain at all."""
 
 TRUSTED: Final = 2
-"""So many configs have to read as foretold before a study's other readings spare a run."""
+"""Number of confirmed predictions after which a study's other readings replace runs."""
 
 SPOILED: Final = frozenset({"cpu_contended", NEIGHBOUR, "foreign_gpu", "throttled"})
 """Marks of runs that others on the machine, or its limits, have slowed down."""
@@ -63,7 +64,7 @@ _SCREENED: Final = (Stage.BASELINE, Stage.INITIAL, Stage.REFINE, Stage.DRIFT_CHE
 
 
 class Kinship(Enum):
-    """How near an earlier study is, nearest first."""
+    """Similarity of an earlier study, nearest first."""
 
     SAME = "same"
     CHANGED = "changed"
@@ -71,7 +72,7 @@ class Kinship(Enum):
 
 
 _SD: Final = {Kinship.SAME: 0.04, Kinship.CHANGED: 0.12, Kinship.ALIKE: 0.20}
-"""What is added to the doubt about a figure from there, in ln rate."""
+"""Added uncertainty of a figure from there, in ln rate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,12 +85,12 @@ class InitialConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foretold:
-    """What a config is expected to read before it ran here.
+    """Prediction of a config's rate before its first run.
 
     Args:
-        config: A single change may stand for what its value does, whether it can run alone or not.
+        config: A single change may stand for the effect of its value, whether it can run alone or not.
         log: ln of its rate over the script's.
-        sd: How sure that is.
+        sd: Its standard deviation.
     """
 
     config: Config
@@ -99,16 +100,16 @@ class Foretold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beliefs:
-    """What of the earlier studies counts as of now.
+    """Records of earlier studies that count now.
 
     Args:
-        starts: Best first.
-        first: For the model of throughput, beside what was measured.
-        trusted: Configs that need no look of their own at the start: a study that is the same in everything
-            has read them, and so far what it read was found to be so.
+        starts: Start points, best first.
+        first: For the throughput model, in addition to measurements.
+        trusted: Configs that need no run at the start: an identical study has measured them, and its readings
+            were confirmed so far.
         compile_s: Seconds of a first compile, by mode; of the same script alone.
         doubted: (knob, value) that failed for certain there; of the same script alone.
-        told: Sentences for people, in the order in which they became true.
+        told: Messages for the user, in the order of their validity.
     """
 
     starts: tuple[InitialConfig, ...] = ()
@@ -127,7 +128,7 @@ _BELIEFS: IdentityCache[Beliefs] = IdentityCache()
 
 
 def fingerprint(study: Study) -> Fingerprint:
-    """Of a study as its journal has it; what the first run shows is empty before that."""
+    """Return the fingerprint of a study from its journal; facts of the first run are empty before it."""
     spec, facts = study.spec, study.facts
     if facts is None:
         return Fingerprint()
@@ -168,7 +169,7 @@ def is_own(now: Fingerprint, then: Fingerprint) -> bool:
 
 
 def kinship(now: Fingerprint, then: Fingerprint) -> Kinship | None:
-    """How near two studies are, None where one says nothing of the other.
+    """Return the similarity of two studies; None if they are unrelated.
 
     On another device, or with another power limit, nothing does.
     """
@@ -187,7 +188,7 @@ def kinship(now: Fingerprint, then: Fingerprint) -> Kinship | None:
 
 
 def beliefs(study: Study) -> Beliefs:
-    """What counts of what the study was told at its start; nothing before its space is known."""
+    """Return the records of the study's start that count now; none before its space is known."""
     transfer, space = study.transfer, study.space
     if transfer is None or not transfer.earlier or space is None:
         return NOTHING
@@ -309,7 +310,7 @@ def _together(kin: Sequence[_Kin]) -> tuple[Foretold, ...]:
 
 
 def _said(chosen: Sequence[_Kin], *, has_starts: bool) -> Iterator[str]:
-    """What was taken over at the start, whether it still counts or not."""
+    """Yield messages on the records used at the start, whether they still count or not."""
     if not chosen:
         return
     labels = ", ".join(kin.label for kin in chosen)
@@ -329,7 +330,7 @@ def _said(chosen: Sequence[_Kin], *, has_starts: bool) -> Iterator[str]:
 
 def _runs(study: Study) -> Iterator[tuple[Config, float | None]]:
     """Screening runs in their order: ln rate over what the script had read by then, None for a failure."""
-    # By when they were told: with several at once the last one asked may be the first to end.
+    # In the order of their results: with several at once the last one started may be the first to end.
     told = sorted(study.told(*_SCREENED), key=lambda trial: (trial.finished_s, trial.number))
     rated = {trial.number for trial in in_own_unit(study, told)}
     own: list[float] = []
@@ -339,7 +340,7 @@ def _runs(study: Study) -> Iterator[tuple[Config, float | None]]:
             if rate > 0.0 and trial.config.is_baseline:
                 own.append(rate)
             elif rate > 0.0 and own and not SPOILED & set(trial.measurement.contamination.flags):
-                # What a neighbour has slowed down says nothing of what was foretold.
+                # A disturbed run does not contradict a prediction.
                 yield trial.config, math.log(rate / statistics.fmean(own))
         elif trial.failure is not None and _blames(trial.failure.kind):
             yield trial.config, None
@@ -351,9 +352,9 @@ def _blames(kind: FailureKind) -> bool:
 
 
 def _contradiction(kin: _Kin, runs: Sequence[tuple[Config, float | None]]) -> str:
-    """What of the present runs speaks against an earlier study, empty where nothing does.
+    """Return the evidence of present runs against an earlier study, empty without any.
 
-    Once there is something it stays: runs are looked at in their order, each with what was known by then.
+    Once there is some, it stays: runs are checked in order, each with the knowledge at its time.
     """
     if kin.kinship is Kinship.SAME:
         return _otherwise(kin, runs)
@@ -387,11 +388,11 @@ def _otherwise(kin: _Kin, runs: Sequence[tuple[Config, float | None]]) -> str:
 
 
 def _agrees(kin: _Kin, runs: Sequence[tuple[Config, float | None]]) -> bool:
-    """What it had read was found to be so, more than once."""
+    """Return whether several of its readings were confirmed."""
     return len({config for config, log in runs if log is not None and config in kin.readings}) >= TRUSTED
 
 
-# Its space and ours ------------------------------------------------------------------------------
+# Spaces of both studies ------------------------------------------------------------------------
 
 
 def _in(space: SearchSpace, config: Config) -> Config | None:
@@ -419,7 +420,7 @@ def _same_owns(earlier: Earlier, space: SearchSpace) -> bool:
 def _singles(
     earlier: Earlier, space: SearchSpace, doubt: float, strange: frozenset[str]
 ) -> dict[Config, Foretold]:
-    """What each value of the present space would do by itself, over what the script has here."""
+    """Return the predicted effect of each value in the present space, relative to the script here."""
     gains = {Config({g.knob: g.value}): (g.log, g.sd) for g in earlier.gains}
     gains |= {Config({knob: value}): (0.0, 0.0) for knob, value in earlier.owns.items()}
     found: dict[Config, Foretold] = {}
@@ -439,7 +440,7 @@ def _singles(
 
 
 def _given(word: str) -> tuple[str, ...]:
-    """Of studies without it the digest stays what it was."""
+    """Return the word as a tuple; without it the digest equals that of older studies."""
     return (word,) if word else ()
 
 
@@ -471,7 +472,7 @@ def _kind(run: RunFacts) -> str:
 
 
 def _bound(study: Study) -> str:
-    """By the first run alone, so that it stays what it is."""
+    """Return the bottleneck by the first run alone, so that it does not change."""
     first = next((t.measurement for t in study.baseline if t.measurement is not None), None)
     if first is None:
         return ""

@@ -1,10 +1,10 @@
-"""What each value of a knob is likely to do, fitted to undisturbed single runs of screening. Pure.
+"""Likely effect of each value of a knob, fitted to undisturbed single runs of screening. Pure.
 
-An additive fit of ln(rate / the script's rate): one term per changed value, and one per pair of knobs
-that were changed together, all held towards zero, and one for the script itself, whose runs scatter too. The
-scatter is estimated from repeated runs and from what the terms leave over, so an interval is wide where few
-runs were repeated or where more than pairs of knobs interact. What a knob contributes to the winner is
-measured in pairs where the search ablated the winner; that takes precedence.
+The fit of ln(rate / the script's rate) is additive. It has one term per changed value, one per pair of knobs
+changed together, and one for the script itself, all shrunk towards zero. The scatter is estimated from
+repeated runs and from residuals. So an interval is wide if few runs were repeated, or if more than pairs of
+knobs interact. A knob's contribution to the winner is measured in pairs if the search ablated the winner;
+that takes precedence.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ _MOST_PAIRS: Final = 40
 _FEWEST_TOGETHER: Final = 2
 _CONFIDENCE: Final = 0.95
 _TOGETHER: Final = 0.5
-"""Two parts are one if their joint interval is no more than this share of the narrower of both: what chance
-correlates in a few runs stays apart, what nearly always changed together does not."""
+"""Largest ratio of the joint interval to the narrower single one at which two parts are merged.
+
+Chance correlation in a few runs stays separate; parts that nearly always change together do not.
+"""
 _MATTERS: Final = 0.03
 
 _BASE: Final = Config()
@@ -79,7 +81,7 @@ class Interaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effects:
-    """Of all knobs that were tried; largest first."""
+    """Effects of all knobs that were tried, largest first."""
 
     values: tuple[ValueEffect, ...] = ()
     interactions: tuple[Interaction, ...] = ()
@@ -115,19 +117,19 @@ class _Fit(NamedTuple):
         return self.quantile * math.sqrt(max(0.0, variance))
 
     def ratio(self, terms: Iterable[int]) -> dict[str, float]:
-        """What these terms make together, with its interval."""
+        """Return the joint ratio of these terms, with its interval."""
         some = list(terms)
         mean, half = math.fsum(self.mean[i] for i in some), self.half_width(some)
         return {"ratio": math.exp(mean), "low": math.exp(mean - half), "high": math.exp(mean + half)}
 
 
 class _Row(NamedTuple):
-    """What was measured of one config.
+    """Measurements of one config.
 
     Args:
-        terms: Places of the terms that it holds, the script's own among them.
+        terms: Indices of its terms, the script's own included.
         value: Mean ln of its rate over the script's.
-        runs: That the mean is of.
+        runs: Number of runs.
     """
 
     terms: Sequence[int]
@@ -227,7 +229,7 @@ def _fitted(study: Study) -> _Fit | None:
     joint: Counter[Term] = Counter(pair for c in tried for pair in itertools.combinations(sorted(c), 2))
     singles: dict[Term, tuple[str, Value]] = {(k, repr(v)): (k, v) for k, v in own}
     pairs = [p for p, count in joint.most_common(_MOST_PAIRS) if count >= _FEWEST_TOGETHER]
-    # Two knobs that were never changed apart cannot be told from one another.
+    # Two knobs that were always changed together cannot be distinguished.
     pairs = [p for p in pairs if joint[p] < min(_having(tried, p[0]), _having(tried, p[1]))]
     terms: list[Term] = [*singles, *pairs]
     places = {term: i for i, term in enumerate(terms)}
@@ -270,7 +272,7 @@ def _terms(config: Mapping[str, Value], places: Mapping[Term, int]) -> list[int]
 
 
 def best_of_each(effects: Effects) -> list[ValueEffect]:
-    """Of every knob the value that is estimated best, largest effect first."""
+    """Return the value with the best estimate for every knob, largest effect first."""
     found: dict[str, ValueEffect] = {}
     for effect in effects.values:
         found.setdefault(effect.knob, effect)
@@ -311,7 +313,7 @@ def _solved(
 
 
 def _inverse(matrix: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Of a symmetric positive definite matrix, by Gauss and Jordan; the priors keep every pivot positive."""
+    """Return the inverse of a positive definite matrix, by Gauss-Jordan; priors keep pivots positive."""
     size = len(matrix)
     work = [[*line, *(1.0 if i == j else 0.0 for j in range(size))] for i, line in enumerate(matrix)]
     for i in range(size):

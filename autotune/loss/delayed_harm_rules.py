@@ -56,16 +56,17 @@ class _Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """A harm that comes late.
+    """A harm that appears late.
 
     Args:
-        knob: Whose change it is; empty for every knob that the user declared.
-        applies: Whether it can come with this value for this script.
-        harm: What happens, a sentence without its beginning and its full stop.
-        steps: Optimizer steps that show it; None: no fewer than the planned run has.
-        in_training: The loss of training can show it at all.
-        bars: It may not be recommended unless the user took it by name; False: it is said.
-        source: Where it is known from.
+        knob: Knob of the change; empty for every user-declared knob.
+        applies: Whether the harm is possible with this value for this script.
+        harm: The harm, a sentence without its beginning and its full stop.
+        steps: Optimizer steps after which it is visible; None: those of the planned run.
+        in_training: Whether the training loss can show it at all.
+        bars: Whether it excludes a recommendation unless the user took it by name; False: it is only
+            reported.
+        source: Source of this knowledge.
     """
 
     knob: str
@@ -79,7 +80,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unshown:
-    """What the runs of a config cannot have shown.
+    """A harm that the runs of a config cannot have shown.
 
     Args:
         knob, value: The change.
@@ -96,7 +97,7 @@ class Unshown:
 
     @property
     def bars(self) -> bool:
-        """It may not be recommended."""
+        """Whether it excludes a recommendation."""
         return self.rule.bars and not self.allowed
 
     @property
@@ -119,7 +120,7 @@ def _is_scaled(case: _Case) -> bool:
 
 
 def _is_ragged(case: _Case) -> bool:
-    """Accumulates means over batches that differ in length; over tokens or over samples, no fact tells."""
+    """Return whether means over batches of differing length are accumulated; tokens or samples is unknown."""
     run = case.run
     if run is None or not isinstance(case.value, int) or case.value <= 1:
         return False
@@ -234,7 +235,7 @@ RULES: Final[tuple[Rule, ...]] = (
         source="arXiv 2110.02861",
     ),
 )
-"""Every harm that is refused, or said, without being measured."""
+"""All harms that are refused, or reported, without a measurement."""
 
 
 def is_ruled(knob: str, declared: DeclaredSpec | None = None) -> bool:
@@ -250,14 +251,14 @@ def is_ruled(knob: str, declared: DeclaredSpec | None = None) -> bool:
 
 
 def unshown(study: Study, config: Config, steps: int) -> tuple[Unshown, ...]:
-    """What a trace of this length cannot have shown of a config, by the table.
+    """Return the harms that a trace of this length cannot have shown of a config, by the table.
 
-    A trace as long as the run that is planned shows whatever training shows. In a verification nothing is
-    recommended, so nothing is refused.
+    A trace as long as the planned run shows all that training shows. A verification recommends nothing, so it
+    refuses nothing.
 
     Args:
-        study: Whose script it is.
-        config: What is changed.
+        study: Study of the script.
+        config: The changes.
         steps: Optimizer steps of the unchanged script that the trace covers.
     """
     if study.spec.purpose:
@@ -289,9 +290,9 @@ def _shows(study: Study, rule: Rule, steps: int) -> bool:
 
 
 def _is_allowed(study: Study, knob: str) -> bool:
-    """Return the user took it by name: allowed it, pinned it, or said how far the effective batch may go.
+    """Return whether the user took the knob by name: allowed, pinned, or by a range of effective batches.
 
-    What follows from a pinned micro-batch is pinned with it.
+    Knobs derived from a pinned micro-batch count as pinned.
     """
     asked, space = study.spec.space, study.space
     if knob in asked.allowed or knob in asked.fixed:

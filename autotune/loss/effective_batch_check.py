@@ -1,9 +1,9 @@
-"""Whether a run makes the script's own steps, where a config changes nothing but their parts. Pure.
+"""Check that a run makes the script's own steps, if a config changes only their parts. Pure.
 
-Another micro-batch at the same effective batch is to be the same training. But scripts derive learning rates
-from their batch option, and some that have an option for accumulation do not divide their loss by it: what
-was seen of the process tells, as for every other knob. So it does of an option for workers with which the
-script deals its samples otherwise as well.
+Another micro-batch at the same effective batch must be the same training. But scripts derive learning rates
+from their batch option, and some with an accumulation option do not divide the loss by it. Observations of
+the process decide, as for every other knob. The same holds for a worker option that also changes the order of
+samples.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _SCALES_APART: Final = 1.25
 
 
 def unlike_step(study: Study, trial: Trial, run: RunFacts | None) -> Failure | None:
-    """Why the steps of this trial are others than the script's own, at the same effective batch.
+    """Return why the steps of this trial differ from the script's own, at the same effective batch.
 
     Args:
         study: Its facts are those of the script's own run.
-        trial: Its config, and the ways that it took.
-        run: What its process showed.
+        trial: Its config and deliveries.
+        run: Facts of its process.
     """
     own = study.facts.run if study.facts is not None else None
     config = trial.config
@@ -77,7 +77,7 @@ def _failure(trial: Trial, knob: str, how: str, why: str) -> Failure:
 
 
 def _redealt(own: LoaderFacts | None, now: LoaderFacts | None) -> str:
-    """Why an option for workers deals the samples in another order, where the script's order is drawn."""
+    """Return why a worker option changes the order of samples, if the script's order is random."""
     if own is None or now is None or not own.shuffles or own.persistent_workers:
         return ""
     if not now.persistent_workers:
@@ -104,7 +104,7 @@ def _moved(own: OptimizerFacts | None, now: OptimizerFacts | None) -> str:
 
 
 def _other_batch(now: int | None, wanted: object) -> str:
-    """Why a step is over other samples than it should be: some scripts derive its parts from their batch."""
+    """Return why a step has other samples than required: some scripts derive its parts from their batch."""
     if (
         not isinstance(wanted, int)
         or not wanted
@@ -116,7 +116,7 @@ def _other_batch(now: int | None, wanted: object) -> str:
 
 
 def _other_training(own: RunFacts, run: RunFacts) -> str:
-    """Which other size the script derives from its batch: that of its model, or of its data set."""
+    """Return the size that the script derives from its batch: that of its model, or of its dataset."""
     before, now = own.model, run.model
     if before is not None and now is not None and before.name == now.name:
         counts = before.parameters, now.parameters
@@ -129,7 +129,7 @@ def _other_training(own: RunFacts, run: RunFacts) -> str:
 
 
 def _weighed(own: RunFacts, run: RunFacts, parts: object, *, compiles: bool) -> str:
-    """Why the parts of a step that the script makes itself do not make the gradient of its own step."""
+    """Return why the script's own parts of a step do not give the gradient of its own step."""
     own_parts = own.values.get(FACTOR, 1) if own.own_accumulation else 1
     if not isinstance(parts, int) or not isinstance(own_parts, int):
         return ""

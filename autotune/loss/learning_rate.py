@@ -1,4 +1,4 @@
-"""What is usually done to the learning rate where the effective batch changes: told, never applied. Pure."""
+"""Usual learning rate changes for another effective batch: reported, never applied. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _ALIKE: Final = 0.02
 """Batches closer than this, relatively, are the same; the last one of a pass is often short."""
 RATE: Final = "learning_rate"
-"""Of a run, among `Measurement.extra`: the largest of its groups of weights."""
+"""Key in `Measurement.extra`: the largest rate of its parameter groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +38,15 @@ _OTHERS: Final = ("sign", "muon")
 
 
 def learning_rate_advice(study: Study, config: Config) -> str:
-    """What is said on the learning rate of a config with another effective batch; empty without one.
+    """Return the advice on the learning rate of a config with another effective batch; else empty.
 
-    The rules are other people's and were not measured here: in proportion for SGD (Goyal and others, arXiv
-    1706.02677), by the square root for Adam and its like (Malladi and others, arXiv 2205.10287).
+    The rules are from publications and were not measured here. The rate is proportional for SGD (Goyal and
+    others, arXiv 1706.02677), and follows the square root for Adam and similar ones (Malladi and others,
+    arXiv 2205.10287).
 
     Args:
-        study: Its runs tell both batches, the first run of the script its optimizer.
-        config: What is recommended.
+        study: Its runs give both batches, the first run of the script its optimizer.
+        config: The recommended config.
     """
     own, ours = _batch(study, Config()), _batch(study, config)
     if own <= 0 or ours <= 0 or abs(ours / own - 1.0) <= _ALIKE:

@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossVerdict:
-    """A judgement with its evidence.
+    """A judgement of the loss with its evidence.
 
     Args:
         level: 0 finite and not diverging; 1 non-inferior to the baseline on the same samples, or
             by distribution; 2 time to equal loss.
         verdict: ``pass``, ``fail``, or ``unclear`` (too few data to tell; bars like a failure).
         delta: Mean loss difference to the baseline over the judged part, positive = worse.
-        margin: What the script's own noise allows, in units of loss.
-        steps: Steps the judgement rests on.
+        margin: Limit from the script's own noise, in units of loss.
+        steps: Number of steps judged.
         delay_frac_upper95: Upper bound of the delay as a share of the steps run.
         noise_frac: The margin in the same unit.
         paired: Judged on the same samples; False: by distribution over seeds.
         reason: A sentence.
-        rule: Knob whose harm no trace of this length shows; where it is named the verdict is ``unclear``, and
-            more runs would not settle it.
-        can_clear: Runs still to come have a fair chance, one in ten at least, to let an ``unclear`` one pass;
-            reckoned for as many runs of the config as the budget has room for.
+        rule: Knob whose harm no trace of this length shows; if set, the verdict is ``unclear``, and more runs
+            would not settle it.
+        can_clear: Whether future runs have a chance of at least one in ten to turn an ``unclear`` verdict
+            into a pass. Assumes as many runs of the config as the budget allows.
     """
 
     level: int
@@ -58,7 +58,7 @@ class LossVerdict:
 
 _DIVERGED_FACTOR = 2.0
 _LONG, _LATE = 1 / 3, 2 / 3
-"""Where the stretches of a run begin over which losses are compared."""
+"""Starts of the parts of a run over which losses are compared."""
 
 _SKIPPED_FRAC = 0.05
 _SCALE_SETTLES_STEPS = 20
@@ -99,15 +99,14 @@ def finite_and_sane(trace: Sequence[LossPoint]) -> LossVerdict:
 
 
 def scaler_skips(candidate: Sequence[Measurement], baseline: Sequence[Measurement]) -> LossVerdict | None:
-    """Level 0 beside the loss: a gradient scaler that goes on skipping steps after the first 20.
+    """Return a level 0 failure if a gradient scaler continues to skip steps after the first 20.
 
     Args:
         candidate: Runs of a config.
         baseline: Runs of the unchanged script.
 
     Returns:
-        A failure where more than 5 % of the steps were skipped, and more than the script skips itself; None
-        where nothing speaks against it.
+        A failure if more than 5 % of the steps were skipped, and more than in the script itself; else None.
     """
     mine, own = _skipped_frac(candidate), _skipped_frac(baseline)
     if mine <= max(_SKIPPED_FRAC, own):
@@ -147,36 +146,36 @@ def judge(
     effective_batch: float = 0.0,
     most_runs: int = USUAL_RUNS,
 ) -> LossVerdict:
-    """Level 1: is the candidate's loss not worse than the baseline's, by the script's own noise?
+    """Judge level 1: the candidate's loss is not worse than the baseline's, by the script's own noise.
 
-    Compared is the mean loss over the last two thirds of the samples that all runs saw, and over their last
-    third: runs of one seed drift apart and come together again, so the longer stretch tells more; the last
-    third shows what comes late. A candidate passes where the bound of the first lies within its margin and
-    the difference in the second does so with three chances in four. The margin is half the spread that the
-    baseline has from seed to seed, or one spread where the candidate re-deals random streams, so that its
-    runs are not on the same samples. It is never more than half of what the baseline learned, so that a
-    candidate which learns nothing cannot hide in a noisy script. Where seeds change nothing, the noise of the
-    baseline's own curve takes the place of the spread, and its last third alone is compared.
+    The comparison uses the mean loss over the last two thirds of the common samples, and over their last
+    third. Runs of one seed diverge and converge again, so the longer part is more precise; the last third
+    shows late effects. A candidate passes if the bound of the first is within its margin and the difference
+    in the second is so with three chances in four. The margin is half the spread of the baseline over seeds,
+    or one spread if the candidate changes random streams, so that its runs do not use the same samples. It is
+    at most half of the baseline's learning progress, so that a candidate that learns nothing cannot hide in a
+    noisy script. If seeds have no effect, the noise of the baseline's own curve replaces the spread, and only
+    its last third is compared.
 
-    A few runs know neither the difference nor the spread well, so both count: the bound of 95 % is one
-    of the difference less the margin (`Stretch.excess`), of 97.5 % beyond the usual runs, whose pass stands
-    unless all runs show harm. Runs of one seed keep much in common even where streams are dealt anew (first
-    weights, mostly the order of samples), so their paired differences are used wherever those tell more than
-    two separate groups would.
+    A few runs determine neither the difference nor the spread well, so both count. The bound of 95 % is one
+    of the difference less the margin (`Stretch.excess`), of 97.5 % beyond the usual runs, whose pass holds
+    unless all runs show harm. Runs of one seed are similar even with changed streams (first weights, mostly
+    the order of samples). So their paired differences are used if those are more precise than two separate
+    groups.
 
     Args:
         candidate: Loss traces by seed.
         baseline: The same of the unchanged script.
-        changes_rng_streams: The candidate uses random streams otherwise; nothing pairs.
-        effective_batch: Samples per optimizer step, to tell steps; 0 where unknown (points count).
-        most_runs: Runs of the candidate that there may be in all, for `LossVerdict.can_clear`.
+        changes_rng_streams: The candidate uses other random streams, so runs are not paired.
+        effective_batch: Samples per optimizer step, to compute steps; 0 if unknown (points count).
+        most_runs: Largest total number of candidate runs, for `LossVerdict.can_clear`.
 
     Returns:
-        ``pass``, ``fail``, or ``unclear`` where the runs cannot tell; `delay_frac_upper95` says
-        how many of the steps the candidate may lie behind.
+        ``pass``, ``fail``, or ``unclear`` without enough evidence; `delay_frac_upper95` is the share of steps
+        by which the candidate may be late.
     """
     if len(candidate) > FULL:
-        # What the usual runs have shown stands unless all of them show harm: from here the bound is stricter.
+        # A result of the usual runs holds unless all of them show harm: from here the bound is stricter.
         usual = sorted(candidate)[:FULL]
         known = {s: t for s, t in baseline.items() if s <= usual[-1]}
         passed = judge(
@@ -194,7 +193,7 @@ def judge(
 def _judged(
     candidate: Traces, baseline: Traces, changes_rng_streams: bool, effective_batch: float, most_runs: int
 ) -> LossVerdict:
-    # Traces are walked several times, and a packed one makes its points anew each time.
+    # Traces are traversed several times, and a packed one creates its points each time.
     candidate, baseline = ({s: tuple(t) for s, t in side.items()} for side in (candidate, baseline))
     for trace in candidate.values():
         first = finite_and_sane(trace)
@@ -239,7 +238,7 @@ def _judged(
 
 
 def _decided(blank: LossVerdict, late: Stretch, long: Stretch, *, learns: bool, runs: int) -> LossVerdict:
-    """What two stretches of the same runs say together."""
+    """Return the joint verdict of two parts of the same runs."""
     for stretch in (long, late):
         if stretch.excess[0] > 0.0:
             told = f"The loss is worse by {stretch.delta:.4g} on average; the script's own noise allows "
@@ -249,7 +248,7 @@ def _decided(blank: LossVerdict, late: Stretch, long: Stretch, *, learns: bool, 
     if inside and late.ends_well and learns:
         verdict = _shown(blank, long)
         return replace(verdict, verdict="pass", reason=_told(verdict))
-    # What stands against it is what is told, and what more runs would have to clear.
+    # The evidence against it is reported, and is what more runs would have to clear.
     against = late if inside else long
     can_clear = learns and (inside or long.may_clear) and (late.ends_well or late.may_end_well)
     tell = "More runs would tell." if can_clear else "More runs are unlikely to change this."

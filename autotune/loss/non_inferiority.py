@@ -24,7 +24,7 @@ FULL: Final = USUAL_RUNS + 2
 
 _CONFIDENCE = 0.95
 _LATE_CONFIDENCE = 0.975
-"""Beyond the usual runs, as it is looked at again and again."""
+"""Confidence beyond the usual runs, because of repeated analyses."""
 
 _LIKELY = 0.75
 _MARGIN_OF_SEED_SD = 0.5
@@ -36,7 +36,7 @@ _FAIR_CHANCE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Margin:
-    """What the script's own noise allows, and what it may be at the least and at the most."""
+    """Limit from the script's own noise, with its lower and upper bound."""
 
     value: float
     low: float
@@ -45,15 +45,15 @@ class Margin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """What the script does by itself over a stretch, and what of it is allowed.
+    """Noise of the script over a part of its run, and the permitted share of it.
 
     Args:
-        spread: Of the mean losses of its runs, or of its own curve where seeds change nothing.
-        df: Degrees of freedom that this is known by.
-        by_seeds: More runs would make it known better.
-        least: Rounding is no noise that runs have to show.
-        most: What is learned bounds all of it.
-        share: How much of the spread is allowed.
+        spread: Spread of the mean losses of its runs, or of its own curve if seeds have no effect.
+        df: Degrees of freedom of the spread.
+        by_seeds: Whether more runs would improve it.
+        least: Rounding, the lower bound of noise.
+        most: Learning progress, the upper bound.
+        share: Permitted share of the spread.
     """
 
     spread: float
@@ -64,7 +64,7 @@ class Noise:
     share: float
 
     def margin(self, confidence: float, *, more: int = 0) -> Margin:
-        """By these runs, or as it would be if so many more had the same spread."""
+        """Return the margin by these runs, or with `more` further runs of the same spread."""
         df = self.df + more if self.by_seeds else self.df
         low, high = sd_bounds(self.spread, df, confidence=confidence)
         return Margin(*(min(self.most, max(self.share * s, self.least)) for s in (self.spread, low, high)))
@@ -94,7 +94,7 @@ class Stretch:
 
     @property
     def margin(self) -> Margin:
-        """What the script's own noise allows."""
+        """Return the limit from the script's own noise."""
         return self.noise.margin(_confidence(self.runs))
 
     @property
@@ -116,11 +116,10 @@ class Stretch:
 
     @property
     def may_clear(self) -> bool:
-        """Whether the runs still to come have a fair chance to bring the bound below the margin.
+        """Return whether future runs have a fair chance to bring the bound below the margin.
 
-        The mean of all runs lies as far from that of these as the runs still to come may pull it; what
-        they differ by is taken to stay what it is. Beyond the usual runs the bound is stricter, so the end of
-        those counts as well.
+        The mean of all runs may differ from the present one by the effect of future runs; their difference is
+        assumed constant. Beyond the usual runs the bound is stricter, so the end of those is checked as well.
         """
         return any(self._clears_by(runs) for runs in self._ends())
 
@@ -167,7 +166,7 @@ class Curve:
 
     @classmethod
     def of(cls, traces: Traces, begin: float, end: float) -> Curve:
-        """By the last part of a run, where a straight line is near enough."""
+        """Return the curve of the last part of a run, where a straight line is a good approximation."""
         pieces = _PIECES
         edges = [begin + (end - begin) * k / pieces for k in range(pieces + 1)]
         rows = [[mean_between(t, a, b) for a, b in itertools.pairwise(edges)] for t in traces.values()]
@@ -180,7 +179,7 @@ class Curve:
             mean_between(t, 0.0, max(end / 10, float(t[0].samples))) for t in traces.values()
         )
         learned = first - statistics.fmean(mean)
-        # Per whole run: the local slope where it stands out of its noise, else the mean slope.
+        # Per whole run: the local slope if it exceeds its noise, else the mean slope.
         local = -slope * pieces * end / (end - begin)
         steep = -slope > 2 * noise * math.sqrt(pieces) / math.sqrt(17.5)
         return cls(
@@ -235,7 +234,7 @@ class Curve:
         return sd(list(base.values())) > _resolution(base)
 
     def margin(self, theirs: Traces, begin: float, end: float, *, changes_rng_streams: bool) -> Margin:
-        """What the script's own noise allows there, where nothing can be compared with it yet."""
+        """Return the limit from the script's own noise, without runs to compare with."""
         base = {s: mean_between(t, begin, end) for s, t in theirs.items()}
         return self._noise_of(base, changes_rng_streams=changes_rng_streams).margin(_CONFIDENCE)
 
@@ -284,11 +283,11 @@ def _by_pairs(ours: Mapping[int, float], theirs: Mapping[int, float], fewest: in
 
 
 def _by_distribution(ours: Mapping[int, float], theirs: Mapping[int, float]) -> _Bounds | None:
-    """Of two groups of runs, by the seeds they share or as groups, whichever tells more.
+    """Return the bounds for two groups of runs, by common seeds or as groups, whichever is more precise.
 
-    A paired difference holds whatever runs of one seed share; with nothing shared it is a little wider than
-    that of groups (Welch, 1947), with as much as is usual several times narrower. Taking the narrower
-    costs little: experiments/loss_guard counts it.
+    A paired difference removes what runs of one seed share. If they share nothing, it is a little wider than
+    that of groups (Welch, 1947); with the usual similarity it is several times narrower. The bias from using
+    the narrower is small: experiments/loss_guard measures it.
     """
     a, b = list(ours.values()), list(theirs.values())
     if min(len(a), len(b)) < FEWEST_SEEDS:

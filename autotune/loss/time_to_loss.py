@@ -1,7 +1,7 @@
-"""How much sooner other curves of losses reach what the script's reach. Pure; standard library only.
+"""Ratio of the times in which two loss curves reach the same losses. Pure; standard library only.
 
-Asked of the mean curves over all pairs, not of each run: where a curve hardly falls any more, a single run
-may miss the loss of another one of the very same config by what its seed shifts it.
+Computed for the mean curves over all pairs, not per run. Where a curve is nearly flat, a single run may miss
+the loss of another one of the same config, because of its seed.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from autotune.model.measurement import LossPoint
 
 BEGIN_FRAC: Final = 0.2
-"""Of a run of the script, from where on its losses are the ones to be reached: before, it warms up."""
+"""Share of the script's run from which its losses are compared; earlier steps are warm-up."""
 
 END_FRAC: Final = 0.8
-"""Of the same, up to where: who is slower for each sample shall get there as well, by half as many more."""
+"""End of that part, which a config slower per sample must reach with half as many samples more."""
 
 LATE_FRAC: Final = 0.65
 """From here to the end of that part a config has to keep up beyond doubt."""
 
 CONFIDENCE: Final = 0.98
-"""Of that, one-sided. A loss that stays a whole margin above shall pass in 2 of 100, over all looks."""
+"""One-sided confidence of that; over all analyses, a loss a margin above passes in 2 of 100."""
 
 EARLY_CONFIDENCE: Final = 0.995
 """The same of a look before the last, which may end confirmation."""
@@ -48,18 +48,18 @@ _FAIR_CHANCE = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EqualLoss:
-    """What pairs of runs show of the time to equal loss.
+    """Result of pairs of runs on the time to equal loss.
 
     Args:
         logs: ln(the script's time to its losses / the config's time to the same), by pair. Their mean is that
-            of the mean curves, and they scatter as it does. Empty where these do not get there.
-        delta: By how much the config's mean loss lies above the script's late in the run, when as much time
-            is over; in units of loss.
+            of the mean curves, with the same scatter. Empty if the losses are not reached.
+        delta: Excess of the config's mean loss over the script's late in the run, at the same time; in units
+            of loss.
         most: Its upper bound, one-sided.
-        margin: What the script's own seeds differ by there.
-        keeps_up: The difference is inside the margin beyond doubt, both known as little as they are.
-        keeps_up_early: The same at the stricter level of a look before the last.
-        may_clear: Runs still to come have a fair chance to show that it gets there and keeps up.
+        margin: Difference between the script's own seeds there.
+        keeps_up: The difference is certainly inside the margin, given the uncertainty of both.
+        keeps_up_early: The same at the stricter level of an interim analysis.
+        may_clear: Future runs have a fair chance to show that the losses are reached and kept up with.
     """
 
     logs: Mapping[int, float]
@@ -79,30 +79,30 @@ def equal_loss(
     others: Sequence[Sequence[LossPoint]] = (),
     most_runs: int = 0,
 ) -> EqualLoss | None:
-    """How much sooner a config gets to the losses that the script has at 20 to 80 % of its run.
+    """Return the time ratio for the losses of the script between 20 and 80 % of its run.
 
-    For configs whose effective batch differs, so that equal samples mean nothing. The config's mean curve
-    is shrunk or stretched along its samples until it lies on the script's; a part counts by how steeply the
-    script's falls in it. The ratio of rates over that stretch is the gain. What a pair's losses deviate by,
-    over the slope, is what the pair differs by (the delta method).
+    For configs with another effective batch, for which equal samples are not comparable. The config's mean
+    curve is scaled along its samples until it matches the script's; a part is weighted by the slope of the
+    script's curve in it. The ratio of rates over that part is the gain. A pair's deviation in loss, divided
+    by the slope, is its deviation in time (the delta method).
 
-    A config whose curve is the same at first and then stays above shows a stretch as well. So its loss, when
-    it has had the time that the script takes for 65 to 80 % of its run (or its runs are over), must not lie
-    above the script's there by more than the script's seeds differ by.
+    A config whose curve is equal at first and higher later can be scaled too. So its loss is compared after
+    the time that the script takes for 65 to 80 % of its run, or at the end of its runs. It must not exceed
+    the script's there by more than the difference between the script's seeds.
 
     Args:
         candidate: Loss traces by pair.
         baseline: The same of the unchanged script.
         log_rates: ln(rate of the config / rate of the script) by pair, in samples per second (or per joule).
-        others: Runs of the script that are in no pair: these tell what its seeds differ by as well.
-        most_runs: Pairs that there may be in all, for `EqualLoss.may_clear`.
+        others: Runs of the script outside of pairs, which also show the difference between its seeds.
+        most_runs: Largest total number of pairs, for `EqualLoss.may_clear`.
 
     Returns:
-        None where there is no pair, a trace is too short to be compared or a loss is no number, or the script
-        learns nothing. Pairs are left out whose run of the script is much shorter than the longest of them.
+        None without pairs, with too short traces or a non-finite loss, or if the script learns nothing. Pairs
+        with a much shorter run of the script than the longest are left out.
     """
     keys = sorted(set(candidate) & set(baseline) & set(log_rates))
-    # Traces are walked several times, and a packed one makes its points anew each time.
+    # Traces are traversed several times, and a packed one creates its points each time.
     candidate, baseline = ({k: tuple(t[k]) for k in keys} for t in (candidate, baseline))
     if not keys or not all(map(_is_sound, (*candidate.values(), *baseline.values()))):
         return None
@@ -145,7 +145,7 @@ def _is_sound(trace: Sequence[LossPoint]) -> bool:
 
 
 class _Summed:
-    """A trace whose mean over any part is soon told; a point stands for the samples since the last."""
+    """A trace with cumulative sums for the mean over any part; a point covers the samples since the last."""
 
     def __init__(self, trace: Sequence[LossPoint]) -> None:
         self.at, self.sums, self.losses = [0.0], [0.0], [trace[0].loss]
@@ -198,7 +198,7 @@ class _Curves:
         return self.learned > 0.0 and math.fsum(self._weights) > 0.0 and self._curve[-1] < self._curve[0]
 
     def residuals(self, stretch: float) -> list[float]:
-        """By how much each pair's config is above its script, weighed, with its samples so much stretched."""
+        """Return each pair's weighted excess of config over script, with samples scaled by this factor."""
         factor, whole = math.exp(stretch), math.fsum(self._weights)
         return [
             math.fsum(
@@ -237,7 +237,7 @@ class _Curves:
         return (max(ours, 0.0) + theirs) / 2.0
 
     def late(self, stretch: float, others: Sequence[_Summed]) -> _Keeping:
-        """What is known of the late part, the config's runs being so much further."""
+        """Return the evidence on the late part, with the config's runs scaled by this factor."""
         begin, end = LATE_FRAC * self.end, END_FRAC * self.end
         factor = math.exp(max(stretch, self._shortest))
         base = [b.mean(begin, end) for b in (*(b for _, b in self._pairs), *others)]
@@ -261,7 +261,7 @@ class _Keeping:
         return statistics.fmean(self.apart)
 
     def half(self, runs: int, confidence: float) -> float:
-        """From the mean to its bound, had so many pairs the same spread."""
+        """Return the distance from the mean to its bound, for this number of pairs of the same spread."""
         if len(self.apart) < 2:
             return math.inf
         return t_quantile(confidence, runs - 1) * sd(self.apart) / math.sqrt(runs)
@@ -281,7 +281,7 @@ class _Keeping:
 
 
 def _pull(values: Sequence[float], most_runs: int) -> float:
-    """By how much the mean of these may fall with the runs still to come, with one chance in ten."""
+    """Return the decrease of the mean by future runs that has a chance of one in ten."""
     n = len(values)
     if n < 2:
         return math.inf
@@ -290,7 +290,7 @@ def _pull(values: Sequence[float], most_runs: int) -> float:
 
 
 def _slopes(curve: Sequence[float]) -> list[float]:
-    """By how much a parabola through the curve falls per piece, at each of them."""
+    """Return the decrease per piece, at each piece, of a parabola through the curve."""
     middle = (len(curve) - 1) / 2
     at = [k - middle for k in range(len(curve))]
     square = statistics.fmean(t * t for t in at)
@@ -305,7 +305,7 @@ def _falls(curve: Sequence[float]) -> list[float]:
 
 
 def _crossing(falling: Callable[[float], float], low: float, high: float) -> float:
-    """Where a function that is above zero at `low` and not at `high` gets there."""
+    """Return the zero of a function that is positive at `low` and not at `high`."""
     for _ in range(_HALVINGS):
         middle = (low + high) / 2.0
         low, high = (middle, high) if falling(middle) > 0.0 else (low, middle)

@@ -1,4 +1,4 @@
-"""How one value reaches a script: as data, rendered and carried out elsewhere. Standard library only."""
+"""Delivery of one value to a script: data, rendered and applied elsewhere. Standard library only."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ class Flag:
     """An option on the command line that the script itself already has.
 
     Args:
-        names: Spellings to look for among the script's own options, best first
-            (``--batch-size``, ``--batch_size``). One that the script lacks is not a way. In a
-            `Change`, the spelling in use first, then the same option's other spellings, so that
-            one the user gave can be replaced whichever way it was written.
+        names: Possible spellings among the script's own options, best first
+            (``--batch-size``, ``--batch_size``). A spelling that the script lacks is not used. In a `Change`,
+            the spelling in use comes first, then the option's other spellings, so that a value on the user's
+            command line can be replaced in any spelling.
     """
 
     names: tuple[str, ...]
@@ -70,7 +70,7 @@ class Keyword:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """Code of ours in the training process, reversible; the knob's own `patch()`."""
+    """Reversible change by autotune's code in the training process; the knob's own `patch()`."""
 
     @property
     def how(self) -> str:
@@ -112,16 +112,16 @@ Spelling = Flag | Env | Keyword | Patch | Constant
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One knob, one value, one way.
+    """One knob, one value, one delivery.
 
     Args:
         knob: Name of the knob.
-        value: What is asked for.
-        spelling: How it travels. The first name of a `Flag` here is the script's own.
-        delivered: The text handed over for `Flag` and `Env` (``"64"``), and what a `Constant` becomes where
-            that is not the value itself (``"float16"``); empty for a switch option and for the other ways.
-        site: ``file.py:124`` of the call that a keyword or patch relies on, where known; for an
-            option or a constant, where in the running process its value has to show (`InputFacts.place`).
+        value: The requested value.
+        spelling: Its delivery. The first name of a `Flag` here is the script's own.
+        delivered: The text passed for `Flag` and `Env` (``"64"``), and the new text of a `Constant` if it
+            differs from the value (``"float16"``); empty for a switch option and other deliveries.
+        site: ``file.py:124`` of the call that a keyword or patch relies on, if known; for an option or a
+            constant, where the value must show in the process (`InputFacts.place`).
     """
 
     knob: str
@@ -132,7 +132,7 @@ class Change:
 
     @property
     def literal(self) -> Value:
-        """What is written in the place of a constant."""
+        """Return the text written in place of a constant."""
         if not self.delivered or not isinstance(self.spelling, Constant):
             return self.value
         return self.delivered == "True" if isinstance(self.spelling.was, bool) else self.delivered
@@ -140,7 +140,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A knob that is not varied for this script, and the whole sentence that says why."""
+    """A knob that is not varied for this script, with the reason as a sentence."""
 
     knob: str
     reason: str

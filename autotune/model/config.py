@@ -1,4 +1,4 @@
-"""Config: what is asked of a script, knob by knob. Standard library only; every ring may import it."""
+"""Config: requested values, by knob. Standard library only; every layer may import it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Value = bool | int | float | str
 """The values a knob can take; they survive JSON unchanged."""
 
 _FIRST = ("precision", "batch_size", "num_workers", "compile_mode", "accumulation")
-"""Knobs that people look for first, in that order; others follow by name."""
+"""Knobs listed first; others follow by name."""
 
 
 def value_text(value: Value | None) -> str:
@@ -23,7 +23,7 @@ def value_text(value: Value | None) -> str:
 
 
 def in_order(values: Mapping[str, Value]) -> list[tuple[str, Value]]:
-    """Return the items, those that people look for first in front."""
+    """Return the items in display order."""
     rank = {knob: place for place, knob in enumerate(_FIRST)}
     return sorted(values.items(), key=lambda item: (rank.get(item[0], len(rank)), item[0]))
 
@@ -36,9 +36,9 @@ def config_text(values: Mapping[str, Value]) -> str:
 class Config(Mapping[str, Value]):
     """The knobs that differ from the unchanged script, and their values.
 
-    A knob that is absent is left alone, so ``Config()`` is the baseline, two configs that do the
-    same have the same items, and the user's own configuration is in every space. Immutable,
-    hashable, equal by content; order does not count.
+    An absent knob is not changed, so ``Config()`` is the baseline, two configs with the same effect have the
+    same items, and the user's own configuration is in every space. Immutable, hashable, equal by content;
+    order does not count.
     """
 
     __slots__ = ("_items", "_text")

@@ -21,7 +21,7 @@ MOST_RANKS: Final = 1024
 """Processes of one trial; a larger number is a typing error."""
 
 FREE_PORT: Final = "0"
-"""Of ``MASTER_PORT``: one that nobody uses, which whoever starts the process looks for right before."""
+"""Value of ``MASTER_PORT`` for any free port, chosen right before the start of the process."""
 
 _COUNT: Final = {
     TORCHRUN: "--nproc-per-node",
@@ -92,7 +92,7 @@ _ITS_OWN: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Launcher:
-    """A launcher's text, taken apart."""
+    """Parsed text of a launcher."""
 
     name: str
     options: tuple[str, ...] = ()
@@ -133,13 +133,13 @@ def several(count: int, nodes: int = 1) -> str:
 def launcher_text(
     name: str, count: int, options: Sequence[str] = (), variables: Mapping[str, str] | None = None
 ) -> str:
-    """Return a launcher as it is kept.
+    """Return a launcher as text.
 
     Args:
-        name: One of this module's.
+        name: A name of this module.
         count: Processes on one machine.
-        options: What was typed beside the number of processes.
-        variables: What its configuration sets for each process.
+        options: Further options of the command.
+        variables: Variables set by its configuration for each process.
     """
     words = [name, _COUNT[name], str(count), *options]
     words += ["--", *(f"{key}={value}" for key, value in sorted(variables.items()))] if variables else []
@@ -193,11 +193,11 @@ def rank_words(launcher: str) -> tuple[str, ...]:
 
 
 def launch_words(launcher: str, python: str = "") -> tuple[str, ...]:
-    """What is typed before the script: ``torchrun``; with an interpreter its ``-m`` form.
+    """Return the words before the script: ``torchrun``; with an interpreter its ``-m`` form.
 
     Args:
-        launcher: As this module has it; anything else means none.
-        python: Interpreter, where it is another than the one of the shell.
+        launcher: Text from this module; any other means none.
+        python: Interpreter, if different from the shell's.
     """
     found = _parsed(launcher)
     if found.name not in _WORDS:
@@ -208,7 +208,7 @@ def launch_words(launcher: str, python: str = "") -> tuple[str, ...]:
 
 
 def launch_variables(launcher: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """What this launcher sets for its first process in this environment; nothing without a launcher."""
+    """Return the variables that this launcher sets for its first process; empty without a launcher."""
     found = _parsed(launcher)
     if found.name == ACCELERATE and ranks_of(launcher) == 1:
         return {**_BY_ACCELERATE, **_unset(_UNLESS_SET_BY_ACCELERATE, environ), **found.variables}

@@ -1,4 +1,4 @@
-"""What a knob does to the mathematics of a training run. Standard library only."""
+"""Effect of a knob on the mathematics of a training. Standard library only."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Effect(Enum):
-    """How far a change reaches into the training itself, weakest first."""
+    """Effect of a change on the training itself, weakest first."""
 
     EXACT = "exact"
     """The same arithmetic per sample, up to reordered sums. May be in the pick `safe`."""

@@ -1,4 +1,4 @@
-"""Environment variables that hold several settings: ours joins what the user has in them. Pure."""
+"""Environment variables with several settings, merged with the user's. Pure."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _OUTSIDE_BRACKETS: Final = re.compile(r",(?![^\[]*\])")
 
 
 def with_setting(env: Mapping[str, str], name: str, text: str) -> dict[str, str]:
-    """Return the variables to change so that `name` says `text` besides what it says already.
+    """Return the variables to change so that `name` contains `text` in addition to its settings.
 
-    Settings of the same key are replaced, others kept; a library to preload comes before others.
-    Most variables hold one thing, which is replaced as a whole.
+    A setting with the same key is replaced, others are retained; a library to preload comes before others.
+    Most variables hold one value, which is replaced as a whole.
     """
     if name not in _ALLOCATOR:
         return {name: _joined(name, text, env.get(name, ""))}
     set_already = [other for other in _ALLOCATOR if env.get(other)]
     before = env.get(name) or next((env[other] for other in set_already), "")
     joined = _joined(name, text, before)
-    # Whichever name is read, it says the same.
+    # Both names get the same value.
     return dict.fromkeys([name, *set_already], joined)
 
 

@@ -12,9 +12,9 @@ from typing import Final
 from autotune.model.config import Value
 
 OPTION: Final = "option"
-"""Of `RunFacts.samples_source`: the model's input has the size that the script's own option says."""
+"""Value of `RunFacts.samples_source`: the model's input has the size of the script's own option."""
 TOLD: Final = "told"
-"""The same: the script says itself, by `autotune.sdk.step`, how many samples each step took."""
+"""Likewise: the script reports the samples of each step itself, by `autotune.sdk.step`."""
 COUNTED: Final = ("loader", OPTION, TOLD)
 """Sources by which samples are the unit that runs are compared in."""
 
@@ -25,7 +25,7 @@ class DeviceFacts:
 
     Args:
         capability: CUDA compute capability as (major, minor).
-        power_limit_w: What it may draw, in watts; 0 where it is not told.
+        power_limit_w: Power limit in watts; 0 if unknown.
     """
 
     name: str
@@ -113,15 +113,15 @@ class ScriptFlag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptConstant:
-    """A value that the user's own source gives a name that a knob knows.
+    """A named value in the user's source that a knob may replace.
 
     Args:
-        name: As `autotune.source.constants` has it: ``CONFIG.train.batch_size``.
-        file: As it lies relative to the folder of the script.
-        line: Where it is written.
-        value: What is written there.
-        times: How often the file gives this name a value; only one that it gets once can be replaced.
-        is_chosen: The user has named it as the one that is meant.
+        name: As in `autotune.source.constants`: ``CONFIG.train.batch_size``.
+        file: Path relative to the folder of the script.
+        line: Its line.
+        value: Its value in the source.
+        times: Number of assignments to this name in the file; only a single one can be replaced.
+        is_chosen: The user has selected this name.
     """
 
     name: str
@@ -139,21 +139,19 @@ class ScriptConstant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptFacts:
-    """What the source says, without running it.
+    """Facts from the source, without running it.
 
     Args:
-        sha256: Of the script's bytes.
+        sha256: Digest of the script's bytes.
         flags: The script's own options, those that modules beside it declare among them.
-        imports: Top-level names of packages that it imports, or its own modules do as they are loaded.
-        hazards: Words from a closed list: ``bare_except``, ``own_autocast``, ``own_scaler``,
-            ``own_compile``, ``own_bf16`` (it names the format), ``lbfgs``, ``float64``, ``bce_on_sigmoid``,
-            ``exec_config`` (globals overridden from the command line), ``hf_arguments``
-            (options made from dataclasses), ``hidden_state`` (a hidden state sized by the batch),
-            ``forks`` (`os.fork` is called), ``stdin`` (standard input is read),
-            and those of `autotune.source.loops`.
-        import_runs: Importing the script does its work: not all of that stands in functions or under
-            a main guard.
-        constants: Values that its files give to names that knobs know, in the order of files and lines.
+        imports: Top-level names of packages that it imports, or that its own modules import when loaded.
+        hazards: Words from a closed list, and those of `autotune.source.loops`. ``bare_except``,
+            ``own_autocast``, ``own_scaler``, ``own_compile``, ``lbfgs``, ``float64``, ``bce_on_sigmoid``.
+            ``own_bf16``: it names the format. ``exec_config``: globals are overridden from the command line.
+            ``hf_arguments``: options are made from dataclasses. ``hidden_state``: a hidden state has the size
+            of the batch. ``forks``: `os.fork` is called. ``stdin``: standard input is read.
+        import_runs: Importing the script does its work: some of it is outside functions and the main guard.
+        constants: Named constants that knobs may replace, in the order of files and lines.
     """
 
     path: str
@@ -200,39 +198,38 @@ class LoaderFacts:
     """The training DataLoader: the one whose batches were followed by a backward.
 
     Args:
-        site: ``train.py:124``, where it is built.
+        site: ``train.py:124``, the place of its construction.
         batch_size: Its own batch size; None for ``batch_size=None`` or a custom batch sampler.
         kind: ``map`` or ``iterable``.
         custom_batch_sampler: A batch sampler that is not torch's own.
-        shards: For ``iterable``: the dataset asks for `get_worker_info`.
-        length: Batches per epoch; None where unknown.
-        dataset_length: Samples; None where unknown.
-        fetch_cpu_frac: CPU seconds per wall second of fetching in the main process, 0..1; low
-            where the loader waits (storage, network). None where it was not seen (workers).
+        shards: For ``iterable``: the dataset calls `get_worker_info`.
+        length: Batches per epoch; None if unknown.
+        dataset_length: Samples; None if unknown.
+        fetch_cpu_frac: CPU seconds per wall second of fetching in the main process, 0..1; low if the loader
+            waits (storage, network). None if unobserved (workers).
         fetch_s: Seconds per fetched batch.
         cuda_tensors: The dataset holds tensors on an accelerator.
         random: The dataset draws random numbers in the process that loads (augmentation).
-        shuffles: The order of the samples is drawn anew for every epoch.
-        shared_handle: Class of an open file or database that could be reached from the dataset or the
-            collate function before the first fetch, or ``file NAME`` for a descriptor whose position a fetch
-            moves: forked workers would share it. Empty without one.
-        mp_context: How workers are started, or would be: ``fork``, ``forkserver``, ``spawn``.
-        unsendable: Why the dataset cannot be sent to a worker that is not forked, a whole sentence;
-            empty where it can, None where that was not tried.
+        shuffles: The order of the samples changes with every epoch.
+        shared_handle: Class of an open file or database reachable from the dataset or the collate function
+            before the first fetch, or ``file NAME`` for a descriptor whose position a fetch moves. Forked
+            workers would share it. Empty without one.
+        mp_context: Start method of workers: ``fork``, ``forkserver``, ``spawn``.
+        unsendable: Why the dataset cannot be sent to a non-forked worker, a whole sentence; empty if it can,
+            None if not tried.
         own_code: Sending it takes classes or functions of the user's own, not of a library.
-        beside: Other loaders whose batches train as well, in the same steps or in turns with it.
-        changed: The script itself changes what a fetch reads, ``between`` two passes or ``inside`` one; empty
-            where neither its source nor its run showed that.
-        changed_at: What it changes: ``noise.strength (train.py:52)``; without a place where only the run
+        beside: Other training loaders, used in the same steps or alternately.
+        changed: The script changes state read by a fetch, ``between`` two passes or ``inside`` one; empty if
+            neither source nor run showed that.
+        changed_at: The changed state: ``noise.strength (train.py:52)``; without a place if only the run
             showed it.
-        sizes: Batch sizes of the loaders that were built there and trained, where they differ.
-        takes_one: Batches are of one sample, which a collate function of the script's own hands over as is.
-        eager_order: Code of the script's own settles the order as soon as it is asked for an iterator, for
-            which a loader asks once a pass without workers, and twice as it starts some.
-        rebuilt: Several loaders were built there and each was read once: one for every pass.
-        fetch_state: State that its fetches change; None where none was seen, or only a cache of what each
-            sample is.
-        shares: Of a stream: samples of a pass, and of each of two workers; empty where that is not known.
+        sizes: Batch sizes of the training loaders built there, if they differ.
+        takes_one: Batches have one sample, passed through unchanged by the script's collate function.
+        eager_order: The script's code fixes the order when its iterator is created. A loader creates one per
+            pass without workers, and two when it starts some.
+        rebuilt: Several loaders were built there and each was read once: one per pass.
+        fetch_state: State that its fetches change; None without any, or for a cache of unchanging samples.
+        shares: For a stream: samples of a pass, and of each of two workers; empty if unknown.
     """
 
     site: str
@@ -294,16 +291,16 @@ class BlockFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionFacts:
-    """Calls of `scaled_dot_product_attention` with gradients, while training was watched.
+    """Calls of `scaled_dot_product_attention` with gradients, during detection.
 
     Args:
-        calls: How many.
-        kernel: What torch chose by itself: ``flash``, ``efficient``, ``cudnn``, ``math``; empty
-            where it could not be told (inside compiled code).
-        dtype: Of the queries: ``float32``, ``bfloat16``; empty inside compiled code.
+        calls: Number of calls.
+        kernel: Torch's own choice: ``flash``, ``efficient``, ``cudnn``, ``math``; empty if unknown (inside
+            compiled code).
+        dtype: Format of the queries: ``float32``, ``bfloat16``; empty inside compiled code.
         dropout: Attention weights are dropped out.
         restricted: The script narrows the choice of kernels itself.
-        masked: A mask is handed over as a tensor; not seen inside compiled code.
+        masked: A mask is passed as a tensor; not observed inside compiled code.
     """
 
     calls: int
@@ -316,24 +313,23 @@ class AttentionFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """The outermost module that is trained.
+    """The outermost trained module.
 
     Args:
-        roots: Number of outermost trained modules seen.
+        roots: Number of outermost trained modules.
         dtypes: Names of the parameters' dtypes.
         has_4d: There are 4-D parameters (convolutions over images).
         has_5d: There are 5-D parameters (convolutions over volumes).
-        convolves: It has modules that convolve, be it over signals, images or volumes.
+        convolves: It has convolution modules, over signals, images or volumes.
         batch_norm: A module whose training statistics depend on the micro-batch.
-        dropout: Random numbers are drawn per batch: by modules that are known to, or as it was seen, inside
-            the first calls.
-        moves: Numbers that it keeps move at each training call, BatchNorm's aside: a momentum encoder, a
-            codebook, a counter.
+        dropout: Random numbers are drawn per batch, by known modules or as observed in the first calls.
+        moves: State that changes in each training call, BatchNorm's aside: a momentum encoder, a codebook, a
+            counter.
         device: ``cpu`` or ``cuda``.
-        blocks: Its repeated blocks, None where it has none.
-        products: Products of matrices or convolutions were seen in its first training calls; True also where
-            nobody could look into them.
-        mkldnn: Layers were seen to multiply in MKL-DNN's own memory layout (`Tensor.to_mkldnn`).
+        blocks: Its repeated blocks, None without any.
+        products: Matrix products or convolutions were observed in its first training calls; also True if they
+            could not be examined.
+        mkldnn: Layers were observed to multiply in MKL-DNN's own memory layout (`Tensor.to_mkldnn`).
     """
 
     name: str
@@ -362,9 +358,9 @@ class OptimizerFacts:
         can_fuse: The exact class has a fused kernel for these parameters.
         kernel_given: The user passed `fused` or `foreach`.
         closure: `step(closure)` was used.
-        rates: Learning rate of each group of weights when it stepped first: the one that a schedule starts
-            from, where there is one. Empty where a device would have had to be waited for.
-        decays: Weight decay of each, likewise; empty also where it knows none.
+        rates: Learning rate of each parameter group at its first step: the initial one of a schedule, if
+            there is one. Empty if reading it would wait for a device.
+        decays: Weight decay of each, likewise; also empty if it has none.
     """
 
     name: str
@@ -379,19 +375,18 @@ class OptimizerFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputFacts:
-    """What the trained module is called with, where the script makes its batches without a loader.
+    """Inputs of the trained module, if the script creates batches without a loader.
 
     Args:
-        said: Batch size that the script's own option says in this run.
-        tensor: Which of the module's arguments has a dimension of that size; tensors in lists and
-            dictionaries are counted one by one.
-        dims: Its dimensions of that size; empty where no argument has one.
+        said: Batch size by the script's own option in this run.
+        tensor: Index of the argument with a dimension of that size; tensors in lists and dictionaries count
+            one by one.
+        dims: Its dimensions of that size; empty if no argument has one.
         shape: Its usual sizes, 0 for one that varies.
-        calls_per_backward: Training calls of the module per backward pass: what nearly all passes have, their
-            mean where they differ.
-        rare_frac: Where no argument usually has that size: the largest share of the calls in which one had
-            it.
-        told: What the script tells of samples, for each one counted here; 0 where it does not at every step.
+        calls_per_backward: Training calls of the module per backward pass, for nearly all passes; the mean if
+            they vary.
+        rare_frac: If no argument usually has that size: the largest share of the calls in which one had it.
+        told: Samples reported by the script per sample counted here; 0 if not reported at every step.
     """
 
     said: int
@@ -404,14 +399,14 @@ class InputFacts:
 
     @property
     def counts(self) -> bool:
-        """Every backward pass is over as many samples as the option says."""
+        """Return whether every backward pass has as many samples as the option sets."""
         return bool(self.dims) and abs(self.calls_per_backward - 1.0) < 0.1
 
     @property
     def place(self) -> str:
-        """Where a batch of another size has to show, as `Change.site` says it: ``input:0:1:16x20``.
+        """Return the position that shows another batch size, as in `Change.site`: ``input:0:1:16x20``.
 
-        Where the script tells of samples, how many for each one follows: ``input:0:1:16x20:1``.
+        With reported samples, their ratio to the counted ones follows: ``input:0:1:16x20:1``.
         """
         dims, sizes = ",".join(map(str, self.dims)), "x".join(map(str, self.shape))
         told = f":{self.told:.6g}" if self.told else ""
@@ -419,7 +414,7 @@ class InputFacts:
 
     @classmethod
     def at(cls, place: str, said: int) -> InputFacts | None:
-        """What `place` says, with what the option says now; None where it says something else."""
+        """Return the facts in `place` with the present option; None for any other text."""
         kind, *parts = place.split(":")
         if kind != "input" or len(parts) not in (3, 4):
             return None
@@ -435,15 +430,15 @@ class InputFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelFacts:
-    """How the processes of a run exchange gradients and parameters, as seen in the first of them.
+    """Exchange of gradients and parameters between the processes of a run, observed on rank 0.
 
     Args:
         wrapper: ``ddp`` (`DistributedDataParallel`) or ``fsdp`` (`fully_shard`, FSDP2).
         count: Wrappers of that kind: models under DDP, sharded modules under FSDP.
-        backend: Of the process group: ``gloo``, ``nccl``.
+        backend: Backend of the process group: ``gloo``, ``nccl``.
         gradient_bytes: Gradients of one backward pass, per process.
-        all_used: Every parameter got a gradient on every process in every backward pass seen; None where that
-            is not known.
+        all_used: Every parameter got a gradient on every process in every observed backward pass; None if
+            unknown.
         no_sync: The script itself leaves exchanges out (`no_sync`).
         mixed_precision: DDP was given a policy of its own for number formats.
     """
@@ -459,66 +454,64 @@ class ParallelFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """What the baseline's own process showed.
+    """Facts from the baseline's own process.
 
     Args:
-        loader: The training loader, None where batches come another way.
-        model: The trained module, None where none was seen.
+        loader: The training loader, None if batches have another source.
+        model: The trained module, None without one.
         optimizer: None for manual updates.
-        samples_source: ``loader``, ``option`` (the model's input has the size that the script's own option
-            says; a run at a size that it then has not is refused), ``told`` (by the script itself, of every
-            step), ``input`` (unconfirmed) or ``none``.
-        inputs: Where batches come without a loader and the script has an option for their size; else None.
+        samples_source: ``loader``; ``option``: the model's input has the size of the script's own option, and
+            a run without its size is refused. ``told``: reported by the script for every step; ``input``:
+            unconfirmed; ``none``.
+        inputs: If batches come without a loader and the script has an option for their size; else None.
         backward_per_step: Backward passes per optimizer step.
         own_accumulation: The script itself accumulates (more than one micro-batch per step).
         zero_grad_seen: `zero_grad` was called between steps.
         reduction: How the loss is reduced over the batch: ``mean``, ``sum``, ``unknown``.
-        loss_scale: What a loss that is a mean was multiplied by before its backward pass; 1/4 where a script
-            divides by four parts. None where that is not known.
+        loss_scale: Factor of a mean loss before its backward pass; 1/4 if a script divides by four parts.
+            None if unknown.
         bce_outside: `binary_cross_entropy` was applied to the model's output.
         own_autocast, own_scaler, own_compile: The script does it itself.
         owners: Frameworks that were constructed: ``accelerate``, ``lightning``, ``transformers``; and
-            ``keras`` where its `fit` was called.
-        owner_settings: What they were constructed with, as in ``transformers.optim``.
+            ``keras`` if its `fit` was called.
+        owner_settings: Their settings, as in ``transformers.optim``.
         threads: `torch.get_num_threads()` after the first steps.
-        sets_threads: The script, or a library of it, called `torch.set_num_threads`, and not for what the
-            environment says.
-        openmp: Whose OpenMP torch runs on: ``gnu``, ``intel``, ``llvm``; empty where unknown.
-        scheduler_per_step: The learning rate moves once per optimizer step, whoever moves it.
-        input_shapes_vary: More than one input shape was seen (the last batch aside).
-        attention: None where no call of it was seen.
+        sets_threads: The script, or a library of it, called `torch.set_num_threads`, and not for a variable
+            of the environment.
+        openmp: OpenMP of torch: ``gnu``, ``intel``, ``llvm``; empty if unknown.
+        scheduler_per_step: The learning rate changes once per optimizer step, by any code.
+        input_shapes_vary: More than one input shape was observed (without the last batch).
+        attention: None without a call of it.
         zeroes_gradients: `zero_grad(set_to_none=False)` was called.
         gradients_pause: A parameter that had a gradient got none in a later step.
-        loop_hazards: Words of `autotune.source.loops` for the loop that was seen calling `backward`; of
-            the baseline alone.
-        loop_draws: Random numbers are drawn between the fetch of a batch and its backward pass, by the loop
-            or in the model: ``host`` or ``device``, whose generators moved; empty where none did.
-        averages_apart: A moving average of the weights (`torch.optim.swa_utils`) was seen updated, but
-            not once after every step.
-        collecting_frac: Share of the time from the third step on in which Python looked for garbage; None
-            where that is not known.
-        devices: Accelerators that the process used, as it saw them; empty on the CPU.
-        triton: The compiler of kernels for NVIDIA devices is installed there; None where nobody looked.
-        deterministic: The script has asked for the same results from run to run, of all operators or of
-            cuDNN's.
+        loop_hazards: Words of `autotune.source.loops` for the loop that calls `backward`; in the baseline
+            only.
+        loop_draws: Random numbers are drawn between the fetch of a batch and its backward pass, in loop or
+            model. ``host`` or ``device``, by the changed generators; empty without any.
+        averages_apart: A moving average of the weights (`torch.optim.swa_utils`) was updated, but not once
+            after every step.
+        collecting_frac: Share of the time from the third step on in garbage collection; None if unknown.
+        devices: Accelerators that the process used; empty on the CPU.
+        triton: The compiler of kernels for NVIDIA devices is installed there; None if not checked.
+        deterministic: The script requested deterministic results, of all operators or of cuDNN's.
         values: Every knob that could be read, with the script's own value: the resolved baseline.
-        environ_set: Variables that the script, or what it imported before, had changed when it imported
-            PyTorch; None where that is not known.
-        loaded_first: Packages with libraries of their own that were loaded before PyTorch, where one of them
-            has brought an OpenMP of its own.
-        gathers: The script acts by its model, or in environments, to gather what it trains on: rollouts.
-        loader_in_thread: A DataLoader was asked in another thread than the one that trains.
+        environ_set: Variables changed by the script or its earlier imports when it imported PyTorch; None if
+            unknown.
+        loaded_first: Packages with native libraries loaded before PyTorch, if one of them loaded its own
+            OpenMP.
+        gathers: The script collects its training data by its model or in environments: rollouts.
+        loader_in_thread: A DataLoader was used in another thread than the training thread.
         modules: Files of the user's own that the script has imported -> SHA-256 of their content; those of
             `autotune.trial.runtime.user_modules`, without the script itself.
-        ranks: Processes that trained together, of which this was the first. Loader, model and optimizer are
-            its own; `effective_batch` is that of all.
-        fixed_steps: A count of steps that does not come from the loader's length, so that another batch of
-            the loader would not reach it: ``OneCycleLR of 250 steps (train.py:21)``; empty without one.
-        option_batch: Batch size of the script's own option in this run; 0 where that is not known.
-        pass_samples: Samples of a pass over the data, where batches come without a loader and the loop that
-            trains goes over a pass of them, by the size that its source gives a batch; else 0.
-        parallel: How several processes exchange gradients; None for one process, and where no wrapper of
-            PyTorch's was constructed.
+        ranks: Number of processes that trained together; this was rank 0. Loader, model and optimizer are its
+            own; `effective_batch` is that of all.
+        fixed_steps: A step count that does not follow the loader's length: ``OneCycleLR of 250 steps
+            (train.py:21)``; empty without one.
+        option_batch: Batch size of the script's own option in this run; 0 if unknown.
+        pass_samples: Samples of a pass over the data, if batches come without a loader and the loop iterates
+            over a pass, by the batch size in its source; else 0.
+        parallel: Exchange of gradients between processes; None for one process, and without a wrapper of
+            PyTorch.
     """
 
     loader: LoaderFacts | None = None
@@ -569,7 +562,7 @@ class RunFacts:
 
     @property
     def was_seen(self) -> bool:
-        """These are facts of a process, which always tells its Python."""
+        """Return whether these are facts of a process, which always reports its Python version."""
         return "python" in self.versions
 
     @property
@@ -580,15 +573,15 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What a person could change in the script's own code that no knob does.
+    """Advice on the script's own code that no knob covers.
 
     Args:
         kind: ``read``, ``log``, ``checkpoint``, ``preprocess``, ``shape``, ``copy``, ``told``, ``rollout``.
-        file, line: Where; the file as it lies relative to the script's folder.
+        file, line: Location; the file is relative to the script's folder.
         text: A whole sentence.
-        part: Which part of a step it is about: ``host``, ``input``, ``compute``, ``transfer``; ``search``
-            where it is about what a search would find.
-        gain_frac_at_most: Share of a step that it may buy at most; None where that was not measured.
+        part: Part of a step that it concerns: ``host``, ``input``, ``compute``, ``transfer``; ``search`` for
+            the results of a search.
+        gain_frac_at_most: Largest share of a step that it may save; None if not measured.
     """
 
     kind: str
@@ -622,7 +615,7 @@ class Facts:
     advice: tuple[Advice, ...] = ()
 
     def value(self, knob: str) -> Value | None:
-        """What the script itself has for this knob, None where it could not be read."""
+        """Return the script's own value of this knob, None if it could not be read."""
         return None if self.run is None else self.run.values.get(knob)
 
 

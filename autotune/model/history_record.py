@@ -1,6 +1,6 @@
-"""What an ended study has to tell a new one, as it is journaled: numbers, values of knobs, digests.
+"""Record of an ended study for new ones: numbers, values of knobs, digests.
 
-`autotune.compare.transfer` decides what of it counts. Standard library only.
+`autotune.compare.transfer` decides which records count. Standard library only.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ ALL: Final = "all"
 OFF: Final = "off"
 
 SETTINGS: Final = (SAME_SCRIPT, ALL, OFF)
-"""What may be taken over: from studies of the same script, from all that are akin, nothing."""
+"""Permitted sources: studies of the same script, all related ones, none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprint:
-    """What two studies have to share before one tells anything about the other; digests but for the last two.
+    """Properties compared between two studies; digests except for the last two.
 
     Args:
         device: Processor, cores, memory and accelerators, and the cluster if there is one.
-        power: What the accelerators may draw, in watts; empty where that is not known.
+        power: Power limits of the accelerators, in watts; empty if unknown.
         script: Content of the script.
-        path: Its place.
-        args: Its arguments as they are journaled, without secrets; objective and planned length of the run.
+        path: Its path.
+        args: Its arguments in the journal, without secrets; objective and planned length of the run.
         versions: Python, the libraries, drivers.
         modules: Content of the user's own modules that the script has imported; empty before it ran.
-        data: Shape of the batches and of the data set; empty before it ran.
-        model: ``cpu/convolution``: where it trains and what kind of model it is; empty before it ran.
-        bound: ``input`` where the first run waited for data, else ``compute``; empty before it ran.
+        data: Shape of the batches and of the dataset; empty before it ran.
+        model: ``cpu/convolution``: training device and kind of model; empty before it ran.
+        bound: ``input`` if the first run waited for data, else ``compute``; empty before it ran.
     """
 
     device: str = ""
@@ -50,7 +50,7 @@ class Fingerprint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """How fast a config was there.
+    """Reading of a config in an earlier study.
 
     Args:
         log: ln of its rate over the script's.
@@ -62,11 +62,11 @@ class Read:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
-    """What one value did by itself there, as far as runs with several changes tell.
+    """Effect of one value in an earlier study, estimated from runs with several changes.
 
     Args:
-        log: In ln rate.
-        sd: How sure that is.
+        log: Effect in ln rate.
+        sd: Its standard deviation.
     """
 
     knob: str
@@ -85,18 +85,18 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Earlier:
-    """One earlier study, as far as it is of use to others.
+    """One earlier study, in the parts relevant to others.
 
     Args:
-        study_id: Of it.
-        label: For people.
-        starts: What pairs confirmed to be faster than the script, the recommended one first.
-        seen: As single runs read, in which compiling counts as it did for a first run; of confirmed configs
-            that do not compile their pairs.
+        study_id: Its id.
+        label: Readable name.
+        starts: Configs confirmed in pairs to be faster than the script, the recommended one first.
+        seen: Readings of single runs, with compiling as in a first run; for confirmed configs that do not
+            compile, those of their pairs.
         gains: By value.
         owns: The script's own value of each knob there.
         compile_s: Seconds of a first compile, by mode.
-        doubted: Values that failed for certain.
+        doubted: Values that certainly failed.
         noise: Standard deviation of ln rate between runs of the unchanged script.
     """
 
@@ -114,12 +114,12 @@ class Earlier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """What a study was told at its start.
+    """Records of earlier studies at the start of a study.
 
     Args:
-        present: Its own fingerprint, as far as it is known before the script has run.
+        present: Its own fingerprint, as far as known before the script has run.
         earlier: Newest first.
-        left_out: Studies that were looked at and say nothing here, a sentence each.
+        left_out: Irrelevant studies, a sentence each.
     """
 
     present: Fingerprint

@@ -1,7 +1,7 @@
-"""What was reckoned lately, for pure functions of a study that are asked again before anything has changed.
+"""Cache of recent results of pure functions of a study, until the study changes.
 
-A search asks for the next run once for every run, and within one cycle of confirmation several times about
-the same past. Standard library only.
+A search calls them for every next run, and within one confirmation round several times for the same state.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class IdentityCache(Generic[T]):
 
 
 def study_key(study: Study, *more: object, trials: tuple[Trial, ...] | None = None) -> Key:
-    """What answers about runs hang on: everything of a study but clocks and labels.
+    """Return the key of results about runs: everything in a study except clocks and labels.
 
     Args:
-        study: Whose runs.
-        more: What else they hang on.
-        trials: Those that matter; all of them where left out.
+        study: Study of the runs.
+        more: Further inputs.
+        trials: Relevant trials; all if None.
     """
     known = study.trials if trials is None else trials
     return (study.spec, study.space, study.facts, study.transfer, *more, *known)

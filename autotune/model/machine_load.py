@@ -1,4 +1,4 @@
-"""What other processes used of the machine at one moment of a search, and the lines that name them.
+"""Load of other processes on the machine at one moment of a search, and its description.
 
 Pure; standard library only.
 """
@@ -22,8 +22,7 @@ MOST_NAMED: Final = 3
 """Culprits in one check, and in the notes of a study: one or two explain nearly all of a load."""
 
 _LEAST_SHARE: Final = 0.2
-"""What uses less than this share of the foreign load is not named; nor is a process counted that uses less
-than this share of the largest one of its name."""
+"""Least share of the foreign load for a named culprit; also of the largest process of its name."""
 
 
 def quiet_cores(cpus: float) -> float:
@@ -57,20 +56,20 @@ class Culprit:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What makes it the same culprit in a later check."""
+        """Return the identity of a culprit across checks."""
         return self.study or self.name, self.device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineLoad:
-    """What a load check found.
+    """Result of a load check.
 
     Args:
         foreign_cores: CPUs' worth of time used by processes outside the search.
-        cpus: That the search may use; a quota's worth where there is one.
+        cpus: CPUs that the search may use; the quota if there is one.
         culprits: Largest first.
-        pressure_frac: Share of the time in which some task waited for a CPU; None where unreadable.
-        slowdowns: Accelerator and the reason why its clocks are held down, as ``NAME: REASON``.
+        pressure_frac: Share of the time in which some task waited for a CPU; None if unreadable.
+        slowdowns: Accelerator and the reason for its reduced clocks, as ``NAME: REASON``.
     """
 
     foreign_cores: float
@@ -135,7 +134,7 @@ def warning(sentence: str, *, advises: bool) -> str:
 
 
 def summary(loads: Iterable[MachineLoad]) -> list[str]:
-    """What used the machine in these checks, a sentence for each culprit, the largest first."""
+    """Return a sentence for each culprit in these checks, the largest first."""
     largest: dict[tuple[str, str], tuple[Culprit, float]] = {}
     slow: dict[str, None] = {}
     for load in loads:

@@ -1,4 +1,4 @@
-"""What one run of a script yielded, each figure with its interval. Standard library only."""
+"""Results of one run of a script, each figure with its interval. Standard library only."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Estimate:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether the interval of a ratio says something: no end at 0, at infinity or above 100."""
+        """Return whether the interval of a ratio is informative: no end at 0, at infinity or above 100."""
         return self.n > 0 and self.low >= 0.005 and self.high <= _LARGEST_RATIO
 
 
@@ -63,8 +63,8 @@ class LossPoint:
 class LossTrace(Sequence[LossPoint]):
     """Points of a loss, 24 bytes each in place of some 100 for an object of its own.
 
-    A study holds the trace of every run for as long as it is searched, and that is most of what a
-    driver's memory grows by. Every number stays as it is, to the last bit.
+    A study holds the trace of every run during the search, which is most of the growth of a driver's memory.
+    Every number is preserved bit for bit.
     """
 
     __slots__ = ("_numbers",)
@@ -130,9 +130,9 @@ class Memory:
 
     @property
     def peak_bytes(self) -> int | None:
-        """The figure that runs out first here: the device's, else the process tree's.
+        """Return the limiting peak: the device's, else the process tree's.
 
-        What the device had was looked at a few times a second, so the allocator may have had more.
+        Device memory was sampled a few times a second, so the allocator may have had more.
         """
         figures = [figure for figure in (self.device, self.allocator) if figure is not None]
         return max(figures) if figures else self.pss
@@ -160,14 +160,14 @@ class Contamination:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What a knob really is in the running process.
+    """State of a knob in the running process.
 
     Args:
         knob: Name.
-        wanted: What was asked for; None where the knob was left alone.
-        found: What was read back; None where it could not be read.
-        status: ``applied``, ``refused``, ``not_reached``, or ``asis`` where nothing was asked.
-        reason: Why not, as a sentence; when applied, what the reading cannot tell, else empty.
+        wanted: Requested value; None if the knob was not requested.
+        found: Value read back; None if it could not be read.
+        status: ``applied``, ``refused``, ``not_reached``, or ``asis`` without a request.
+        reason: Why not, as a sentence; when applied, the limits of the reading, else empty.
     """
 
     knob: str
@@ -179,7 +179,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """A run that was measured.
+    """A measured run.
 
     Args:
         throughput: Samples per second of the steady window (steps/s where samples are unconfirmed;
@@ -188,25 +188,25 @@ class Measurement:
         data_wait_frac: Share of the window that the loop spent waiting for the next batch.
         memory: Peaks.
         loss: Trace from the first step on, thinned to at most some hundred points.
-        compile_s: Seconds spent compiling that are no part of the throughput, cold or warm cache: before the
-            window, and in steps of it that were set aside.
-        late_compile_s: The same after the window, while the run went on for its loss: an evaluation that
-            meets the graph with other shapes, say. 0 also where a run ended with its window.
+        compile_s: Seconds of compiling outside of the throughput, cold or warm cache: before the window, and
+            in its steps that were set aside.
+        late_compile_s: The same after the window, while the run continued for its loss, as for an evaluation
+            with other shapes. 0 also if a run ended with its window.
         cold_compile: Whether the compile cache of this config was empty.
         startup_s: From the start of the process to the end of the first step, compile excluded.
-        import_s: The part of `startup_s` in which the interpreter started and modules were imported. It is
-            longer where files are read from disk for the first time. 0 in a study of an earlier version.
+        import_s: Part of `startup_s` in which the interpreter started and modules were imported. It is longer
+            for first reads from disk. 0 in a study of an earlier version.
         setup_s: The rest of `startup_s`: models, data, the first step. 0 as above.
-        warmup_s: From the end of the first step to the begin of the window, compile excluded. 0 as above.
+        warmup_s: From the end of the first step to the start of the window, compile excluded. 0 as above.
         warmup_steps: Steps before the window.
         steps: Steps inside the window.
         window_s: Length of the window.
-        effective_batch: Samples per optimizer step seen in the window.
+        effective_batch: Samples per optimizer step in the window.
         contamination: Outside evidence.
-        readings: One for every knob that was asked for, and for those that could be read.
-        ended: ``tight``, ``limit``, ``dominated`` or ``script_end``: why measuring stopped.
-        ranks: One per process where several train together; else empty.
-        straggler: The rank that the others wait for, where there is one.
+        readings: One for every requested knob, and for all readable ones.
+        ended: ``tight``, ``limit``, ``dominated`` or ``script_end``: reason for the end of measuring.
+        ranks: One per rank of a distributed training; else empty.
+        straggler: The rank that the others wait for, if there is one.
     """
 
     throughput: Estimate

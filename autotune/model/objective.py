@@ -1,4 +1,4 @@
-"""What is wanted, and within which bounds. Standard library only."""
+"""Objectives of a search, and their constraints. Standard library only."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from enum import Enum
 
 ENERGY = "energy"
-"""Of `StudySpec.objective`: what is not faster than the script is no pick for energy either."""
+"""Value of `StudySpec.objective`: a config that is not faster than the script is no pick for energy."""
 OBJECTIVES = ("throughput", "memory", ENERGY, "cost")
-"""What can be picked by. Keeping the loss is no objective: every recommended config has to."""
+"""Objectives of picks. Equal loss is no objective, as every recommended config needs it."""
 SEARCHED = ("throughput", ENERGY, "cost")
-"""What a search can be for."""
+"""Objectives of a search."""
 WANTED = {
     "memory": "the least peak memory of all that is faster than your script",
     ENERGY: "the least energy per sample of all that is faster than your script",
     "cost": "the least money per sample, which at one price is the fastest",
 }
-"""What an objective other than throughput picks, for people."""
+"""Description of picks by objectives other than throughput."""
 
 
 class Goal(Enum):

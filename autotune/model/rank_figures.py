@@ -1,4 +1,4 @@
-"""What each process of a distributed training showed in a window. Standard library only."""
+"""Figures of each rank of a distributed training in a window. Standard library only."""
 
 from __future__ import annotations
 

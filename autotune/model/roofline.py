@@ -23,9 +23,9 @@ _HALVES: Final = {"float32": 0.5, "float64": 0.25}
 _CONVERSIONS: Final = ("_to_copy", "_amp_")
 """Operations that another format may make superfluous: conversions, and what a gradient scaler does."""
 _PREFIX: Final = "ceiling_"
-"""Of a counted step's figures among `Measurement.extra`."""
+"""Prefix of a counted step's figures in `Measurement.extra`."""
 _ALIKE: Final = 0.02
-"""Of the work of a step: counted steps that differ by more stand for no others."""
+"""Largest relative difference in the work of counted steps that may represent others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,14 +57,14 @@ class Op:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What this machine can do at best, measured where the script trained.
+    """Peak performance of this machine, measured on the training device.
 
     Args:
-        flops_per_s: By dtype, of a matrix product.
+        flops_per_s: Matrix product rate by dtype.
         bytes_per_s: Working set in bytes -> rate of a copy, reads and writes counted.
-        start_s: Of one operation on next to nothing, started from Python with its gradient.
-        transfer_bytes_per_s: Between host and device; 0 where that was not measured.
-        dispatch_s: The least that `Op.seconds` is for an operation on next to nothing.
+        start_s: Time of one operation on almost no data, started from Python with its gradient.
+        transfer_bytes_per_s: Rate between host and device; 0 if not measured.
+        dispatch_s: Lower bound of `Op.seconds` for an operation on almost no data.
     """
 
     flops_per_s: Mapping[str, float]
@@ -115,7 +115,7 @@ class Work:
 
     @property
     def total_s(self) -> float:
-        """Of all operations."""
+        """Return the time of all operations."""
         return self.compute_s + self.memory_s + self.overhead_s + self.transfer_s
 
 
@@ -162,14 +162,14 @@ class CountedStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remainder:
-    """What bounds the gain of other formats and of faster starts, in seconds of a step; see `remainder`.
+    """Bounds on the gain of other formats and of faster starts, in seconds of a step; see `remainder`.
 
     Args:
-        reduced_s: Of operations, in the fastest number format; a lower bound.
-        ops_s: Of operations now, where each was timed: on a CPU.
-        outside_s: Of everything but the work of operations, their starts included; an upper bound. As above.
-        kernels_s: Of operations without their starts; a lower bound. As above.
-        gaps_s: Between the operations of an accelerator; an upper bound. None on a CPU.
+        reduced_s: Time of operations in the fastest number format; a lower bound.
+        ops_s: Present time of operations, if each was timed: on a CPU.
+        outside_s: Time outside of the operations' work, their starts included; an upper bound. As above.
+        kernels_s: Time of operations without their starts; a lower bound. As above.
+        gaps_s: Time between the operations of an accelerator; an upper bound. None on a CPU.
     """
 
     reduced_s: float
@@ -179,13 +179,13 @@ class Remainder:
     gaps_s: float | None = None
 
     def figures(self) -> dict[str, float]:
-        """By names as in `Measurement.extra`."""
+        """Return the figures, by names as in `Measurement.extra`."""
         known = ((f.name, getattr(self, f.name)) for f in fields(self))
         return {_PREFIX + name: value for name, value in known if value is not None}
 
     @classmethod
     def of(cls, extra: Mapping[str, float]) -> Remainder | None:
-        """What `figures` made; None where it is not there."""
+        """Return the bounds from `figures`; None if they are missing."""
         known = {f.name: extra.get(_PREFIX + f.name) for f in fields(cls)}
         reduced_s = known.pop("reduced_s")
         return None if reduced_s is None else cls(reduced_s=reduced_s, **known)
@@ -194,24 +194,24 @@ class Remainder:
 def remainder(steps: Sequence[CountedStep], machine: Machine, *, device: str) -> Remainder | None:
     """Bound what other number formats, and faster starts of operations, can save of a step.
 
-    *Formats.* Another format leaves the order of operations as it is, so a step gets shorter by no more than
-    its operations do together: by the time they take now less what arithmetic, memory and dispatch take
-    at the least (`Machine.reduced_s`). On a CPU the time now is measured one by one. The code that counts
-    runs in between and leaves colder caches, which makes that time longer and the bound wider.
+    *Formats.* Another format does not change the order of operations. So a step gets shorter by at most their
+    present time less the minimum for arithmetic, memory and dispatch (`Machine.reduced_s`). On a CPU the
+    present time is measured one by one. The counting code runs in between and leaves colder caches, which
+    makes that time longer and the bound wider.
 
-    *Starts.* They take no longer than all that lies outside of operations in a counted step, where counting
-    comes on top, and a fixed part of each operation. That part is at most the shortest operation's, once for
-    every tensor that is handed over. Counters of an accelerator may take the gap before an operation for
-    computing; it is at most what starting one from Python takes.
+    *Starts.* They take at most the time outside of operations in a counted step, to which counting adds, and
+    a fixed part of each operation. That part is at most the shortest operation's, once per tensor argument.
+    Counters of an accelerator may include the gap before an operation; it is at most the time of starting one
+    from Python.
 
     Args:
-        steps: Counted one after the other.
-        machine: With the peaks of reduced formats among its own.
-        device: That trains: ``cpu``, or ``cuda``.
+        steps: Consecutive counted steps.
+        machine: Includes the peaks of reduced formats.
+        device: Training device: ``cpu``, or ``cuda``.
 
     Returns:
-        For formats the figures of the step that can save most; None where the steps differ in their work, so
-        that a few of them stand for no others.
+        For formats the figures of the step with the largest saving; None if the steps differ in their work,
+        so that a few of them cannot represent others.
     """
     if not steps or not _are_alike(steps):
         return None

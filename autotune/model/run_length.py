@@ -1,4 +1,4 @@
-"""How long the user's real run is, in optimizer steps, as far as script and baseline tell. Pure."""
+"""Length of the user's real run in optimizer steps, as far as script and baseline show. Pure."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _STEPS = ("max_steps", "num_steps", "max_iters", "num_iterations", "train_steps"
 def planned_steps(study: Study) -> int | None:
     """Optimizer steps of the real run at the script's own effective batch; None where unknown.
 
-    What the user said (`StudySpec.run_steps`) holds. Else the script's own option for steps, or its
-    option for epochs times the length of the training loader that the baseline showed, or what a
-    short script ran in all.
+    The user's value (`StudySpec.run_steps`) has priority. Next are the script's own option for steps, and its
+    option for epochs times the length of the training loader in the baseline. Last is the total of a short
+    script.
     """
     if study.spec.run_steps is not None:
         return study.spec.run_steps
@@ -47,7 +47,7 @@ def planned_steps(study: Study) -> int | None:
 
 
 def steps_per_epoch(study: Study) -> float | None:
-    """Optimizer steps of one pass of the script over its data, as it is; None where unknown."""
+    """Return the optimizer steps of one pass of the unchanged script over its data; None if unknown."""
     facts = study.facts
     if facts is None or facts.run is None or facts.run.loader is None or not facts.run.loader.length:
         return None
@@ -66,10 +66,10 @@ def is_short(study: Study) -> bool:
 
 
 def useful_repeats(study: Study) -> int:
-    """Processes of one config that together tell what one run of a longer script tells; 1 where one does.
+    """Return how many processes of one config give as much evidence as one run of a longer script.
 
-    So many that they hold twelve timed steps, or that the interval of their mean is some 10 % wide,
-    whichever takes fewer; five at most.
+    They have twelve timed steps together, or the interval of their mean is some 10 % wide, whichever takes
+    fewer. Five at most; one if a single run suffices.
 
     Args:
         study: As of now.

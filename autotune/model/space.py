@@ -10,7 +10,7 @@ from autotune.model.config import Config, Value
 from autotune.model.effect import Effect, strictest
 
 Rule = Callable[[Config], "Config | str"]
-"""Completes a config (drops what does not apply, derives what follows) or says why it cannot be."""
+"""Completes a config (drops what does not apply, derives what follows) or returns why it is not possible."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,13 +19,13 @@ class Dimension:
 
     Args:
         values: In a meaningful order (ordinal knobs ascending).
-        own: The script's own value; a config that has it leaves the knob alone. None where the
-            script's value could not be read and none of `values` is known to equal it.
+        own: The script's own value; a config with it does not change the knob. None if the script's value is
+            unreadable and none of `values` is known to equal it.
         ordinal: The order of `values` means something.
         derived: Never sampled; a rule sets it (accumulation).
-        effect: How far a change of this knob reaches for this script.
-        changes_rng_streams: A change re-deals random streams, so losses pair by distribution only.
-        family: Of the knob, see `autotune.model.knob_families`.
+        effect: Effect of changing this knob in this script.
+        changes_rng_streams: A change affects random streams, so losses pair by distribution only.
+        family: Family of the knob, see `autotune.model.knob_families`.
     """
 
     knob: str
@@ -55,7 +55,7 @@ class SearchSpace:
     fixed: Config = field(default_factory=Config)
 
     def complete(self, wanted: Mapping[str, Value]) -> Config | str:
-        """Return the canonical config that does what is wanted, or the reason why there is none.
+        """Return the canonical config with these values, or the reason why there is none.
 
         Values equal to the script's own are dropped, so equal behaviour has an equal digest.
         """

@@ -20,7 +20,7 @@ from autotune.model.trial import Stage, StartPolicy, Trial, TrialState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What a search may spend; wall time is a hard wall that includes start-up and confirmation."""
+    """Budget of a search; wall time is a hard limit that includes start-up and confirmation."""
 
     seconds: float
     trials: int | None = None
@@ -31,11 +31,11 @@ class DeclaredSpec:
     """A knob that the user declared in a space file; data, so that it can be journaled.
 
     Args:
-        name: Of the knob; no built-in one has it.
-        effect: What the user says it does to the training.
-        values: To be tried, as they are handed over.
-        spelling: The one way it travels.
-        help: For people.
+        name: Name of the knob; no built-in one has it.
+        effect: Effect on the training, according to the user.
+        values: Values to try, in the form that is passed.
+        spelling: Its only delivery.
+        help: Help text.
     """
 
     name: str
@@ -47,25 +47,25 @@ class DeclaredSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpaceRequest:
-    """Which knobs and values the user asked for, before anything about the script is known.
+    """Requested knobs and values, before any fact about the script is known.
 
     Args:
-        name: Of the preset or file.
-        knobs: Knob name -> wanted values in the notation of space files (``x2``, ``physical``,
-            ``asis``); empty tuple = the knob's own default values.
+        name: Name of the preset or file.
+        knobs: Knob name -> requested values in the notation of space files (``x2``, ``physical``, ``asis``);
+            empty tuple = the knob's own default values.
         starts: Configs to try first, same notation.
         fixed: Pinned values.
         source: ``quick.yaml`` or a path, for error messages.
         declared: Knobs of the user's own.
         allowed: Knobs that change the training and were allowed by name.
         withheld: Knobs that change the training and were not allowed.
-        memory_bytes: Bound on peak memory that the space sets, None without one.
+        memory_bytes: Limit on peak memory by the space, None without one.
         memory_frac: The same as a share of the device's memory, of the machine's without a device.
-        candidates: Spaces among which the first run of the script decides; then this request
-            itself varies nothing.
-        narrowed: The user has left knobs out by name: nothing that was seen adds one.
-        added: Knobs that what was seen has added.
-        reason: Why this one was taken among candidates; empty where the user named it.
+        candidates: Spaces to choose from after the first run of the script; this request itself then varies
+            nothing.
+        narrowed: The user has excluded knobs by name, so observations add none.
+        added: Knobs added by observations.
+        reason: Reason for the choice among candidates; empty if the user named the space.
     """
 
     name: str
@@ -92,11 +92,11 @@ class SpaceRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudySpec:
-    """Everything the user said; journaled whole, so that a search can be resumed.
+    """Complete request of the user; journaled whole, so that a search can be resumed.
 
     Args:
         study_id: ULID.
-        label: For people: ``train-1121-1002``.
+        label: Readable name: ``train-1121-1002``.
         script: Absolute path.
         args: The script's own arguments.
         cwd: The user's working directory.
@@ -104,36 +104,34 @@ class StudySpec:
         budget: Wall time and number of trials.
         effective_batch: ``explore``, ``keep`` or ``LO..HI``.
         max_memory_bytes: Upper bound on peak memory the user set, None for the machine's.
-        run_steps: Length of the real run in optimizer steps, None where unknown.
-        seed: Of the search.
+        run_steps: Length of the real run in optimizer steps, None if unknown.
+        seed: Seed of the search.
         driver: ``ray`` or ``inline``.
-        ray_address: Of an existing cluster; empty starts a local one.
+        ray_address: Address of an existing cluster; empty starts a local one.
         tracking_uri: MLflow; empty for the default store.
         experiment: MLflow experiment; empty for ``autotune/<script stem>``.
         mlflow_tags: Tags of the study's MLflow run, ``K=V`` each.
         mlflow_parent_run: Id of the MLflow run below which the study's run is nested; empty for none.
-        out: Where best.yaml goes, absolute.
+        out: Absolute path of best.yaml.
         keep_loggers: Leave the script's own trackers on during trials.
         concurrency: Trials at once; 0 lets the driver decide.
-        module: Dotted name where the script is run as ``python -m NAME``; `script` is its file then.
-        options: Of the interpreter, before the script: ``-u``, ``-X dev``.
-        launcher: Of `autotune.model.distributed_launch`, where the user starts the script by one.
-        source: File that options and hazards are read from, where it is not `script` itself (behind a
-            console script).
-        output_args: Options of the script that name an output folder; a trial gets one of its own.
-        purpose: ``verify`` where one configuration is measured against the script again, ``scale`` where
-            one is measured with several numbers of processes; empty for a
-            search.
-        why: Find out what holds the script and the winner back, in a process more for each.
-        price_per_hour: Of the machine, in whatever currency; None where no cost is wanted.
-        profile: Keep a profile of some steps of both as well.
+        module: Dotted name if the script runs as ``python -m NAME``; `script` is its file then.
+        options: Options of the interpreter, before the script: ``-u``, ``-X dev``.
+        launcher: Text of `autotune.model.distributed_launch`, if the user starts the script by one.
+        source: File with options and hazards, if not `script` itself (for a console script).
+        output_args: Options of the script that name an output folder; a trial gets a separate one.
+        purpose: ``verify`` to measure one configuration against the script again, ``scale`` to measure one
+            with several numbers of processes; empty for a search.
+        why: Determine the bottleneck of the script and of the winner, in one more process each.
+        price_per_hour: Price of the machine, in any currency; None for no cost.
+        profile: Store a profile of some steps of both as well.
         start: Whether screening trials may be forked from a process with their libraries loaded.
-        objective: What is searched for: ``throughput``, ``energy``, ``cost``; see `autotune.model.objective`.
-        transfer: Which earlier studies may tell something: ``same-script``, ``all``, ``off``; see
+        objective: Objective: ``throughput``, ``energy``, ``cost``; see `autotune.model.objective`.
+        transfer: Permitted earlier studies: ``same-script``, ``all``, ``off``; see
             `autotune.model.history_record`.
-        constants: Names of constants that the user has given (``--set CONFIG.batch_size=16,32``), each as
-            the one that holds its knob's value.
-        stdin: The file that standard input was redirected from, which every run reads anew; empty for none.
+        constants: Names of constants selected by the user (``--set CONFIG.batch_size=16,32``), each for its
+            knob's value.
+        stdin: The file that standard input was redirected from, which every run reads again; empty for none.
         wait_for_quiet_s: Longest wait for other processes to end, before the first run and before a
             confirmation; 0 for none.
         wait_s: Longest wait for another search on the same CPUs or accelerators; None for `longest_wait_s`.
@@ -207,7 +205,7 @@ class StudySpec:
 
     @property
     def title(self) -> str:
-        """What people call the script: ``train.py``, or ``package.train``."""
+        """Return a short name of the script: ``train.py``, or ``package.train``."""
         return self.module or PurePath(self.script).name
 
 
@@ -215,7 +213,7 @@ WAIT_BUDGETS = 2.0
 """Two searches with the same budget fit into the wait for a third one; see decision 114."""
 
 SCRIPT_CHANGED = "script"
-"""Why a search stopped whose script, or a module that it imports, was edited meanwhile."""
+"""Reason for the end of a search whose script, or an imported module, was edited meanwhile."""
 
 VERIFY = "verify"
 SCALE = "scale"
@@ -224,25 +222,25 @@ SCALE = "scale"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """A study as of now: fold(events).
+    """State of a study: fold(events).
 
     Args:
-        spec: What was asked.
+        spec: The request.
         facts: None until inspection was journaled; `facts.run` None until the baseline ended.
-        trials: By number, in order.
-        space: Built from spec and facts by the wiring; None before the baseline ended.
+        trials: In order of number.
+        space: Built from spec and facts; None before the baseline ended.
         refusals: Knob -> sentence, for knobs that are not varied.
         elapsed_s: Budget spent in all lives of the driver together.
-        stopped: Why it ended, empty while it may go on: ``finished``, ``interrupted``, ``signal``,
+        stopped: Reason for its end, empty while it may continue: ``finished``, ``interrupted``, ``signal``,
             ``no_baseline``, ``script`` (it was edited), ``backend``, ``disk``, ``error``.
         created: Wall time label, seconds since the epoch.
-        changed: What was said of a file of the user's that was edited meanwhile; empty without one.
-        cut: Stage and group of the cycles of paired runs that nothing more is run in, because what they
-            hold was measured on another day or machine than a resume found.
-        because: Why nothing new was tried any more, a sentence; empty as long as something may be.
-        transfer: What earlier studies told at the start; None where none was asked.
-        busy: Load checks that found a culprit not found before, in order.
-        waited_s: Seconds that were spent waiting for a quiet machine.
+        changed: Message on a file of the user that was edited meanwhile; empty without one.
+        cut: Stage and group of the rounds of paired runs that are not continued, because their runs were
+            measured on another day or machine than a resume found.
+        because: Reason why no new config was tried, a sentence; empty while some may be.
+        transfer: Records of earlier studies at the start; None if not requested.
+        busy: Load checks that found a new culprit, in order.
+        waited_s: Seconds of waiting for a quiet machine.
     """
 
     spec: StudySpec
@@ -285,17 +283,17 @@ class Study:
         ]
 
     def of(self, config: Config, *stages: Stage) -> Sequence[Trial]:
-        """Told trials of one config."""
+        """Return the finished trials of one config."""
         return [t for t in self.told(*stages) if t.config == config]
 
     @property
     def baseline(self) -> Sequence[Trial]:
-        """Told baseline trials of the first stage."""
+        """Return the finished baseline trials of the first stage."""
         return self.told(Stage.BASELINE)
 
     @property
     def open_trials(self) -> Sequence[Trial]:
-        """Asked or running, not told."""
+        """Return the waiting and running trials."""
         return [t for t in self.trials if t.state is not TrialState.FINISHED]
 
     def with_trial(self, trial: Trial) -> Study:

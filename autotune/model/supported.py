@@ -1,7 +1,7 @@
-"""Where this package runs, and the sentence for everywhere else.
+"""Supported systems, and the message for all others.
 
-Loaded before anything that another system or Python might not even be able to read: it imports next to
-nothing, and its syntax is that of much older Pythons.
+Loaded before any module that another system or Python version may be unable to parse. It imports next to
+nothing, and its syntax is valid in much older versions.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 OLDEST_PYTHON = (3, 10)
 NEWEST_PYTHON = (3, 13)
-"""Of those that the tests have run under; from 3.14 on Python starts loader workers in another way."""
+"""Newest version that the tests ran under; from 3.14 on Python starts loader workers differently."""
 
 OLDEST_TORCH = (2, 6)
 """The first whose `torch.compile` works under every Python above (release notes of PyTorch 2.6)."""
@@ -23,7 +23,7 @@ _SYSTEMS = {"darwin": "macOS", "win32": "Windows", "cygwin": "Windows"}
 
 
 def refusal(platform: str, version: tuple[Any, ...]) -> str:
-    """Why autotune does not run here, as a sentence; empty where it does.
+    """Return why autotune does not run here, as a sentence; empty if it does.
 
     Args:
         platform: As `sys.platform`.
@@ -37,17 +37,17 @@ def refusal(platform: str, version: tuple[Any, ...]) -> str:
 
 
 def python_refusal(version: tuple[Any, ...]) -> str:
-    """Why this Python does not do, as the end of a sentence; empty where it does."""
+    """Return why this Python version is not supported, as the end of a sentence; empty if it is."""
     if OLDEST_PYTHON <= tuple(version[:2]) <= NEWEST_PYTHON:
         return ""
     return f"needs Python {_told(OLDEST_PYTHON)} to {_told(NEWEST_PYTHON)}, and this is {_told(version[:3])}"
 
 
 def torch_refusal(version: str) -> str:
-    """Why no trial runs with this PyTorch, as the end of a sentence; empty where it may.
+    """Return why no trial runs with this PyTorch, as the end of a sentence; empty if it may.
 
     Args:
-        version: As `torch.__version__`; one that says nothing is let through.
+        version: From `torch.__version__`; an unparsable one is accepted.
     """
     found = re.match(r"(\d+)\.(\d+)", version)
     if found is None or (int(found[1]), int(found[2])) >= OLDEST_TORCH:

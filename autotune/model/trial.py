@@ -16,17 +16,17 @@ from autotune.model.config import Config
 from autotune.model.measurement import Measurement
 
 CEILINGS: Final = "ceilings"
-"""Of `Fidelity.probe`: steps are counted once the segment is measured and sent."""
+"""Value of `Fidelity.probe`: steps are counted after the segment is measured and sent."""
 NO_COMMUNICATION: Final = "no_communication"
 """The same: processes that train together exchange no gradients, for the ceiling of communication."""
 AFTER_WINDOW_S: Final = "after_window_s"
-"""Of `Measurement.extra`: seconds that counting them took, which no other run pays."""
+"""Key of `Measurement.extra`: seconds of that counting, which no other run has."""
 STOPPED_S: Final = "stopped_s"
-"""Of `Measurement.extra`: seconds for which the script was stopped; missing if it was not."""
+"""Key of `Measurement.extra`: seconds for which the script was stopped; missing if it was not."""
 
 
 class Family(Enum):
-    """What search code matches on."""
+    """Groups of failure kinds used by the search."""
 
     OOM = "oom"
     HANG = "hang"
@@ -78,7 +78,7 @@ class FailureKind(Enum):
 
     @property
     def repeats(self) -> int:
-        """How often the same trial may be run again."""
+        """Return how often the same trial may be run again."""
         return self.value[2]
 
     @property
@@ -133,14 +133,14 @@ class Stage(Enum):
 
 
 class StartMode(Enum):
-    """How the process of a trial comes to be: started anew, or forked from one with its libraries loaded."""
+    """Start of a trial's process: cold, or forked from one with its libraries loaded."""
 
     COLD = "cold"
     FORK = "fork"
 
 
 class StartPolicy(Enum):
-    """How screening trials may come to be: forked wherever that is safe, with or without saying where not."""
+    """Permitted starts of screening trials: forks if safe, with or without a note if not."""
 
     AUTO = "auto"
     FORK = "fork"
@@ -157,7 +157,7 @@ class TrialState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fidelity:
-    """How long one trial may measure.
+    """Measuring limits of one trial.
 
     Args:
         min_window_s: Shortest steady window.
@@ -166,16 +166,15 @@ class Fidelity:
         target_width: Relative width of the throughput interval at which measuring ends.
         setup_s: Allowance for start-up, compile and warm-up together.
         deadline_s: Hard wall limit of the process; the guard ends it then.
-        loss_samples: Run on until at least this many samples were seen (for the loss guard); 0: no.
-        evaluation_counts: Whether evaluation inside steps is a part of them or is taken off, as the
-            baseline showed; None: the window itself decides.
-        probe: ``why`` where the process goes on after its window to find out what holds it back, ``profile``
-            where it keeps a profile of some steps as well, ``nsys`` where it runs under Nsight Systems, which
-            records some steps on a CUDA device, ``nsys_whole`` all of it; ``ceilings`` where a few steps are
-            counted after the measurement is sent; ``no_communication`` where no gradients are exchanged;
-            empty for a measurement alone.
-        dominated_below: Throughput in the script's own unit; measuring ends as soon as it is beyond
-            doubt that this one lies below. 0: no such bar.
+        loss_samples: Continue until at least this many samples were used (for the loss guard); 0: no.
+        evaluation_counts: Whether evaluation inside steps is part of them or is subtracted, from the
+            baseline; None: the window itself decides.
+        probe: Work after or around the measurement. ``why``: determine the bottleneck after the window.
+            ``profile``: store a profile of some steps as well. ``nsys``: run under Nsight Systems, which
+            records some steps on a CUDA device; ``nsys_whole``: all of them. ``ceilings``: count a few steps
+            after the measurement is sent. ``no_communication``: exchange no gradients. Empty: measure only.
+        dominated_below: Throughput in the script's own unit; measuring ends as soon as this one is certainly
+            lower. 0: no limit.
     """
 
     min_window_s: float
@@ -191,18 +190,18 @@ class Fidelity:
 
     @property
     def under_nsys(self) -> bool:
-        """It is run for the sake of a report by Nsight Systems."""
+        """Return whether it runs for a report by Nsight Systems."""
         return self.probe.startswith("nsys")
 
     @property
     def explains(self) -> bool:
-        """It is run to find out what holds a config back, in its own process."""
+        """Return whether it runs to determine a config's bottleneck, in its own process."""
         return self.probe in ("why", "profile")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """What a strategy wants measured next. It cannot be built without a reason."""
+    """Next measurement requested by a strategy, always with a reason."""
 
     stage: Stage
     config: Config
@@ -217,25 +216,25 @@ class Launch:
     """Everything needed to start one training process; serialisable.
 
     Args:
-        command: The user's command without our launcher: ``(python, *options, script, *args)`` with
+        command: The user's command without autotune's launcher: ``(python, *options, script, *args)`` with
             flags of the config already in place.
         script: Absolute path of the script.
         argv: Arguments of the script, after the script's path.
         python: Interpreter.
         cwd: The user's working directory.
-        env: The complete environment of the training process but for what the launcher adds.
-        changes: What in-process code has to carry out (`Keyword`, `Patch`), and the rest for
-            the record and the readings.
-        seed: Offset of every random seed; 0 leaves the script's own seeds as they are.
+        env: The complete environment of the training process, without the launcher's additions.
+        changes: Changes to make in the process (`Keyword`, `Patch`), and the others for the record and the
+            readings.
+        seed: Offset of every random seed; 0 does not change the script's own seeds.
         cache_key: Digest that names the compile caches of this config and these versions.
         protect: Whether writes are kept off the user's files. False only for `apply`.
         measure: False for `apply`: no recorder, no stop.
-        module: Dotted name where the script is run as ``python -m NAME``.
-        options: Of the interpreter: ``-u``, ``-X dev``.
-        output_args: Options of the script that are to name a folder of the trial's own.
-        batch: What the script's own option says its batch size is; 0 where that is not known.
-        ranks: Processes that train together, each of them started so.
-        source: The file that constants are relative to, where it is not the script (behind a console script).
+        module: Dotted name if the script runs as ``python -m NAME``.
+        options: Options of the interpreter: ``-u``, ``-X dev``.
+        output_args: Options of the script that get a folder of the trial.
+        batch: Batch size of the script's own option; 0 if unknown.
+        ranks: Number of ranks, each started so.
+        source: File that constants are relative to, if not the script (for a console script).
         stdin: A file that the process reads as its standard input, from the beginning; empty for none.
     """
 
@@ -276,12 +275,12 @@ class Assignment:
         uid: Unique name of this attempt; also the nonce that its events carry.
         study_id: The study it belongs to.
         attempt: 1 for the first try.
-        launch: How to start.
-        segments: What to measure, one config after the other. FRESH trials have exactly one.
+        launch: How to start the process.
+        segments: Configs to measure, one after the other. FRESH trials have exactly one.
         memory_limit_bytes: The guard ends the trial above this; 0 for none.
         devices: Names of accelerators it may use.
-        start: `FORK` where it may be forked; whoever runs it decides whether that can be.
-        patience_s: Seconds by which time in which it was stopped may prolong its deadline.
+        start: `FORK` if it may be forked; the runner decides whether that is possible.
+        patience_s: Largest extension of its deadline for time in which it was stopped.
     """
 
     uid: str
@@ -302,16 +301,16 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One config measured, numbered and told by itself.
+    """One measured config, with its own number and result.
 
     Args:
-        number: From 0, in the order of asking; the baseline is 0.
-        group: Confirmation cycle (pair) it belongs to, from 1; 0 outside confirmation.
-        changes: How its config was handed over; None where no process was planned, and in journals of
-            versions that did not keep it.
+        number: From 0, in the order of `ask`; the baseline is 0.
+        group: Confirmation round (pair) it belongs to, from 1; 0 outside confirmation.
+        changes: Deliveries of its config; None without a planned process, and in journals of versions without
+            them.
         seconds: Wall time of its process, start to end; 0 while open.
-        finished_s: Seconds since the study began at which it was told.
-        start: How its process came to be.
+        finished_s: Time of its result, in seconds since the study began.
+        start: How its process was started.
     """
 
     number: int

@@ -151,7 +151,7 @@ def _read_container(origin: Any, arguments: tuple[Any, ...], data: Any) -> Any:
     if origin in (list, set, frozenset):
         return origin(_read(arguments[0], item) for item in data)
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        # JSON knows only texts as keys.
+        # JSON has only string keys.
         as_key: Any = int if arguments[0] is int else str
         return {as_key(key): _read(arguments[1], item) for key, item in data.items()}
     return data

@@ -1,8 +1,8 @@
 """Intervals, steady state and paired comparison, with their sources. Pure; standard library only.
 
-A throughput is a ratio of sums over blocks of steps, never a median: a loop that waits for data
-stalls every few steps, and a median deletes exactly those costs. Its interval comes from the slowest
-waves in the blocks, where likeness of neighbours shows, and is longer on the side of the longer tail.
+A throughput is a ratio of sums over blocks of steps, never a median. A loop that waits for data stalls every
+few steps, and a median deletes exactly those costs. Its interval comes from the slowest waves in the blocks,
+which show correlation of neighbours, and is longer on the side of the longer tail.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def mean_interval(values: Sequence[float], *, confidence: float = 0.95) -> tuple
     """Mean of independent values with its two-sided t interval.
 
     Returns:
-        (mean, low, high); infinite ends where one value says nothing about the spread.
+        (mean, low, high); infinite ends for a single value.
 
     Raises:
         ValueError: There is no value.
@@ -151,10 +151,10 @@ def sd(values: Sequence[float]) -> float:
 
 
 def sd_bounds(spread: float, df: float, *, confidence: float = 0.95) -> tuple[float, float]:
-    """One-sided bounds on the standard deviation of normal values that was estimated as `spread`.
+    """Return one-sided bounds on the standard deviation of normal values, estimated as `spread`.
 
-    Five values know their spread to a factor of two at best. The chi-square quantiles are those of Wilson and
-    Hilferty (1931): bounds are right to 3 % from 4 degrees of freedom on, and too wide below.
+    Five values determine their spread to a factor of two at best. The chi-square quantiles are those of
+    Wilson and Hilferty (1931): bounds are right to 3 % from 4 degrees of freedom on, and too wide below.
 
     Args:
         spread: The sample standard deviation.
@@ -276,11 +276,11 @@ def form_blocks(
 def window_estimate(
     blocks: Sequence[Block], *, unit: str, per_step: bool = False, is_stopped: bool = False
 ) -> Estimate:
-    """Throughput, or seconds per step, of a window: a ratio of sums over its clean blocks.
+    """Return throughput, or seconds per step, of a window: a ratio of sums over its clean blocks.
 
-    The interval is one of 95 % for a ratio of sums, made from what the blocks vary by in the long run
-    (`long_run_sd`) and from the skewness of what they vary by. It holds what varies within this process
-    only; what differs between processes no window can tell.
+    The interval has 95 % confidence for a ratio of sums. It uses the long-run variation of the blocks
+    (`long_run_sd`) and its skewness. It covers variation within this process only; a window cannot show
+    differences between processes.
 
     Args:
         blocks: As `form_blocks` gives them. Where none is clean, all of them count: a number with
@@ -298,12 +298,12 @@ def window_estimate(
 
 
 def is_tight(blocks: Sequence[Block], width: float, *, unit: str, per_step: bool = False) -> bool:
-    """Return whether the interval of a window is no wider than this, the luck of looking allowed for.
+    """Return whether the interval of a window is no wider than this, with repeated analyses allowed for.
 
-    Who looks again and again until an interval is narrow waits for the moment when it is too narrow: a few
-    blocks that happen to be alike. So the spread counts as what it may be at the most (one-sided, 70 %), here
-    and in the interval that is told of such a window: a third more with half a dozen blocks, hardly more
-    with many. By simulation 93 to 97 of 100 such intervals then hold the truth, and 90 without.
+    Repeated checks until an interval is narrow select moments at which it is too narrow by chance: a few
+    equal blocks. So the spread counts as its upper bound (one-sided, 70 %), here and in the interval of such
+    a window. That is a third more with half a dozen blocks, hardly more with many. By simulation 93 to 97 of
+    100 such intervals then contain the true value, and 90 without.
 
     Args:
         blocks: As `window_estimate` has them.
@@ -351,8 +351,8 @@ def _ratio_of_sums(
 def _mean_bounds(t: float, spread: float, skewness: float, n: int) -> tuple[float, float]:
     """Bounds on the true mean where the sample's is zero, longer on the side of the longer tail.
 
-    Hall's monotone cubic transformation (*On the removal of skewness by transformation*, 1992): few values
-    with rare large ones among them have a mean that is mostly too small, and a spread that is too.
+    Hall's monotone cubic transformation (*On the removal of skewness by transformation*, 1992): with rare
+    large values, the mean of a few is mostly too small, and so is their spread.
 
     Args:
         t: Quantile over sqrt(n).
@@ -379,11 +379,11 @@ def _skewness(residuals: Sequence[float]) -> float:
 def long_run_sd(residuals: Sequence[float]) -> tuple[float, int]:
     """Standard deviation that the sum of n values has, over sqrt(n), and its degrees of freedom.
 
-    The values are taken apart into cosine waves; the slowest of them show how much sums differ, since what
-    neighbours have in common does not average out in them, while what alternates (a stall every few
-    steps) does. The mean of their squares estimates the variance, and a t quantile with as many degrees
-    of freedom belongs to it (Mueller, 2004; Lazarus, Lewis, Stock and Watson, 2018). For independent
-    values that is exact. The more alike neighbours are, the fewer waves are slow enough.
+    The values are decomposed into cosine waves. The slowest of them show the variation of sums: correlation
+    of neighbours does not average out in them, while alternation (a stall every few steps) does. The mean of
+    their squares estimates the variance, and a t quantile with as many degrees of freedom belongs to it
+    (Mueller, 2004; Lazarus, Lewis, Stock and Watson, 2018). For independent values that is exact. The more
+    alike neighbours are, the fewer waves are slow enough.
 
     Args:
         residuals: At least two values with mean zero, in order of time.
@@ -395,8 +395,8 @@ def long_run_sd(residuals: Sequence[float]) -> tuple[float, int]:
 def _slow_enough(n: int, rho: float) -> int:
     """Waves over which a first-order process with this lag-1 correlation looks almost white.
 
-    Its spectrum falls by the factor 1 - rho w^2 / (1 - rho)^2 at the angular frequency w, so the mean over
-    the first k of n waves by a third of that; here at most by 5 per cent.
+    At the angular frequency w its spectrum falls by the factor 1 - rho w^2 / (1 - rho)^2. The mean over the
+    first k of n waves falls by a third of that, here by 5 per cent at most.
     """
     rho = max(_LEAST_RHO, rho)
     slow = n / math.pi * math.sqrt(3.0 * _LOST_POWER_FRAC / rho) * (1.0 - rho)
@@ -416,8 +416,8 @@ def _waves(values: Sequence[float], count: int) -> list[float]:
 def lag1(residuals: Sequence[float]) -> float:
     """Lag-1 correlation of values with mean zero, 0 to 0.9.
 
-    Negative ones count as 0 (they would narrow an interval on weak evidence), and the estimate is
-    raised by what a short series biases it downwards, about (1 + 3 rho) / n (Kendall, 1954).
+    Negative ones count as 0, as they would narrow an interval on weak evidence. The estimate is corrected for
+    the bias of a short series, about (1 + 3 rho) / n (Kendall, 1954).
     """
     n = len(residuals)
     power = math.fsum(e * e for e in residuals)
@@ -428,19 +428,18 @@ def lag1(residuals: Sequence[float]) -> float:
 
 
 def steady_start(block_rates: Sequence[float]) -> tuple[int, str]:
-    """Where the steady part of a window begins, and whether there is one.
+    """Return the start of the steady part of a window, and whether there is one.
 
-    MSER (White, 1997) on the logarithm of block rates, over the first half, says where a slow (or fast)
-    start would end at the latest. It is cut only where it is one: two blocks or more, all of them beyond the
-    quartile of the rest, by more than chance allows, and the rest holds no stretch like it. A stall that
-    happens to come first is none, and cutting it would make every figure too good. What is left
-    drifts where its slowest wave, half a period over the whole of it, stands out of the faster ones, and its
-    halves differ by more than 2 %.
+    MSER (White, 1997) on the logarithm of block rates, over the first half, gives the latest end of a slow
+    (or fast) start. It is cut only under three conditions. It has two blocks or more; all of them are beyond
+    the quartile of the rest, by more than chance; the rest has no stretch like it. A stall at the start does
+    not qualify, as cutting it would bias every figure. The rest drifts if its slowest wave, half a period
+    over the whole of it, exceeds the faster ones, and its halves differ by more than 2 %.
 
     Returns:
         Index of the first steady block, and ``steady``, ``drifting`` or ``no_steady_state`` (still
         settling when half of the window was over). Fewer than 6 blocks are taken as steady from the
-        start: nothing can be said against it.
+        start, for lack of evidence.
     """
     n = len(block_rates)
     if n < _FEWEST_FOR_STEADY or min(block_rates) <= 0.0:
@@ -456,18 +455,18 @@ def steady_start(block_rates: Sequence[float]) -> tuple[int, str]:
 
 
 def doubted_start(blocks: Sequence[Block], cut: int) -> tuple[float, float]:
-    """What the rate may be as well, where what was cut off a window may have been no start of its own.
+    """Return alternative factors on the rate, in case the cut part of a window was no start-up effect.
 
-    Steps that resemble their neighbours make stretches that look like a start. Where few blocks are left to
-    compare them with, to cut them may be right or wrong, and an interval has to hold either way.
+    Correlated steps form stretches that resemble a start. With few remaining blocks for comparison the cut
+    may be right or wrong, and an interval has to hold either way.
 
     Args:
-        blocks: Of the whole window.
-        cut: How many of them were cut off its begin.
+        blocks: Blocks of the whole window.
+        cut: Number of blocks cut off at its start.
 
     Returns:
-        Ends of the interval of the whole window, as factors on the rate of what is left: at most 1 and at
-        least 1. (1, 1) where nothing was cut, or where the start is one beyond doubt.
+        Ends of the interval of the whole window, as factors on the rate of the rest: at most 1 and at least
+            1. (1, 1) without a cut, or if the start is certain.
     """
     by_samples = any(b.samples for b in blocks)
 
@@ -520,7 +519,7 @@ def _drifts(values: Sequence[float]) -> bool:
 
 
 def expected_gain(mean: float, sd: float) -> float:
-    """What is expected of a normal above zero, nothing below it counting."""
+    """Return the expected gain of a normal variable above zero, with negative values counted as zero."""
     if sd <= 0.0:
         return max(0.0, mean)
     normal = statistics.NormalDist()

@@ -1,4 +1,4 @@
-"""How far single runs and the pairs of a confirmation scatter, told from all configs together. Pure."""
+"""Scatter of single runs and of confirmation pairs, estimated over all configs. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TAU_SHARE = 0.5
 """Share of `successive` that the pairs of one config are believed to scatter at the least."""
 
 BELIEVED_SD = 0.02
-"""What runs of one config are believed to differ by before any ran twice, in ln rate."""
+"""Prior standard deviation between runs of one config, in ln rate."""
 
 BELIEVED_RUNS = 2
 """Runs' worth of belief in `BELIEVED_SD`: its degrees of freedom."""
@@ -29,10 +29,10 @@ _SWEEPS, _SETTLED = 50, 1e-9
 
 
 def run_spread(alike: Iterable[Sequence[float]]) -> float:
-    """Standard deviation of single runs, pooled, with two runs' worth of belief in `BELIEVED_SD`; in ln rate.
+    """Return the pooled standard deviation of single runs in ln rate, with `BELIEVED_SD` as two runs.
 
     Args:
-        alike: Groups of runs that do the same, each as ln rates; a group of one tells nothing.
+        alike: Groups of equal runs, as ln rates; a group of one has no effect.
     """
     squares, free = BELIEVED_RUNS * BELIEVED_SD**2, float(BELIEVED_RUNS)
     for logs in alike:

@@ -1,4 +1,4 @@
-"""Texts that can be written down: in UTF-8, as SQLite, MLflow and every file of ours have it."""
+"""Texts valid in UTF-8, as required by SQLite, MLflow and all files of autotune."""
 
 from __future__ import annotations
 

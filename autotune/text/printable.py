@@ -1,8 +1,8 @@
-r"""Text of others made harmless for a terminal, a report and MLflow. Standard library only.
+r"""Sanitized text of other sources, for a terminal, a report and MLflow. Standard library only.
 
-Journals, script output, file names and the fields of a best.yaml may hold characters that a terminal obeys
-(escape sequences), that change the order of what is read (bidirectional controls) or that nobody sees (zero
-width). They are written as JSON writes them, ``\u001b``, so that the result is also valid inside JSON.
+Journals, script output, file names and the fields of a best.yaml may contain control characters (escape
+sequences), bidirectional controls that reorder text, or invisible ones (zero width). They are escaped as in
+JSON, ``\u001b``, so that the result is also valid inside JSON.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Secrets out of texts and data: the journal, best.yaml, logs and every message go through here.
+"""Redaction of secrets in texts and data: the journal, best.yaml, logs and every message.
 
-What counts as a secret: the value of an environment variable whose name looks like one, user information in
-a URL, the value of an option or assignment that is called like a secret, and a few token formats that are
-unmistakable. A value is replaced by a placeholder that names its variable, so that whoever resumes a search
-in an environment that still has the variable gets the same command line back (`restore`).
+Secrets are: values of environment variables with a secret-like name; user information in a URL; values of
+options or assignments with such a name; and a few unmistakable token formats. A value is replaced by a
+placeholder that names its variable. So a resume in an environment with the variable gets the same command
+line back (`restore`).
 
-Beside its name a secret goes whatever its length. Where it stands alone it is known by its value, and then
-it depends: six characters or more go everywhere; three to five only in free text (what a script printed,
-messages, logs), as a word of their own, and not where they are ordinary words or small numbers, which go in
-quotes only; one or two characters are left alone (docs/decisions/0021).
+Next to its name a secret is redacted whatever its length. Alone it is recognized by its value. Six characters
+or more are redacted everywhere. Three to five are redacted only in free text (script output, messages, logs),
+as a separate word, and ordinary words or small numbers in quotes only. One or two characters are never
+redacted (docs/decisions/0021).
 """
 
 from __future__ import annotations
@@ -183,10 +183,10 @@ _learned: tuple[str, ...] = ()
 
 @contextlib.contextmanager
 def learned(args: Sequence[str]) -> Generator[None]:
-    """Within it, what this command line gives to secret options is a secret wherever it turns up.
+    """Treat the values of secret options in this command line as secrets anywhere, within this context.
 
-    So an error or a log line of ours that quotes it, from whatever thread, is told without it. For the
-    whole process, as its environment is.
+    So an error or a log line that quotes the command, from any thread, is redacted. It applies to the whole
+    process, like its environment.
     """
     global _learned  # noqa: PLW0603 (threads of ours and of libraries log, and inherit no context)
     before = _learned
@@ -256,7 +256,7 @@ def redact_data(data: Any, environ: Mapping[str, str] | None = None) -> Any:
     if isinstance(data, str):
         return redact(data, environ)
     if isinstance(data, Mapping):
-        # Field names and the class name under "_" are ours and must survive any value of any variable.
+        # Field names and the class name under "_" must survive any value of any variable.
         return {
             key if _OWN_KEY.fullmatch(key) else redact(key, environ): (
                 value if key == "_" else redact_data(value, environ)
@@ -274,10 +274,10 @@ def redact_args(args: Sequence[str], environ: Mapping[str, str] | None = None) -
 
 
 def secret_values(args: Sequence[str]) -> tuple[str, ...]:
-    """What a command line gives to options that are called like a secret, longest first.
+    """Return the values of secret-like options in a command line, longest first.
 
-    A script that prints its arguments, or an error that quotes them, shows these without their option.
-    Values that are too short or too common to be told from other text are left out.
+    A script that prints its arguments, or an error that quotes them, shows these without their option. Values
+    that are too short or too common to be distinguished from other text are left out.
     """
     found: set[str] = set()
     secret = ""
@@ -294,9 +294,9 @@ def secret_values(args: Sequence[str]) -> tuple[str, ...]:
 
 
 def plain_secrets(args: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Secrets that may be taken out of any text wherever they stand, longest first, as they may be spelled.
+    """Return secrets to be removed from any text, longest first, in all spellings.
 
-    For a program that has none of our rules; short ones need them, and are left out.
+    For programs without these rules; short secrets need them, and are left out.
     """
     values = {*secret_values(args), *(value for _, value in _secrets(environ))}
     found = {word for value in values if len(value) >= _MIN_LENGTH for word in _spellings(value)}
@@ -324,7 +324,7 @@ def restore(text: str, environ: Mapping[str, str] | None = None) -> str:
 
 
 def is_incomplete(text: str) -> bool:
-    """Return whether a secret is missing from the text, so that it cannot be used as it is."""
+    """Return whether a secret is missing from the text, so that it cannot be used."""
     return MARK in text or _PLACEHOLDER.search(text) is not None
 
 
@@ -382,7 +382,7 @@ def _short_secrets(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def _spellings(value: str) -> set[str]:
-    """As it is, and as Python and JSON show it between quotes: quotes in it have a backslash there."""
+    """Return the text, and its forms in Python and JSON string literals, with escaped quotes."""
     return {value, repr(value)[1:-1], json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
 
 

@@ -126,7 +126,7 @@ def tell_untuned(plan: Plan, rank: int, knob: str, why: str) -> None:
             tail="",
             phase="",
             knob=knob,
-            ending=ending,
+            how=ending,
             rank=rank,
         ),
     )

@@ -1,7 +1,6 @@
-"""What a `why` run does once its window is over: cached batches, phases, one step counted, loader alone.
+"""Probe of a `why` run after its window: cached batches, phases, one counted step, the loader alone.
 
-The process ends right after, so nothing here has to leave the script as it was. Nothing of it is in
-place while the window runs.
+The process ends right after, so no change has to be undone. No part of the probe is active during the window.
 """
 
 # Scripts pass values of any type; narrowing them yields partly unknown types.
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from autotune.trial.runtime.state import RuntimeState
 
 STRETCH_S = 1.5
-"""How long the loop runs on cached batches; longer where a step is slow."""
+"""Least duration of the loop on cached batches; longer if a step is slow."""
 DRAIN_S = 1.5
 _FEWEST_STEPS = 4
 _SKIPPED_STEPS = 2
@@ -44,14 +43,14 @@ _PHASES = ("forward", "loss", "backward", "optimizer", "host")
 
 
 class Probe:
-    """Runs from step to step; `step` says when it is done.
+    """Runs from step to step; `step` returns True when it is complete.
 
     Args:
         state: Shared counters.
         torch: The module.
         loader, optimizer, root, memory: The hooks of this process.
-        batches_per_step: Batches that a step of the script takes; None where it takes none.
-        folder: Where a profile of some steps is kept; None for none.
+        batches_per_step: Batches per step of the script; None without batches.
+        folder: Folder for a profile of some steps; None for none.
     """
 
     def __init__(
@@ -90,7 +89,7 @@ class Probe:
         self.figures: dict[str, float] = {}
 
     def step(self) -> bool:
-        """A step has ended after the window; whether the probe is done."""
+        """Handle the end of a step after the window; return True when the probe is complete."""
         if self.finished:
             return True
         try:
@@ -116,14 +115,14 @@ class Probe:
         self._undo.assign(self._state, "keeps_losses", value=False)
         self._replay.begin()
         self._undo.then(self._replay.end)
-        # On a device phases are told apart by waiting for it, which a rate must not contain.
+        # On a device phases are separated by synchronization, which a rate must not include.
         self._parts = [self._rate, self._by_phase] if self._memory.on_cuda else [self._both]
         if not self._root.compiles:
             self._parts.append(self._count)
         if self._folder is not None:
             self._parts.append(self._keep_profile)
 
-    # The parts; each is called once per step until it says that it is over.
+    # The stages; each is called once per step until it returns True.
 
     def _both(self) -> bool:
         if not self._in_phases():
@@ -203,7 +202,7 @@ class Probe:
         return True
 
     def _undo_phases(self) -> None:
-        """One step is counted without marks, which need no longer be there."""
+        """Remove the marks, as one step is counted without them."""
         if self._phases is not None:
             self._phases.close()
 

@@ -18,10 +18,10 @@ _DEPTH = 6
 
 
 class Cached:
-    """One batch, given out again and again.
+    """One batch, returned repeatedly.
 
-    Containers are made anew each time, since scripts take things out of them; tensors are the same
-    objects as long as nobody writes into them, and copies of how they first were from then on.
+    Containers are copied each time, since scripts take items out of them. Tensors are the same objects until
+    they are written to; from then on they are copies of the original.
     """
 
     def __init__(self, batch: Any) -> None:
@@ -33,7 +33,7 @@ class Cached:
             self._versions[id(tensor)] = _version(tensor)
 
     def fresh(self) -> Any:
-        """The batch as it was fetched."""
+        """Return the batch as it was fetched."""
         return self._copied(self._batch, _DEPTH)
 
     def _copied(self, item: Any, depth: int) -> Any:
@@ -66,7 +66,7 @@ class Replay:
         """Batches given out from the cache."""
 
     def begin(self) -> None:
-        """From the next fetch on."""
+        """Replay from the next fetch on."""
         self._before = before = self._base.__next__
         cached = self._cached
 

@@ -57,14 +57,14 @@ class CeilingProbe:
         self._wanted = 0
         self._counts: list[Counted] = []
         self.figures: dict[str, float] = {}
-        """What was found, by names as in `Measurement.extra`."""
+        """Results, by names as in `Measurement.extra`."""
 
     def step(self, step_s: float, mark: int) -> bool:
-        """A step has ended; whether the probe is done.
+        """Handle the end of a step; return True when the probe is complete.
 
         Args:
-            step_s: What a step takes, as measured.
-            mark: Of the step that ended.
+            step_s: Measured duration of a step.
+            mark: Mark of the step that ended.
         """
         try:
             is_over = self._go_on(step_s, mark)
@@ -99,7 +99,7 @@ class CeilingProbe:
         return False
 
     def _may_count(self) -> bool:
-        """Whether one process on one device trains, and runs its operations one by one."""
+        """Return whether one process on one device trains, and runs its operations one by one."""
         compiled = self._root.compiles or self._state.compile_ns or self._state.compile_events
         return not compiled and not has_others(self._torch) and len(self._memory.devices()) <= 1
 

@@ -18,12 +18,12 @@ _MOST = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drained:
-    """What a loader yielded by itself.
+    """Result of draining a loader.
 
     Args:
-        batches: Taken in the timed part.
-        seconds: Of it, epoch starts left out.
-        starts_s: What every start of an epoch took: making the iterator and its first batch.
+        batches: Number of batches in the timed part.
+        seconds: Its duration, epoch starts left out.
+        starts_s: Duration of each epoch start: creating the iterator and its first batch.
     """
 
     batches: int

@@ -18,16 +18,15 @@ SECONDS = 5.0
 
 
 class Capture:
-    """Runs from step to step after the window; `step` says when it is done.
+    """Runs from step to step after the window; `step` returns True when it is complete.
 
-    The CUDA profiler's start and stop open and close what is recorded, each when the device has done all
-    that it was given, and each step is a range of its own. Without a CUDA device the whole process is
-    recorded, and nothing is left to do.
+    The CUDA profiler's start and stop delimit the recording, each after the device is idle, and each step is
+    a separate range. Without a CUDA device the whole process is recorded, and the capture does nothing.
 
     Args:
         state: Shared counters.
         torch: The module.
-        memory: Of the device that trains.
+        memory: Memory of the device that trains.
     """
 
     def __init__(self, state: RuntimeState, torch: Any, memory: DeviceMemory) -> None:
@@ -38,10 +37,10 @@ class Capture:
         self._begun_s = 0.0
         self.finished = False
         self.figures: dict[str, float] = {}
-        """None: a process that is watched so closely tells nothing about its speed."""
+        """Always empty, as profiling changes the speed of a process."""
 
     def step(self) -> bool:
-        """A step has ended after the window; whether what is to be recorded is over."""
+        """Handle the end of a step after the window; return True when the recording is complete."""
         if self.finished:
             return True
         try:

@@ -30,7 +30,7 @@ _CPU_ATTENTION = {
 _READS = ("_local_scalar_dense", "item")
 _NO_WORK = ("detach", "is_same_size", "_local_scalar_dense", "lift_fresh", "alias")
 _UNTOUCHED = ("empty", "new_empty")
-"""How the names of operations begin that reserve memory and leave it at that."""
+"""Prefixes of operations that only reserve memory."""
 _UNREAD = {
     **dict.fromkeys(("embedding", "index", "index_select", "gather", "take"), 0),
     **dict.fromkeys(("index_put_", "_index_put_impl_", "index_add_", "index_copy_"), 0),
@@ -56,7 +56,7 @@ _CHAIN = 100
 
 
 class Counted:
-    """What was seen of one step."""
+    """Counts of one step."""
 
     def __init__(self, torch: Any) -> None:
         self.ops: list[Op] = []
@@ -73,7 +73,7 @@ class Counted:
 
     @property
     def flops(self) -> float:
-        """Of the whole step."""
+        """Return the arithmetic of the whole step."""
         return sum(op.flops for op in self.ops)
 
     @property
@@ -199,7 +199,7 @@ def _bytes(tensor: Any) -> int:
 
 
 def _attention(args: Sequence[Any], factor: float) -> float:
-    """Of the query and the key, which come after the gradient in a backward pass."""
+    """Return the arithmetic from the query and the key, which follow the gradient in a backward pass."""
     first = 1 if factor > 4.0 else 0
     query, key = args[first].shape, args[first + 1].shape
     return factor * float(query[0] * query[1] * query[2] * key[2] * query[3])
@@ -225,7 +225,7 @@ def figures_of(counted: Counted, best: Machine, *, has_others: bool) -> Mapping[
 
 
 def has_others(torch: Any) -> bool:
-    """Return whether other processes train along; a group of one waits for nobody."""
+    """Return whether other ranks take part; a group of one never waits."""
     group = getattr(torch, "distributed", None)
     if group is None or not group.is_available() or not group.is_initialized():
         return False
@@ -333,16 +333,16 @@ def _start(torch: Any, device: str, wait: Callable[[], None], try_s: float) -> t
 
 
 def _best(action: Callable[[], Any], wait: Callable[[], None], try_s: float) -> float:
-    """Least seconds of one call, among as many as fit into so many seconds, three at least.
+    """Return the least seconds of one call, over at least three calls, for `try_s` seconds.
 
-    What the thread waited for a CPU is taken off, as it is off the phases of a step.
+    Time in which the thread waited for a CPU is subtracted, as for the phases of a step.
     """
     action()
     wait()
     best, begun, tries = float("inf"), time.perf_counter(), 0
     with contextlib.closing(QueueDelay()) as delay:
         while tries < _TRIES or time.perf_counter() - begun < try_s:
-            # Both looks at the delay lie inside the stamps, so that no more is taken off than is in between.
+            # Both readings of the delay are inside the stamps, so that not too much is subtracted.
             since = time.perf_counter_ns()
             queued = delay.ns()
             action()

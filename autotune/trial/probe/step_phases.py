@@ -1,6 +1,6 @@
-"""Where the time of a step goes: forward, loss, backward, optimizer, and all the rest.
+"""Time of a step by phase: forward, loss, backward, optimizer, and the rest.
 
-Used in a process that is probed, never in one whose throughput is measured.
+Used in a probed process, never in one whose throughput is measured.
 """
 
 # Scripts pass values of any type; narrowing them yields partly unknown types.
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class QueueDelay:
-    """How long this thread was ready to run and waited for a CPU, as the kernel tells it."""
+    """Time for which this thread was ready to run and waited for a CPU, from the kernel."""
 
     def __init__(self) -> None:
         self._schedstat = _open_schedstat()
 
     @property
     def known(self) -> bool:
-        """The kernel tells it."""
+        """Return whether the kernel provides it."""
         return self._schedstat >= 0
 
     def ns(self) -> int:
@@ -68,7 +68,7 @@ class Phases:
 
     @property
     def knows_blocking(self) -> bool:
-        """The kernel tells how long a thread waits for a CPU, so that this is not taken for being blocked."""
+        """Return whether the kernel provides this thread's wait for a CPU, to separate it from blocking."""
         return self._delay.known
 
     def begin(self) -> None:
@@ -80,14 +80,14 @@ class Phases:
         self._at = self._now()
 
     def enter(self, phase: str) -> None:
-        """The thread goes into a phase."""
+        """Enter a phase."""
         self.turn()
         if phase == "backward" and self._stack[-1] == "loss":
             self._stack.pop()
         self._stack.append(phase)
 
     def leave(self, following: str = "") -> None:
-        """It comes out of the phase it is in; what follows may have a name of its own."""
+        """Leave the current phase; the time after it may have its own phase."""
         self.turn()
         if len(self._stack) > 1:
             self._stack.pop()
@@ -95,7 +95,7 @@ class Phases:
             self._stack.append(following)
 
     def step_ends(self) -> None:
-        """What was left open, such as a loss that no backward pass followed, is over."""
+        """End open phases, such as a loss without a backward pass."""
         self._stack = [phase for phase in self._stack if phase != "loss"] or ["host"]
 
     def turn(self) -> None:
@@ -136,7 +136,7 @@ class Phases:
         main = threading.get_ident()
 
         def timed(*args: Any, **kwargs: Any) -> Any:
-            # A backward pass within another is a part of it, and other threads are none of ours.
+            # A nested backward pass is part of the outer one, and other threads are not observed.
             if threading.get_ident() != main or self._stack[-1] == phase:
                 return original(*args, **kwargs)
             self.enter(phase)
