@@ -147,7 +147,7 @@ def test_a_parser_that_refuses_its_arguments_is_no_crash(line: str, kind: Failur
             verdict(code=0),
             ProcessReports(done=Done(why="deadline", steps=9)),
             K.WARMUP_SHORT,
-            "99 s was over before",
+            "99 s were over before",
         ),
         (
             verdict(code=0),
