@@ -108,10 +108,10 @@ def look(command: Command, *, limit_s: float, run: bool = True) -> InspectRun:
             ended = replace(ended, notes=(text, *ended.notes))
     except AutotuneError as error:
         return replace(known, problem=error)
-    return _looked(spec, replace(facts, run=ended.facts), ended, stopped)
+    return _result(spec, replace(facts, run=ended.facts), ended, stopped)
 
 
-def _looked(spec: StudySpec, facts: Facts, ended: TrialResult, stopped: str) -> InspectRun:
+def _result(spec: StudySpec, facts: Facts, ended: TrialResult, stopped: str) -> InspectRun:
     outcome = ended.outcome
     trial = replace(_baseline(spec.budget.seconds), state=TrialState.FINISHED, outcome=outcome)
     study = Study(spec=spec, facts=facts, trials=(trial,), stopped=stopped)

@@ -178,8 +178,8 @@ def cache_key(config: Config, facts: Facts) -> str:
     versions = dict(host.versions) | (dict(facts.run.versions) if facts.run else {})
     devices = sorted({(d.name, d.capability, d.driver) for d in host.devices})
     cpu = f"{host.cpu_model} {' '.join(sorted(host.cpu_flags))}"
-    told = "|".join((facts.script.sha256, repr(sorted(versions.items())), cpu, repr(devices)))
-    return f"{config.digest}-{hashlib.sha256(told.encode()).hexdigest()[:8]}"
+    text = "|".join((facts.script.sha256, repr(sorted(versions.items())), cpu, repr(devices)))
+    return f"{config.digest}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def clipped(trial: Trial, deadline_s: float) -> Trial:

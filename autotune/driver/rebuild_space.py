@@ -26,16 +26,16 @@ def space_of(spec: StudySpec, facts: Facts) -> tuple[SearchSpace, dict[str, str]
     config with one of them counts as changing the training.
     """
     try:
-        knobs, asked = knobs_for(spec.space), spec.space
+        knobs, request = knobs_for(spec.space), spec.space
         known = replace(
-            asked,
-            knobs={name: values for name, values in asked.knobs.items() if name in knobs},
-            fixed={name: value for name, value in asked.fixed.items() if name in knobs},
-            starts=tuple(start for start in asked.starts if all(name in knobs for name in start)),
+            request,
+            knobs={name: values for name, values in request.knobs.items() if name in knobs},
+            fixed={name: value for name, value in request.fixed.items() if name in knobs},
+            starts=tuple(start for start in request.starts if all(name in knobs for name in start)),
         )
         space, refusals = build_space(known, facts, knobs)
     except Exception:
         log.debug("the search space could not be built again", exc_info=True)
         return SearchSpace(dimensions={}), {}
-    lost = {name: _NOT_HERE for name in (*asked.knobs, *asked.fixed) if name not in knobs}
+    lost = {name: _NOT_HERE for name in (*request.knobs, *request.fixed) if name not in knobs}
     return space, {**lost, **refusals}

@@ -77,8 +77,8 @@ def explained(study: Study, answer: Answer | None) -> dict[str, Any]:
     from autotune.answer.advice import advice_data, advice_of
     from autotune.report.view.bottleneck_text import why_data
 
-    told = why_data(study, answer) if answer is not None else {}
-    return {**told, "advice": [advice_data(hint) for hint in advice_of(study)]}
+    why = why_data(study, answer) if answer is not None else {}
+    return {**why, "advice": [advice_data(hint) for hint in advice_of(study)]}
 
 
 def advice_lines(study: Study, *, most: int = 3) -> list[str]:

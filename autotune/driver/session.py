@@ -313,7 +313,7 @@ class Session:
             self._close(trial, self._marked(ended), command=command)
             self._note_once(self._notes_to_report(ended.notes))
             if knob:
-                self._ask_another_way(trial, knob)
+                self._retry_delivery(trial, knob)
 
     def lost(self, uid: str, message: str) -> None:
         """Record that the runner of this assignment died without a result."""
@@ -522,8 +522,8 @@ class Session:
 
     def _notes_to_report(self, notes: Sequence[str]) -> list[str]:
         """Return the notes to report, without those about forks unless the user requested forks."""
-        asked = self._study.spec.start is StartPolicy.FORK
-        return [note for note in notes if asked or not is_of_cold_starts(note)]
+        requested = self._study.spec.start is StartPolicy.FORK
+        return [note for note in notes if requested or not is_of_cold_starts(note)]
 
     def _next_trial(self) -> Trial | None:
         left = self.remaining_s
@@ -575,7 +575,7 @@ class Session:
         return next(t for t in self._study.trials if t.number == number)
 
     def _close(self, trial: Trial, ended: TrialResult, *, command: str = "") -> None:
-        told = replace(
+        ended_trial = replace(
             trial,
             state=TrialState.FINISHED,
             outcome=ended.outcome,
@@ -596,21 +596,21 @@ class Session:
         }
         self._append("told", f"{trial.number}/{trial.attempt}", data, command=command)
         before = dead_ways(self._study)
-        self._study = replace(self._study.with_trial(told), elapsed_s=self.elapsed_s)
+        self._study = replace(self._study.with_trial(ended_trial), elapsed_s=self.elapsed_s)
         if facts is not None and self._study.facts is not None:
             self._study = replace(self._study, facts=replace(self._study.facts, run=facts))
         news = ""
         if facts is not None or dead_ways(self._study) != before:
             news = self._rebuild_space()
-        self._judge_baseline(told)
-        self._tell_listeners(lambda listener: listener.trial_ended(self.study, told))
-        bound = self._ceiling_of_communication(told)
-        for text in (news, *(self._outlook() if facts is not None else ()), bound):
+        self._judge_baseline(ended_trial)
+        self._tell_listeners(lambda listener: listener.trial_ended(self.study, ended_trial))
+        bound = self._ceiling_of_communication(ended_trial)
+        for text in (news, *(self._forecast() if facts is not None else ()), bound):
             if text:
                 self._tell_listeners(partial(_note, study=self.study, text=text))
         self._report_transfer()
 
-    def _outlook(self) -> tuple[str, str]:
+    def _forecast(self) -> tuple[str, str]:
         """Return what the budget allows and the largest possible gain, right after the first run."""
         study = self._study
         if study.spec.purpose or study.spec.budget.trials is not None:
@@ -648,10 +648,10 @@ class Session:
         space, refusals = self._planner.space(spec, facts, dead_ways(self._study))
         is_first = self._study.space is None or is_news
         self._study = replace(self._study, spec=spec, space=space, refusals=refusals)
-        told = [f"space {spec.space.name}: {spec.space.reason}"] if is_news else []
+        notes = [f"space {spec.space.name}: {spec.space.reason}"] if is_news else []
         if is_first and (left := not_here(spec.space, facts, knobs_for(spec.space), space)):
-            told.append(f"not applicable here: {', '.join(left)}")
-        return "; ".join(told)
+            notes.append(f"not applicable here: {', '.join(left)}")
+        return "; ".join(notes)
 
     def _judge_baseline(self, trial: Trial) -> None:
         if trial.stage is not Stage.BASELINE or trial.failure is None:
@@ -746,7 +746,7 @@ class Session:
         _, refusals = self._planner.changes(trial.config, facts, known | {this})
         return "" if refusals else knob
 
-    def _ask_another_way(self, trial: Trial, knob: str) -> None:
+    def _retry_delivery(self, trial: Trial, knob: str) -> None:
         number = self._next_number()
         reason = (
             f"{knob} repeated by another delivery: the script's option had no effect, or changed more "

@@ -228,17 +228,17 @@ def objective(options: SearchOptions) -> str:
     Raises:
         UsageError: Unknown objective; cost without a price; energy without a counter on this machine.
     """
-    asked = one_of("--objective", options.objective, SEARCHED)
-    if asked == "cost" and options.price_per_hour is None:
+    chosen = one_of("--objective", options.objective, SEARCHED)
+    if chosen == "cost" and options.price_per_hour is None:
         raise UsageError(
             "--objective cost needs a price: --price-per-hour",
             hint="at one price the cheapest configuration is the fastest one, which is the default objective",
         )
     # On a cluster the nodes have the counters.
-    if asked == ENERGY and not options.address and (why := _uncounted()):
+    if chosen == ENERGY and not options.address and (why := _uncounted()):
         message = f"--objective energy: this machine has no energy counter. {why}"
         raise UsageError(message.rstrip(), hint="`autotune doctor` lists the counters")
-    return asked
+    return chosen
 
 
 def _uncounted() -> str:

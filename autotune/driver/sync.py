@@ -234,12 +234,12 @@ class Syncer:
             self._sink.send(row.op, payload, study, answer)
         except Refused as error:
             self._aside.add(row.seq)
-            self._say(error)
+            self._report_error(error)
             return
         self._journal.ack(row.seq)
 
     def _failed(self, error: Exception) -> None:
-        self._say(error)
+        self._report_error(error)
         with self._state:
             self._failures += 1
             self._failed_for = self._begun
@@ -249,7 +249,7 @@ class Syncer:
     def _wait(self, seconds: float) -> None:
         self._state.wait_for(lambda: self._closing or self._wanted > self._begun, timeout=seconds)
 
-    def _say(self, error: Exception) -> None:
+    def _report_error(self, error: Exception) -> None:
         if self._closing and isinstance(error, StoreError):
             return
         if self._warned:
@@ -274,10 +274,10 @@ def mlflow_sink(tracking_uri: str = "", experiment: str = "", *, home: Path | No
     """
     uri = tracking_uri or default_tracking_uri()
     files = None if home is None else functools.partial(profile_files, folder=home)
-    return MlflowSink(uri, experiment, own=own_store(uri), clean=_shown, files=files)
+    return MlflowSink(uri, experiment, own=own_store(uri), clean=_sanitized, files=files)
 
 
-def _shown(text: str) -> str:
+def _sanitized(text: str) -> str:
     """Return the text for other users: without secrets, control characters escaped."""
     return visible(redact(text))
 

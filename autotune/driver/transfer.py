@@ -78,13 +78,13 @@ def gather(
         if now_s() > until_s:
             left_out.append(f"what is older than {path.name}: reading takes too long.")
             break
-        told = _record_of(path, present, mine)
-        if isinstance(told, str):
-            left_out.append(told)
-            log.info("earlier study left out: %s", told)
-        elif told is not None:
-            kin, most = (own, MOST_OWN) if is_own(mine, told.fingerprint) else (others, MOST_OTHERS)
-            kin.extend([told][: most - len(kin)])
+        record = _record_of(path, present, mine)
+        if isinstance(record, str):
+            left_out.append(record)
+            log.info("earlier study left out: %s", record)
+        elif record is not None:
+            kin, most = (own, MOST_OWN) if is_own(mine, record.fingerprint) else (others, MOST_OTHERS)
+            kin.extend([record][: most - len(kin)])
     if not own and not others and not left_out:
         return None
     return Transfer(present=mine, earlier=(*own, *others), left_out=tuple(left_out))
@@ -120,18 +120,18 @@ def _read(path: Path, present: Study, mine: Fingerprint) -> Earlier | str | None
         study = fold(entries)
     finally:
         journal.close()
-    theirs = fingerprint(study)
-    is_ours = is_own(mine, theirs)
-    label = (study.spec.label if is_ours else "") or path.name
+    earlier = fingerprint(study)
+    is_same_script = is_own(mine, earlier)
+    label = (study.spec.label if is_same_script else "") or path.name
     if study.spec.purpose:
         return None
     if not study.stopped:
         return f"{label}: it has not ended."
-    if not is_ours and (present.spec.transfer != ALL or theirs.versions != mine.versions):
+    if not is_same_script and (present.spec.transfer != ALL or earlier.versions != mine.versions):
         return None
-    if theirs.device != mine.device:
+    if earlier.device != mine.device:
         return f"{label}: another machine."
-    if theirs.power != mine.power:
+    if earlier.power != mine.power:
         return f"{label}: another power limit."
     if study.spec.objective != present.spec.objective:
         return f"{label}: another objective."
@@ -139,8 +139,8 @@ def _read(path: Path, present: Study, mine: Fingerprint) -> Earlier | str | None
         return f"{label}: {why}"
     assert study.facts is not None
     space, refusals = space_of(study.spec, study.facts)
-    told = lessons(replace(study, space=space, refusals=refusals))
-    return told if is_ours or told is None else _of_another_script(told, study)
+    record = lessons(replace(study, space=space, refusals=refusals))
+    return record if is_same_script or record is None else _of_another_script(record, study)
 
 
 def _is_relevant(begun: Study, present: Study, mine: Fingerprint) -> bool:
@@ -150,19 +150,19 @@ def _is_relevant(begun: Study, present: Study, mine: Fingerprint) -> bool:
     return present.spec.transfer == ALL or is_own(mine, fingerprint(begun))
 
 
-def _of_another_script(told: Earlier, study: Study) -> Earlier:
+def _of_another_script(record: Earlier, study: Study) -> Earlier:
     """Return the effects of built-in values; user-declared knobs apply to their own script only."""
     requests = (study.spec.space, *study.spec.space.candidates)
     declared = {spec.name for request in requests for spec in request.declared}
     return replace(
-        told,
+        record,
         starts=(),
         seen=(),
-        gains=tuple(gain for gain in told.gains if gain.knob not in declared),
-        owns={knob: value for knob, value in told.owns.items() if knob not in declared},
+        gains=tuple(gain for gain in record.gains if gain.knob not in declared),
+        owns={knob: value for knob, value in record.owns.items() if knob not in declared},
         compile_s={},
         doubted=(),
         # Reports may be passed on, and must not reveal the user's other scripts.
-        label=told.study_id,
-        fingerprint=replace(told.fingerprint, script="", path="", args="", modules="", data=""),
+        label=record.study_id,
+        fingerprint=replace(record.fingerprint, script="", path="", args="", modules="", data=""),
     )

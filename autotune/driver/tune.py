@@ -353,9 +353,9 @@ class _Search:
         self._append("inspected", "inspected/1", {"facts": facts})
         # Stored as data, once: a resume uses this life's records, whatever was searched meanwhile.
         try:
-            told = gather(fold(self._journal.entries()))
-            if told is not None:
-                self._append("transferred", "transferred/1", {"transfer": told})
+            transfer = gather(fold(self._journal.entries()))
+            if transfer is not None:
+                self._append("transferred", "transferred/1", {"transfer": transfer})
         except BaseException:
             # After Ctrl-C, for example: the traceback would keep the lock.
             self._journal.close()
@@ -382,7 +382,7 @@ class _Search:
         place = f"{trial.number}/{trial.attempt}"
         if not again:
             failure = Failure(kind=FailureKind.KILLED_USER, message="the search ended while it ran")
-            told: dict[str, object] = {
+            data: dict[str, object] = {
                 "number": trial.number,
                 "attempt": trial.attempt,
                 "outcome": failure,
@@ -390,7 +390,7 @@ class _Search:
                 "elapsed_s": 0.0,
                 "facts": None,
             }
-            self._append("told", f"told/{place}", told)
+            self._append("told", f"told/{place}", data)
         else:
             reason = "the search ended while it ran"
             lost: dict[str, object] = {"number": trial.number, "attempt": trial.attempt, "reason": reason}
@@ -449,7 +449,7 @@ class _Search:
             self._journal.close()
 
     def _search(self, session: Session, syncer: Syncer) -> SearchEnd:
-        self._tell(lambda listener: listener.study_began(session.study))
+        self._notify(lambda listener: listener.study_began(session.study))
         if any(listener.wants_stop for listener in self._listeners):
             session.stop("interrupted")
         for text in (*end_dead_trials(), _isolation_here(self._spec).note):
@@ -459,7 +459,7 @@ class _Search:
             remaining_s=lambda: self._spec.budget.seconds - session.elapsed_s,
             write=lambda: self._write(_as_ended(session)),
             code=lambda: self._forced(session.stopping).exit_code,
-            say=lambda: self._say_last(session.stopping),
+            say=lambda: self._report_forced_end(session.stopping),
             may_exit=self._owns_process,
         )
         self._wall = wall
@@ -472,7 +472,7 @@ class _Search:
                 driver.interrupt()
 
         polite = polite_ending(
-            _stopper(session, interrupt, self._tell),
+            _stopper(session, interrupt, self._notify),
             owns_process=self._owns_process,
             breaks_off=lambda: any(driver.breaks_off() for driver in drivers),
         )
@@ -495,7 +495,7 @@ class _Search:
                 page = self._report(ended, failed)
         finally:
             wall.disarm()
-        self._tell(lambda listener: listener.study_ended(ended))
+        self._notify(lambda listener: listener.study_ended(ended))
         answer = self._written[1] if self._written is not None else None
         end = SearchEnd(
             study=ended,
@@ -600,7 +600,7 @@ class _Search:
         syncer.warm_up(min(OPENING_S, WARM_UP_SHARE * self._spec.budget.seconds))
 
     def _announce(self, session: Session, text: str) -> None:
-        self._tell(lambda listener: listener.note(session.study, text))
+        self._notify(lambda listener: listener.note(session.study, text))
 
     def _driver(self, session: Session, syncer: Syncer) -> Driver:
         def runner(starts: Callable[[], bool] = bool) -> LocalRunner:
@@ -709,7 +709,7 @@ class _Search:
         problem.__cause__ = error
         return problem
 
-    def _say_last(self, stopped: str) -> None:
+    def _report_forced_end(self, stopped: str) -> None:
         if self._last_words is not None:
             self._last_words(self._forced(stopped))
 
@@ -740,7 +740,7 @@ class _Search:
         wired: dict[str, object] = to_wire(data)
         self._journal.append(kind, uid, wired, outbox=rows_for(kind, wired))
 
-    def _tell(self, call: Callable[[Listener], None]) -> None:
+    def _notify(self, call: Callable[[Listener], None]) -> None:
         for listener in self._listeners:
             try:
                 call(listener)

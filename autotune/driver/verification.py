@@ -208,25 +208,25 @@ def verify(
         raise UsageError("this pick is the unchanged script: there is nothing to verify")
     clock = SystemClock()
     began_s = clock.now_s() - head_start_s
-    asked = VerificationRequest(
+    request = VerificationRequest(
         pick=name, changes=tuple(changes), effect=Effect[pick.effect], pairs=pairs, at_least=at_least
     )
     spec = _spec(command, label, budget_s)
     spec = replace(spec, wait_for_quiet_s=wait_for_quiet_s, wait_s=wait_s, share=share)
     facts = facts_of(spec, command)
-    planner = _planner(asked)
+    planner = _planner(request)
     with ExitStack() as closers:
         closers.enter_context(learned(spec.args))
         spec, home, journal = create_study(spec, wall_s=clock.wall_s())
         closers.callback(journal.close)
-        _append_question(journal, facts, asked)
+        _append_question(journal, facts, request)
         machine = MachineLock.of_machine(os.environ, spec)
         closers.callback(machine.release)
         watch = ScriptWatch(spec.inspected, facts.script.sha256)
         session = Session(
             journal=journal,
             study=fold(journal.entries(), build=planner.space),
-            strategy=asked.strategy,
+            strategy=request.strategy,
             planner=planner,
             clock=clock,
             elapsed_s=clock.now_s() - began_s,
@@ -245,8 +245,8 @@ def verify(
         tell(listeners, lambda listener: listener.study_ended(study))
     if not any(trial.measurement for trial in study.baseline):
         raise why_nothing_measured(study, _AGAIN)
-    found = _judged(asked, study, home)
-    if found.verdict == "failed" and (reason := _not_applied(study, asked.config)):
+    found = _judged(request, study, home)
+    if found.verdict == "failed" and (reason := _not_applied(study, request.config)):
         raise NotApplied(
             f"{name} does not take effect here: {reason}", hint="search on this machine: autotune search"
         )
@@ -267,21 +267,21 @@ def read_verified(directory: Path) -> Verified:
     data = next((entry.data for entry in entries if entry.kind == "verifying"), None)
     if data is None:
         raise StoreError(f"{directory} does not contain what was verified")
-    asked: VerificationRequest = VerificationRequest(
+    request: VerificationRequest = VerificationRequest(
         pick=str(data["pick"]),
         changes=from_wire(tuple[Change, ...], data["changes"]),
         effect=Effect[str(data["effect"])],
         pairs=int(data["pairs"]),
         at_least=float(data["at_least"]),
     )
-    planner = FixedPlanner(asked.changes, asked.effect, environ={})
-    return _judged(asked, fold(entries, build=planner.space), directory)
+    planner = FixedPlanner(request.changes, request.effect, environ={})
+    return _judged(request, fold(entries, build=planner.space), directory)
 
 
-def _judged(asked: VerificationRequest, study: Study, home: Path) -> Verified:
-    strategy = asked.strategy
+def _judged(request: VerificationRequest, study: Study, home: Path) -> Verified:
+    strategy = request.strategy
     return Verified(
-        asked=asked,
+        asked=request,
         verdict=strategy.verdict(study),
         because=strategy.because(study),
         comparison=strategy.comparison(study),
@@ -368,21 +368,21 @@ def facts_of(spec: StudySpec, command: Command) -> Facts:
     return Facts(host=host, script=script_facts(command.inspected, command.args), effective_batch_rule="keep")
 
 
-def _planner(asked: VerificationRequest) -> FixedPlanner:
+def _planner(request: VerificationRequest) -> FixedPlanner:
     return FixedPlanner(
-        asked.changes,
-        asked.effect,
+        request.changes,
+        request.effect,
         environ=user_environment(os.environ, keep_loggers=False, trial=True),
     )
 
 
-def _append_question(journal: Journal, facts: Facts, asked: VerificationRequest) -> None:
+def _append_question(journal: Journal, facts: Facts, request: VerificationRequest) -> None:
     question = {
-        "pick": asked.pick,
-        "changes": asked.changes,
-        "effect": asked.effect,
-        "pairs": asked.pairs,
-        "at_least": asked.at_least,
+        "pick": request.pick,
+        "changes": request.changes,
+        "effect": request.effect,
+        "pairs": request.pairs,
+        "at_least": request.at_least,
     }
     rows: tuple[tuple[str, dict[str, Any]], ...] = (
         ("inspected", {"facts": facts}),

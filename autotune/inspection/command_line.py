@@ -354,8 +354,8 @@ def _default_interpreter(word: str, script: str, title: str) -> tuple[str, tuple
         passed_over.append(f"{path} has no torch")
     if not passed_over:
         return sys.executable, _note_of_unused_environment(script, title)
-    ours, others = interpreter(sys.executable), "; ".join(passed_over)
-    note = f"{title} is run by {ours.told}: {others}; name another one with --python"
+    running, others = interpreter(sys.executable), "; ".join(passed_over)
+    note = f"{title} is run by {running.told}: {others}; name another one with --python"
     return sys.executable, (note,)
 
 
@@ -378,12 +378,12 @@ def _active_environments() -> Iterator[Path]:
 
 def _note_of_unused_environment(script: str, title: str) -> tuple[str, ...]:
     """Return a note if the running interpreter is used although an environment exists beside the script."""
-    ours = os.path.realpath(sys.prefix)
+    prefix = os.path.realpath(sys.prefix)
     for folder in dict.fromkeys((Path(script).parent, Path.cwd())):
         for name in (".venv", "venv"):
             beside = folder / name
             python = beside / "bin" / "python"
-            if (beside / "pyvenv.cfg").is_file() and python.exists() and os.path.realpath(beside) != ours:
+            if (beside / "pyvenv.cfg").is_file() and python.exists() and os.path.realpath(beside) != prefix:
                 shown = os.path.relpath(python)
                 shown = str(python) if shown.startswith("..") else shown
                 chosen = f"{title} is run by {sys.executable}"

@@ -130,10 +130,10 @@ def _reads_argv(loop: ast.For) -> bool:
     if "argv" not in ast.unparse(loop.iter):
         return False
     calls = (n for part in loop.body for n in ast.walk(part) if isinstance(n, ast.Call))
-    return any(last_name(c.func) in ("split", "partition") and _says(c, "=") for c in calls)
+    return any(last_name(c.func) in ("split", "partition") and _has_text(c, "=") for c in calls)
 
 
-def _says(call: ast.Call, text: str) -> bool:
+def _has_text(call: ast.Call, text: str) -> bool:
     return any(isinstance(a, ast.Constant) and a.value == text for a in call.args)
 
 
@@ -171,7 +171,7 @@ def _of_declared_loops(tree: ast.Module) -> Iterator[ScriptFlag]:
             continue
         names = [n.id for n in ast.walk(loop.iter) if isinstance(n, ast.Name)]
         names = [owners.get(id(loop), "") if name == "cls" else name for name in names]
-        is_dashed = _says_dash(declared)
+        is_dashed = _adds_dash(declared)
         for holder in names:
             for name, value in _entries(tree, holder) if holder else ():
                 kind = "opaque" if isinstance(value, bool) else type(value).__name__
@@ -187,9 +187,9 @@ def _is_made(call: ast.Call) -> bool:
     return ast.unparse(first).lstrip("f")[1:3] == "--"
 
 
-def _says_dash(call: ast.Call) -> bool:
+def _adds_dash(call: ast.Call) -> bool:
     inner = (n for n in ast.walk(call.args[0]) if isinstance(n, ast.Call))
-    return any(last_name(c.func) == "replace" and _says(c, "-") for c in inner)
+    return any(last_name(c.func) == "replace" and _has_text(c, "-") for c in inner)
 
 
 # Entries and fields ---------------------------------------------------------------------------

@@ -185,10 +185,10 @@ def _for_this_machine(library: Path) -> bool:
     """Return whether a library matches the interpreter's processor and word size, by both files' headers."""
     try:
         with library.open("rb") as file, Path(sys.executable).open("rb") as own:
-            theirs, ours = file.read(20), own.read(20)
+            header, own_header = file.read(20), own.read(20)
     except OSError:
         return False
-    return theirs[:5] == ours[:5] and theirs[18:20] == ours[18:20]
+    return header[:5] == own_header[:5] and header[18:20] == own_header[18:20]
 
 
 def _libc() -> str:

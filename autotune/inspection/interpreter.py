@@ -135,7 +135,7 @@ def interpreter(python: str, options: tuple[str, ...] = ()) -> Interpreter:
         UsageError: It cannot be run, or is not Python.
         BackendError: It or its PyTorch is too old, it is newer than supported, or it does not answer.
     """
-    found = _asked([python, *options, "-c", _LOOK, *PACKAGES], python)
+    found = _answer([python, *options, "-c", _LOOK, *PACKAGES], python)
     reason = python_refusal(tuple(found["version"])) or torch_refusal(found["versions"].get("torch", ""))
     if reason:
         raise BackendError(
@@ -158,7 +158,7 @@ def module_file(python: str, module: str, *, options: Sequence[str] = (), cwd: s
     Raises:
         UsageError: There is none.
     """
-    path, name = _asked([python, *options, "-c", _LOCATE, module], python, cwd=cwd)
+    path, name = _answer([python, *options, "-c", _LOCATE, module], python, cwd=cwd)
     if path and path.endswith(".py") and Path(path).is_file():
         return str(path)
     if path:
@@ -173,7 +173,7 @@ def module_file(python: str, module: str, *, options: Sequence[str] = (), cwd: s
     )
 
 
-def _asked(command: list[str], python: str, *, cwd: str = "/") -> Any:
+def _answer(command: list[str], python: str, *, cwd: str = "/") -> Any:
     try:
         done = subprocess.run(
             command,

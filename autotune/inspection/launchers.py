@@ -183,7 +183,7 @@ def _poetry(words: Sequence[str]) -> Within:
     if words[1:2] != ["run"] or not rest or rest[0].startswith("-"):
         raise UsageError("poetry is not a training script", hint="-- poetry run python train.py ...")
     try:
-        asked = subprocess.run(
+        done = subprocess.run(
             [words[0], "env", "info", "--executable"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -193,11 +193,11 @@ def _poetry(words: Sequence[str]) -> Within:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageError(f"poetry did not report its environment: {error}") from error
-    told = asked.stdout.strip().splitlines()
+    lines = done.stdout.strip().splitlines()
     hint = "make it: poetry install; or name an interpreter: --python PATH"
-    if asked.returncode != 0 or not told:
+    if done.returncode != 0 or not lines:
         raise UsageError("poetry has no environment here yet", hint=hint)
-    return _in_environment(rest, Path(told[-1]), hint=hint)
+    return _in_environment(rest, Path(lines[-1]), hint=hint)
 
 
 def _in_environment(words: list[str], python: Path, *, hint: str) -> Within:
@@ -251,9 +251,9 @@ def _torchrun(words: Sequence[str], *, legacy: bool = False) -> Within:
     by_option = not by_variable and count > 1
     if not by_variable and not by_option:
         rest.insert(1, "--local-rank=0")
-    how = "one process" if count == 1 else f"{count} processes"
+    text = "one process" if count == 1 else f"{count} processes"
     note = (
-        f"torchrun with {how}: the script is started by itself, with RANK=0, WORLD_SIZE={count} and the like"
+        f"torchrun with {text}: the script is started by itself, with RANK=0, WORLD_SIZE={count} and the like"
     )
     left_out = [given[name][0] for name in _LEFT_OUT if name in given]
     if left_out:
@@ -319,8 +319,8 @@ def _accelerate(words: Sequence[str], whole: Sequence[str], python: str) -> With
     found = accelerate_launch.resolve(python, words)
     given = list(words[: len(words) - len(found.words) + (found.words[0] == "-m")])
     launcher = launcher_text(ACCELERATE, found.count, _without(given, _COUNTED), found.variables)
-    how = "one process" if found.count == 1 else f"{found.count} processes"
-    note = f"accelerate launch with {how}: they are started by themselves, with the variables that it sets"
+    text = "one process" if found.count == 1 else f"{found.count} processes"
+    note = f"accelerate launch with {text}: they are started by themselves, with the variables that it sets"
     return Within(words=("python", *found.words), python=python, launcher=launcher, notes=(note,))
 
 

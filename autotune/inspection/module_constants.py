@@ -20,8 +20,13 @@ if TYPE_CHECKING:
 
 def knobs_by_key() -> dict[str, str]:
     """Return key of a replaceable constant -> knob."""
-    ways = ((name, spelling) for name, knob in builtin().items() for spelling in knob.spellings)
-    return {key_of(name): knob for knob, way in ways if isinstance(way, Constant) for name in way.names}
+    spellings = ((name, spelling) for name, knob in builtin().items() for spelling in knob.spellings)
+    return {
+        key_of(name): knob
+        for knob, spelling in spellings
+        if isinstance(spelling, Constant)
+        for name in spelling.names
+    }
 
 
 def named_by_user(sets: Sequence[str], path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

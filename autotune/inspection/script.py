@@ -575,9 +575,9 @@ def _is_cuda_autocast(call: ast.Call) -> bool:
 def _autocast_format(call: ast.Call) -> str:
     """Return ``bf16`` or ``fp16``; empty if the source does not show it."""
     keywords = {k.arg: k.value for k in call.keywords if k.arg}
-    told = keywords.get("dtype", call.args[1] if len(call.args) > 1 else None)
-    if told is not None:
-        return _FORMATS.get(_last(told), "")
+    dtype = keywords.get("dtype", call.args[1] if len(call.args) > 1 else None)
+    if dtype is not None:
+        return _FORMATS.get(_last(dtype), "")
     device = keywords.get("device_type", call.args[0] if call.args else None)
     if device is None or _is_cuda_autocast(call):
         return _DEVICE_FORMATS["cuda"]

@@ -52,13 +52,13 @@ def asked_values(path: str) -> tuple[SdkValue, ...]:
             if isinstance(name, ast.Constant) and isinstance(name.value, str):
                 plain = default.value if isinstance(default, ast.Constant) else None
                 plain = None if is_secret_name(name.value) else plain
-                asked = SdkValue(
+                value = SdkValue(
                     name=name.value,
                     file=shown(file, script.parent),
                     line=call.lineno,
                     default=plain if isinstance(plain, (bool, int, float, str)) else None,
                 )
-                found.setdefault(asked.name, asked)
+                found.setdefault(value.name, value)
     return tuple(found.values())
 
 

@@ -198,16 +198,16 @@ def _own(node: ast.AST) -> Iterator[ast.AST]:
 
 def _loop_body(body: Sequence[ast.stmt], loop: _Loop) -> Iterator[Advice]:
     """Yield hints about calls that run in every step."""
-    told: set[int] = set()
+    reported: set[int] = set()
     for call in _every_time(body, leaves=_leaves_step):
         if not isinstance(call, ast.Call):
             continue
         # A copy made to be read is reported once.
-        if id(call) in told:
+        if id(call) in reported:
             continue
         hint = _of_call(call, loop) or _synchronization(call, loop)
         if hint is not None:
-            told |= {id(inner) for inner in ast.walk(call)} if hint.kind == "read" else set()
+            reported |= {id(inner) for inner in ast.walk(call)} if hint.kind == "read" else set()
             yield hint
 
 

@@ -520,12 +520,12 @@ class _Decorated:
         kind = _last(call)
         by = _last(call.value) if isinstance(call, ast.Attribute) else ""
         by = "" if by in modules else by
-        told = _command_name(decorator)
+        name = _command_name(decorator)
         if kind == "callback" and by:
             self.callbacks.append((self.file, by, node))
-        if kind not in ("command", "group") or told is None:
+        if kind not in ("command", "group") or name is None:
             return
-        names = frozenset({told}) if told else self.names_of(node.name)
+        names = frozenset({name}) if name else self.names_of(node.name)
         self.commands.append(_Command(node, self.file, by, names))
         if kind == "group":
             self.groups[self.file, node.name] = Parser()

@@ -86,7 +86,7 @@ class Forked:
 
     def poll(self) -> int | None:
         """Return the exit code, negative for a signal; None while the process runs."""
-        return self._look(0)
+        return self._wait_status(0)
 
     def wait(self, timeout: float) -> int:
         """Wait for the end and return the exit code.
@@ -94,12 +94,12 @@ class Forked:
         Raises:
             subprocess.TimeoutExpired: The process is still running.
         """
-        code = self._look(max(0, round(timeout * 1000)))
+        code = self._wait_status(max(0, round(timeout * 1000)))
         if code is None:
             raise subprocess.TimeoutExpired("guard", timeout)
         return code
 
-    def _look(self, wait_ms: int) -> int | None:
+    def _wait_status(self, wait_ms: int) -> int | None:
         if self.returncode is None:
             poll = select.poll()
             poll.register(self._fd, select.POLLIN)
@@ -165,7 +165,7 @@ class ForkServer:
                 },
             )
         except BaseException:
-            self._let_go()
+            self._release()
             raise
         finally:
             server_end.close()
@@ -244,7 +244,7 @@ class ForkServer:
         orders_read, orders_write = os.pipe()
         stdin = os.fdopen(orders_write, "wb")
         try:
-            answer = self._ask({"fork": uid}, [orders_read, life_fd, log_fd, *locks])
+            answer = self._request({"fork": uid}, [orders_read, life_fd, log_fd, *locks])
             if "pid" not in answer:
                 stdin.close()
                 self.broken = str(answer.get("refused", "it gave no reason"))
@@ -263,10 +263,10 @@ class ForkServer:
         """Return the exit code of a keeper that has ended; that of SIGKILL if it is unknown."""
         status: object = None
         with contextlib.suppress(OSError):
-            status = self._ask({"reap": pid}).get("status")
+            status = self._request({"reap": pid}).get("status")
         return os.waitstatus_to_exitcode(status) if isinstance(status, int) else -signal.SIGKILL
 
-    def _ask(self, message: Mapping[str, object], fds: Sequence[int] = ()) -> dict[str, Any]:
+    def _request(self, message: Mapping[str, object], fds: Sequence[int] = ()) -> dict[str, Any]:
         try:
             forking.send(self._channel, message, fds)
             answer, _ = forking.receive(self._channel)
@@ -297,9 +297,9 @@ class ForkServer:
             self.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(LEAVING_S)
-        self._let_go()
+        self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self._channel.close()
         with contextlib.suppress(OSError):
             os.close(self._out)

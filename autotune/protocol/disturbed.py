@@ -119,12 +119,12 @@ class DisturbanceReader:
             return self._spans
         try:
             size = os.fstat(fd).st_size - self._at
-            told = os.pread(fd, size, self._at) if size > 0 else b""
+            data = os.pread(fd, size, self._at) if size > 0 else b""
         except OSError:
             return self._spans
         finally:
             os.close(fd)
-        whole = told[: told.rfind(b"\n") + 1]
+        whole = data[: data.rfind(b"\n") + 1]
         self._at += len(whole)
         for line in whole.splitlines():
             span = _span(line)

@@ -522,8 +522,8 @@ class RayDriver:
         self._temp = tempfile.mkdtemp(prefix=FOLDER, dir=temporary())
         self._keeper = Keeper(self._temp, self._study_dir)
         os.environ[MARK] = self._temp
-        ours = [name for name in AT_REST if name not in os.environ]
-        os.environ.update({name: AT_REST[name] for name in ours})
+        added = [name for name in AT_REST if name not in os.environ]
+        os.environ.update({name: AT_REST[name] for name in added})
         try:
             with (
                 _replaced("start_api_server", _not_started, owner="Node", module=_NODE),
@@ -536,7 +536,7 @@ class RayDriver:
             raise
         finally:
             # Later child processes of this process are not Ray's.
-            for name in (MARK, *ours):
+            for name in (MARK, *added):
                 os.environ.pop(name, None)
         self._own = OwnRay(os.getpid(), self._temp)
         with contextlib.suppress(OSError):
@@ -757,7 +757,7 @@ def _replaced(
     try:
         place: Any = importlib.import_module(module)
         place = getattr(place, owner) if owner else place
-        theirs = getattr(place, name)
+        original = getattr(place, name)
     except (ImportError, AttributeError):
         yield
         return
@@ -765,7 +765,7 @@ def _replaced(
     try:
         yield
     finally:
-        setattr(place, name, theirs)
+        setattr(place, name, original)
 
 
 def _head() -> Head | None:

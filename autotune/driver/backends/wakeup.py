@@ -51,6 +51,6 @@ def ring(path: str) -> None:
     """Wake the waiting process, if any. Non-blocking; OS errors are ignored."""
     if not path:
         return
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ours:
-        ours.setblocking(False)
-        ours.sendto(b".", path)
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.setblocking(False)
+        sender.sendto(b".", path)

@@ -234,12 +234,12 @@ def _temporary(running: set[str]) -> Iterator[Leftover]:
     for place in places:
         if place.parent.name in running:
             continue
-        for path in _folders_of_ours(place):
+        for path in _own_folders(place):
             if _is_dead(path, running):
                 yield Leftover(kind=TEMPORARY, path=path, size_bytes=_size(path))
 
 
-def _folders_of_ours(place: Path) -> Iterator[Path]:
+def _own_folders(place: Path) -> Iterator[Path]:
     """Yield folders with names of autotune that belong to this user; others may use the same names."""
     patterns = (_TRIAL, _PROBE, _APPLY, _RAY) if place == Path(tempfile.gettempdir()) else (_PROBE,)
     try:
@@ -299,9 +299,9 @@ def _named_by_a_process(path: Path) -> bool:
     """Return whether a process names it: Ray's session folder, or the folder of its token."""
     name = os.fsencode(path.name)
     for pid in process_tree.all_pids():
-        for told in ("cmdline", "environ"):
+        for file in ("cmdline", "environ"):
             try:
-                if name in Path(f"/proc/{pid}/{told}").read_bytes():
+                if name in Path(f"/proc/{pid}/{file}").read_bytes():
                     return True
             except OSError:
                 continue

@@ -187,7 +187,7 @@ def read_claim(path: Path, ours: Resources) -> Claim | None:
         try:
             data = json.loads(os.pread(fd, MOST_BYTES, 0))
             cpus = frozenset(int(cpu) for cpu in data["cpus"])
-            theirs = Resources(cpus=cpus, devices=frozenset(map(str, data["devices"])))
+            claimed = Resources(cpus=cpus, devices=frozenset(map(str, data["devices"])))
             return Claim(
                 study_id=str(data["study_id"]),
                 label=_sanitized(str(data["label"])),
@@ -195,7 +195,7 @@ def read_claim(path: Path, ours: Resources) -> Claim | None:
                 user=_user(os.fstat(fd).st_uid),
                 since=time.strftime("%Y-%m-%d %H:%M", time.localtime(int(data["since_s"]))),
                 measures=bool(data["measures"]),
-                shared=ours.shared_with(theirs),
+                shared=ours.shared_with(claimed),
             )
         except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
             return None

@@ -94,13 +94,13 @@ class Held:
             self.claim.release()
 
 
-def _let_go_of_all() -> None:
+def _close_all() -> None:
     """Close the locks in a fork of the host program, which would hold the devices while it lives."""
     for held in list(_HELD):
         held.hand_over()
 
 
-os.register_at_fork(after_in_child=_let_go_of_all)
+os.register_at_fork(after_in_child=_close_all)
 
 
 class DeviceCare:

@@ -177,8 +177,8 @@ def load_between(
         total = _rate(before.busy_s, after.busy_s, seconds)
         if limit is not None:
             total = _rate(before.quota_s, after.quota_s, seconds)
-        ours = sum(cores for pid, cores in used.items() if pid in own)
-        foreign = max(foreign, (total or 0.0) - ours)
+        own_cores = sum(cores for pid, cores in used.items() if pid in own)
+        foreign = max(foreign, (total or 0.0) - own_cores)
     waited = _rate(before.pressure_us, after.pressure_us, seconds)
     return MachineLoad(
         foreign_cores=foreign,

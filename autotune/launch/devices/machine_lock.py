@@ -138,10 +138,10 @@ class MachineLock:
         return found
 
 
-def _let_go_of_all() -> None:
+def _close_all() -> None:
     """Close the claims in a fork of the host program, which would keep them while it lives."""
     for lock in list(_OPEN):
         lock.release()
 
 
-os.register_at_fork(after_in_child=_let_go_of_all)
+os.register_at_fork(after_in_child=_close_all)

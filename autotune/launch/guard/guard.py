@@ -671,9 +671,9 @@ class Guard:
                 drain.pump()
         self._reap()
         if life and self.life_fd in ready:
-            said = os.read(self.life_fd, 4096)
-            self.alone = not said
-            order = said.decode(errors="replace").split("\n")[0].strip()
+            received = os.read(self.life_fd, 4096)
+            self.alone = not received
+            order = received.decode(errors="replace").split("\n")[0].strip()
             self.why = self.why or order or "launcher_gone"
 
     def _is_alone(self) -> bool:
@@ -868,8 +868,8 @@ def _remove_objects(used: set[str], before: set[str], pids: set[int]) -> None:
     for name in names:
         if name.startswith("torch_"):
             creator = name.split("_")[1]
-            ours = name in used or (creator.isdecimal() and int(creator) in pids)
-            if ours and not os.path.exists(f"/proc/{creator}"):
+            is_left_over = name in used or (creator.isdecimal() and int(creator) in pids)
+            if is_left_over and not os.path.exists(f"/proc/{creator}"):
                 gone.add(name)
     for name in gone:
         with contextlib.suppress(OSError):

@@ -186,11 +186,11 @@ class _Layers:
 
     def _mount_first(self, target: str, options: str, choices: tuple[str, ...], flags: int = 0) -> None:
         """Mount an overlay with the first of these further options that the kernel accepts."""
-        for way in choices:
+        for choice in choices:
             try:
-                _mount("autotune", target, "overlay", flags, options + (f",{way}" if way else ""))
+                _mount("autotune", target, "overlay", flags, options + (f",{choice}" if choice else ""))
             except OSError:
-                if way == choices[-1]:
+                if choice == choices[-1]:
                     raise
             else:
                 return
@@ -241,12 +241,12 @@ def _bind(source: str, target: str, *, recursive: bool, read_only: bool = False)
 def _flags(have: int) -> int:
     """Return the restrictions of a mount from `statvfs` as flags of `mount`."""
     flags = 0
-    for ours, theirs in (
+    for flag, reported in (
         (_MS_NOSUID, os.ST_NOSUID),
         (_MS_NODEV, os.ST_NODEV),
         (_MS_NOEXEC, os.ST_NOEXEC),
     ):
-        flags |= ours if have & theirs else 0
+        flags |= flag if have & reported else 0
     return flags
 
 
@@ -345,12 +345,12 @@ def _own_shared_memory(target: str, must: list[str]) -> None:
         return
     try:
         for entry in others:
-            _show(entry, os.path.join(target, entry.name))
+            _expose(entry, os.path.join(target, entry.name))
     except OSError:
         _libc.umount2(os.fsencode(target), _MNT_DETACH)
 
 
-def _show(entry: os.DirEntry[str], target: str) -> None:
+def _expose(entry: os.DirEntry[str], target: str) -> None:
     if entry.is_symlink():
         os.symlink(os.readlink(entry.path), target)
         return

@@ -110,23 +110,23 @@ def probe(base: str, must: list[str], trees: list[str]) -> dict[str, object]:
     Raises:
         OSError: The kernel, or a policy of the machine, does not allow an overlay.
     """
-    ours, users = os.path.join(base, "trial"), os.path.join(base, "user")
-    kept, made = os.path.join(users, "kept.txt"), os.path.join(users, "made.txt")
-    os.makedirs(ours)
-    os.makedirs(os.path.join(users, "folder"))
+    trial, user = os.path.join(base, "trial"), os.path.join(base, "user")
+    kept, made = os.path.join(user, "kept.txt"), os.path.join(user, "made.txt")
+    os.makedirs(trial)
+    os.makedirs(os.path.join(user, "folder"))
     with open(kept, "w") as file:
         file.write("before")
     tried = samples(trees)
     outside = os.open(base, os.O_RDONLY | os.O_DIRECTORY)
     before = {folder: os.stat(folder).st_dev for folder in must}
-    namespace.enter(ours, [ours], [users, *must])
+    namespace.enter(trial, [trial], [user, *must])
     # The same folder as outside is on the same file system; an overlay is a separate one.
     protected = all(os.stat(folder).st_dev != device for folder, device in before.items())
     with open(kept, "a") as file:
         file.write(" after")
     with open(made, "w") as file:
         file.write("new")
-    with open(os.path.join(ours, "real.txt"), "w") as file:
+    with open(os.path.join(trial, "real.txt"), "w") as file:
         file.write("real")
     with open(kept) as file, open(made) as other:
         inside = file.read() == "before after" and other.read() == "new" and os.path.exists("/proc/self/stat")
@@ -138,7 +138,7 @@ def probe(base: str, must: list[str], trees: list[str]) -> dict[str, object]:
     return {
         "protects": protected and inside and untouched and gone and real,
         "unwritable": None if unwritable is None else asdict(unwritable),
-        "moves": _moves(os.path.join(users, "folder")),
+        "moves": _moves(os.path.join(user, "folder")),
     }
 
 

@@ -116,11 +116,11 @@ def send(pids: list[int], number: int) -> None:
 def enclosed(uid: str) -> list[int]:
     """Return living processes in a trial's mount namespace, which they cannot leave."""
     names = [f"/{uid}{end}".encode() for end in ("/", " ", ",")]
-    ours = _namespace("self")
+    own = _namespace("self")
     return [
         pid
         for pid in all_pids()
-        if _namespace(str(pid)) not in ("", ours)
+        if _namespace(str(pid)) not in ("", own)
         and any(name in table for table in [_read(f"/proc/{pid}/mountinfo")] for name in names)
         and not is_zombie(pid)
     ]

@@ -57,19 +57,19 @@ class Readings:
     def values(self) -> dict[str, Value]:
         """Return the values of all observable knobs, including those that the script set itself."""
         pairs = ((name, self.found(name)) for name in self._knobs)
-        told = {name: value for name, value in self.handed.items() if name not in self._knobs}
-        return {**{name: value for name, value in pairs if value is not None}, **told}
+        taken = {name: value for name, value in self.handed.items() if name not in self._knobs}
+        return {**{name: value for name, value in pairs if value is not None}, **taken}
 
     def compute(self) -> tuple[Reading, ...]:
         """Return one reading per requested knob, then the others."""
-        asked = tuple(self._of(change) for change in self._changes)
-        names = {reading.knob for reading in asked}
+        requested = tuple(self._of(change) for change in self._changes)
+        names = {reading.knob for reading in requested}
         rest = (
             Reading(knob=name, wanted=None, found=value, status="asis")
             for name, value in self.values().items()
             if name not in names
         )
-        return (*asked, *rest)
+        return (*requested, *rest)
 
     def _of(self, change: Change) -> Reading:
         knob = self._knobs.get(change.knob)

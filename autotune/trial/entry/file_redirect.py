@@ -324,7 +324,7 @@ def install(protected: Sequence[str], shadow_dir: str) -> FileRedirect:
     io.open = opener
     io.FileIO = _file_class(shadow)
     sqlite3.connect = _wrapped_path(sqlite3.connect, "database", shadow, write=True)
-    _kept_by_pathlib(replaced, opener)
+    _patch_pathlib(replaced, opener)
     return shadow
 
 
@@ -380,7 +380,7 @@ def _wrapped_path(
     return wrapper
 
 
-def _kept_by_pathlib(replaced: dict[str, Callable[..., Any]], opener: Callable[..., Any]) -> None:
+def _patch_pathlib(replaced: dict[str, Callable[..., Any]], opener: Callable[..., Any]) -> None:
     """Replace functions that pathlib stores at import: all in Python 3.10, those of `rglob` from 3.13 on."""
     keepers = [
         getattr(sys.modules.get("pathlib"), "_NormalAccessor", None),

@@ -219,7 +219,7 @@ class Zygote:
             (signal.SIGINT, signal.default_int_handler),
         ):
             signal.signal(number, handler)
-        _draw_anew()
+        _reseed()
         sys.dont_write_bytecode = not self._writes_bytecode
         gc.unfreeze()
         for name in (__name__, "autotune.protocol.forking"):
@@ -231,12 +231,12 @@ class Zygote:
 
     def _changes(self) -> dict[bytes, bytes | None]:
         """Return the environment changes made by Python's start and the libraries; None for removed."""
-        ours = {os.fsencode(n) for n in (FORKS_VARIABLE, self._mark_of_guard, self._mark_of_trial)}
+        own = {os.fsencode(n) for n in (FORKS_VARIABLE, self._mark_of_guard, self._mark_of_trial)}
         names = [*self._block, *(name for name in os.environb if name not in self._block)]
         return {
             name: os.environb.get(name)
             for name in names
-            if name not in ours and os.environb.get(name) != self._block.get(name)
+            if name not in own and os.environb.get(name) != self._block.get(name)
         }
 
     def _set_environment(self, wanted: Mapping[str, str]) -> None:
@@ -405,7 +405,7 @@ def _anonymous_bytes() -> int:
     return 0
 
 
-def _draw_anew() -> None:
+def _reseed() -> None:
     """Draw new random states, keys and names, as a new process does at its start."""
     random.seed()
     modules: Any = sys.modules

@@ -215,7 +215,7 @@ class TrialRuntime:
         self.state.keeps_losses = channel is not None
         self.children = Children(self.state, self.undo)
         self.xla = Xla(self.state)
-        self.recorder.unseen = self._unseen
+        self.recorder.unseen = self._why_no_step
         self.recorder.stop_timing_imports = self.hooks.stop_timing
         self.recorder.disturbed = DisturbanceReader(plan.trial_dir if plan.measure else "").spans
         self.state.lost = self.recorder.lost
@@ -359,10 +359,10 @@ class TrialRuntime:
         draws = self._draws = LoopDraws(torch)
         loader.on_fetched, optimizer.on_backward = draws.fetched, draws.backward
 
-        def told() -> None:
+        def observed() -> None:
             loader.on_fetched = optimizer.on_backward = None
 
-        draws.on_told = told
+        draws.on_told = observed
 
         def started() -> None:
             losses.forget()
@@ -395,7 +395,7 @@ class TrialRuntime:
             loader.window_opens()
 
         self.recorder.window_opens = window_opens
-        optimizer.on_constructed = optimizer.on_first_step = self._looks_for_roots
+        optimizer.on_constructed = optimizer.on_first_step = self._detect_roots_of
         if self.channel is not None:
             optimizer.on_threads = self._trains_in_a_thread
         self.frameworks.on_part = optimizer.part_begins
@@ -563,10 +563,10 @@ class TrialRuntime:
         if self._loader is not None and self._loader.train is not None:
             return ""
         others = [value for other, value in self.readings.handed.items() if other != name]
-        told = self.boundary.told_sizes if self.boundary.tells_samples else ()
-        return stands_still(name, self._defaults.get(name), self.readings.asked.get(name), told, others)
+        reported = self.boundary.told_sizes if self.boundary.tells_samples else ()
+        return stands_still(name, self._defaults.get(name), self.readings.asked.get(name), reported, others)
 
-    def _unseen(self) -> str:
+    def _why_no_step(self) -> str:
         """Return why the run had no step, if known."""
         if self._optimizer is not None and self._optimizer.steps_in_threads:
             return _IN_A_THREAD
@@ -604,7 +604,7 @@ class TrialRuntime:
         self._guarded("models", lambda: self._await_models(root))
         return True
 
-    def _looks_for_roots(self, optimizer: Any) -> None:
+    def _detect_roots_of(self, optimizer: Any) -> None:
         """Apply the changes also to the model of a later fold or phase."""
         self._reopen(p for group in optimizer.param_groups for p in group["params"])
 
@@ -632,11 +632,11 @@ class TrialRuntime:
             # Without a measurement no hook is needed in the model any more.
             root.release()
         if is_free:
-            self._guarded("release", self._let_go)
+            self._guarded("release", self._remove_hooks)
         if final and self.plan.status_path:
             self._guarded("status", lambda: self._write_status(readings))
 
-    def _let_go(self) -> None:
+    def _remove_hooks(self) -> None:
         """Remove unneeded hooks under `apply`, once every knob was read as applied."""
         loader, optimizer, root = self._loader, self._optimizer, self._root
         if loader is None or optimizer is None or root is None:
@@ -781,10 +781,10 @@ class TrialRuntime:
 
     def _facts_without_torch(self, versions: dict[str, str]) -> RunFacts:
         """Return the facts of a script whose steps are reported through the SDK alone."""
-        tells, state = self.boundary.tells_samples, self.state
+        reports, state = self.boundary.tells_samples, self.state
         return RunFacts(
-            samples_source=TOLD if tells else "none",
-            effective_batch=round(state.samples_total / state.steps) if tells else None,
+            samples_source=TOLD if reports else "none",
+            effective_batch=round(state.samples_total / state.steps) if reports else None,
             owners=tuple(self.frameworks.owners),
             values=self.readings.values(),
             versions=versions,

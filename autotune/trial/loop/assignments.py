@@ -78,7 +78,7 @@ def find(
     scopes = [_scope(frame) for frame, _ in known]
     try:
         parts = repeated([(tree, frame.f_lineno, frame.f_code.co_name) for frame, tree in known])
-        passes = any(_goes_over(part.node, part.inside, scopes[part.depth], loader) for part in parts)
+        passes = any(_iterates_over(part.node, part.inside, scopes[part.depth], loader) for part in parts)
         found: list[Assigned] = []
         outermost = max((part.depth for part in parts), default=0)
         for part in parts:
@@ -248,7 +248,7 @@ def _parts(node: ast.AST) -> set[str]:
     return {ast.unparse(inner) for inner in ast.walk(node) if isinstance(inner, (ast.Name, ast.Attribute))}
 
 
-def _goes_over(part: ast.AST, inside: bool, scope: _Scope, loader: Any) -> bool:
+def _iterates_over(part: ast.AST, inside: bool, scope: _Scope, loader: Any) -> bool:
     """Return whether a pass over a loader starts here: in the loop itself, or once per run of this part."""
     if inside and not isinstance(part, (ast.For, ast.AsyncFor)):
         return False

@@ -51,14 +51,14 @@ class LoopSource:
         self,
         names: Mapping[str, Any],
         values: Values,
-        said: int,
+        batch: int,
         size: int,
         bound: Mapping[str, float] | None = None,
         depth: int = 0,
     ) -> None:
         self._names = names
         self._values = values
-        self._said = said
+        self._batch = batch
         self._size = size
         self._bound = bound or {}
         """Arguments of a function that are numbers."""
@@ -132,7 +132,7 @@ class LoopSource:
         inner = LoopSource(
             ChainMap(space, function.__globals__),
             assigned_values(definition),
-            self._said,
+            self._batch,
             self._size,
             bound,
             self._depth + 1,
@@ -181,12 +181,12 @@ class LoopSource:
             return self._bound[text]
         value = found_in(node, self._names)
         is_number = type(value) in (int, float)
-        if is_number and value == self._said and key_of(_last_of(node)) in _KEYS:
+        if is_number and value == self._batch and key_of(_last_of(node)) in _KEYS:
             return self._size
         held = self._once(node)
         if held is None or (value is not MISSING and not is_number):
             return value if is_number else None
-        if not is_number or self._deeper(self._said).number(held) == value:
+        if not is_number or self._deeper(self._batch).number(held) == value:
             return self._deeper().number(held)
         return value
 
@@ -218,7 +218,7 @@ class LoopSource:
 
     def _deeper(self, size: int | None = None) -> LoopSource:
         size = self._size if size is None else size
-        return LoopSource(self._names, self._values, self._said, size, self._bound, self._depth + 1)
+        return LoopSource(self._names, self._values, self._batch, size, self._bound, self._depth + 1)
 
 
 def _method_of(value: Any, name: str) -> FunctionType | None:

@@ -621,8 +621,8 @@ class Recorder:
 
     def _ready_at(self, begin_ns: int) -> int | None:
         """Return the batches ready when the steady part began; None if not read at about that time."""
-        looks = (look for look in self._ready if look[0] >= self._begin_ns)
-        near = min(looks, key=lambda look: abs(look[0] - begin_ns), default=None)
+        levels = (level for level in self._ready if level[0] >= self._begin_ns)
+        near = min(levels, key=lambda level: abs(level[0] - begin_ns), default=None)
         return near[1] if near is not None and abs(near[0] - begin_ns) <= _LEVEL_NS else None
 
     def _apart_ns(self) -> int:

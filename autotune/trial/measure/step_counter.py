@@ -148,10 +148,10 @@ class StepCounter:
         if self._by_sdk:
             return
         self._state.calm.leave()
-        ours = self.optimizer
-        if ours is not None and not ours.closure and self._is_usual(optimizer):
+        hook = self.optimizer
+        if hook is not None and not hook.closure and self._is_usual(optimizer):
             try:
-                self._close_usual(ours)
+                self._close_usual(hook)
             except Exception as error:
                 self._failed(error)
             return
@@ -230,8 +230,8 @@ class StepCounter:
             if self._bad or not math.isfinite(loss):
                 self._judge(loss)
         if state.at_step:
-            for told in tuple(state.at_step):
-                told()
+            for callback in tuple(state.at_step):
+                callback()
         self._recorder.step(row, loss, batches)
         if backwards == 1 and len(losses) == 1 and not (state.at_step or state.mark):
             self._begin_calm(optimizer, batches, samples, inputs)
@@ -288,14 +288,14 @@ class StepCounter:
             self.backward_total += count
             self.batch_total += batches * count
             samples *= state.ranks
-            told: list[Row] = [(end, wait, samples, -1.0, queued, 0, 0) for end, wait, _, queued in rows]
+            full: list[Row] = [(end, wait, samples, -1.0, queued, 0, 0) for end, wait, _, queued in rows]
             losses = [row[2] for row in rows]
             inside = count - 1 if not self._bad and all(map(math.isfinite, losses)) else 0
             if inside:
                 state.steps += inside
                 state.samples_total += samples * inside
-                self._recorder.calm_steps(told[:inside], losses[:inside], state.samples_total)
-            for row, loss in zip(told[inside:], losses[inside:], strict=True):
+                self._recorder.calm_steps(full[:inside], losses[:inside], state.samples_total)
+            for row, loss in zip(full[inside:], losses[inside:], strict=True):
                 state.steps += 1
                 state.samples_total += samples
                 if self._bad or not math.isfinite(loss):
@@ -399,7 +399,7 @@ class StepCounter:
             self._state.calm.end_soon()
         with self._lock:
             try:
-                self._told_step(samples, loss)
+                self._close_reported_step(samples, loss)
             except Exception as error:
                 self._state.faults.note("sdk", error)
                 if self._recorder.measures:
@@ -407,7 +407,7 @@ class StepCounter:
                     kind, message = _broken(error)
                     self._recorder.broke(kind=kind, error=type(error).__name__, message=message)
 
-    def _told_step(self, samples: int | None, loss: Any) -> None:
+    def _close_reported_step(self, samples: int | None, loss: Any) -> None:
         self._by_sdk = True
         period = self._with_held(self._take(), -1)[-1]
         if loss is not None:
@@ -417,7 +417,7 @@ class StepCounter:
         self._told_steps += 1
         self._told_with_samples += given is not None
         if given is not None:
-            self._note_told(given, period.input_samples)
+            self._note_reported(given, period.input_samples)
         if period.fetched is not None and not self.reuses:
             # Samples of a training loader have priority over the script's report.
             given = None
@@ -426,7 +426,7 @@ class StepCounter:
             given = 1
         self._close_step(period, given)
 
-    def _note_told(self, given: int, shown: int) -> None:
+    def _note_reported(self, given: int, shown: int) -> None:
         if len(self.told_sizes) < _MOST_TOLD_SIZES:
             self.told_sizes.add(given)
         if self._told_steps > 1:
@@ -488,8 +488,8 @@ class StepCounter:
         except Exception as error:
             state.faults.note("loss", error)
         if state.at_step:
-            for told in tuple(state.at_step):
-                told()
+            for callback in tuple(state.at_step):
+                callback()
         self._recorder.step(row, loss, period.batches)
 
     def _loss(self, losses: list[tuple[Any, float]]) -> Any:

@@ -33,9 +33,9 @@ def find_count(batch: Any, expected: int | None) -> How:
     Returns:
         (kind, path, dimension), the argument of `count`.
     """
-    told = _told(batch)
-    if told is not None and (expected is None or count(batch, told) == expected):
-        return told
+    own = _own_count(batch)
+    if own is not None and (expected is None or count(batch, own) == expected):
+        return own
     items: list[_Item] = [((), batch)]
     fallback: How | None = None
     for _ in range(_LEVELS):
@@ -59,10 +59,10 @@ def find_count(batch: Any, expected: int | None) -> How:
         items = [((*path, index), inner) for path, item in lists for index, inner in enumerate(item[:WIDE])]
     if fallback is None and isinstance(batch, (list, tuple)):
         fallback = ("len", (), 0)
-    return told or fallback or ("one", (), 0)
+    return own or fallback or ("one", (), 0)
 
 
-def _told(batch: Any) -> How | None:
+def _own_count(batch: Any) -> How | None:
     """Return where a batch class of the script stores its size: an attribute or its length; else None.
 
     This has priority over its content: the first may be field names, or the neighbours of each node.
@@ -89,9 +89,9 @@ def is_batch_of_one(item: Any, depth: int = _LEVELS) -> bool:
         if len(item) == 1 and _shape(item[0]) is None:
             return True
         return bool(item) and all(is_batch_of_one(part, depth - 1) for part in item)
-    told = _told(item)
-    if told is not None:
-        return count(item, told) == 1
+    own = _own_count(item)
+    if own is not None:
+        return count(item, own) == 1
     if _is_mapping(item):
         keys = keys_of(item)
         return bool(keys) and all(is_batch_of_one(item[key], depth - 1) for key in keys)

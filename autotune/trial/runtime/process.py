@@ -51,8 +51,8 @@ class TrainingProcess:
             result = original(*args, **kwargs)
             frame = caller(1)
             if state.here() and frame is not None and not is_ours(frame.f_code.co_filename):
-                asks = _THREADS in frame.f_code.co_consts
-                self.sets_threads = self.sets_threads or not asks
+                sets = _THREADS in frame.f_code.co_consts
+                self.sets_threads = self.sets_threads or not sets
             return result
 
         undo.assign(torch, "set_num_threads", set_num_threads)

@@ -108,8 +108,8 @@ def shares_out(dataset: Any, source: str) -> bool:
 
 def _shares_by(code: CodeType) -> bool:
     """Return whether a function reads its worker's id and their number; some read only the id, for seeds."""
-    asks = any("worker_info" in name for name in code.co_names)
-    return "by_worker" in code.co_name or (asks and "num_workers" in (*code.co_names, *code.co_varnames))
+    has_info = any("worker_info" in name for name in code.co_names)
+    return "by_worker" in code.co_name or (has_info and "num_workers" in (*code.co_names, *code.co_varnames))
 
 
 def _helpers(kind: type) -> Iterator[Any]:

@@ -144,8 +144,8 @@ class FetchWatch:
 
     def _watched(self, dataset: Any, collate_fn: Any, *, indexed: bool) -> _Watched | None:
         self._meet(dataset)
-        looks = self.looks.get(id(dataset), 0)
-        if id(dataset) in self.found or looks >= _MOST_LOOKS or self._all_looks >= _ALL_LOOKS:
+        observed = self.looks.get(id(dataset), 0)
+        if id(dataset) in self.found or observed >= _MOST_LOOKS or self._all_looks >= _ALL_LOOKS:
             return None
         try:
             return _Watched(self, dataset, collate_fn, indexed=indexed)
@@ -603,16 +603,16 @@ class _Watched:
         spread = (int(indices[0]) + k * (length // (_CANDIDATES + 1) + 1) for k in range(1, _CANDIDATES + 1))
         fresh = [i % length for i in spread if i % length not in indices]
         for candidate in fresh:
-            asked = [candidate] if several else candidate
-            alone = answer_of(lambda a=asked: self._alone(a), limit_s=_LIMIT_S)
+            chosen = [candidate] if several else candidate
+            alone = answer_of(lambda a=chosen: self._alone(a), limit_s=_LIMIT_S)
             if alone is None:
                 return None
             sample, changes = alone
             if not changes:
                 continue  # known already
             others = [[i] if several else i for i in fresh if i != candidate][:2]
-            repeated = answer_of(lambda a=asked: self._alone(a), limit_s=_LIMIT_S)
-            later = answer_of(lambda a=asked, o=others: self._later(a, o), limit_s=_LIMIT_S)
+            repeated = answer_of(lambda a=chosen: self._alone(a), limit_s=_LIMIT_S)
+            later = answer_of(lambda a=chosen, o=others: self._later(a, o), limit_s=_LIMIT_S)
             if repeated is None or later is None or repeated[0] != sample:
                 return None
             if later[0] != sample:
@@ -624,26 +624,26 @@ class _Watched:
         kept = [piece.node.value for piece in moved]
         if not fresh or not all(isinstance(value, _KEEPS) for value in kept):
             return None
-        asked = [[i] if several else i for i in fresh]
-        whole, anew = (answer_of(lambda k=k: self._samples(asked, k), limit_s=_LIMIT_S) for k in ((), kept))
+        fetched = [[i] if several else i for i in fresh]
+        whole, anew = (answer_of(lambda k=k: self._samples(fetched, k), limit_s=_LIMIT_S) for k in ((), kept))
         return False if whole is not None and whole == anew else None
 
-    def _samples(self, asked: Sequence[Any], emptied: Sequence[Any]) -> list[str]:
+    def _samples(self, indices: Sequence[Any], emptied: Sequence[Any]) -> list[str]:
         """Return samples fetched with these containers emptied; runs in a child."""
         self._prepared()
         for container in emptied:
             container.clear()
         seed_all(self._watch.torch, 2)
-        return [digest(self._original(one), self._watch.torch) for one in asked]
+        return [digest(self._original(one), self._watch.torch) for one in indices]
 
-    def _alone(self, asked: Any) -> tuple[str, bool]:
+    def _alone(self, index: Any) -> tuple[str, bool]:
         """Return a sample, and whether its fetch changed state; runs in a child."""
         before = self._prepared()
         seed_all(self._watch.torch, 2)
-        sample = digest(self._original(asked), self._watch.torch)
+        sample = digest(self._original(index), self._watch.torch)
         return sample, bool(self._snapshot().moved_since(before))
 
-    def _later(self, asked: Any, others: Sequence[Any]) -> tuple[str, bool]:
+    def _later(self, index: Any, others: Sequence[Any]) -> tuple[str, bool]:
         """Return the same sample after others and itself, and whether its fetch changes state again.
 
         Runs in a child. State that each fetch overwrites, such as a transform's last draw, does not change
@@ -655,13 +655,13 @@ class _Watched:
         for number in range(_HISTORY):
             if number >= len(others) and time.monotonic() > until_s:
                 break
-            self._original(others[number % len(others)] if others else asked)
-        self._original(asked)
+            self._original(others[number % len(others)] if others else index)
+        self._original(index)
         seed_all(self._watch.torch, 2)
-        sample = digest(self._original(asked), self._watch.torch)
+        sample = digest(self._original(index), self._watch.torch)
         before = self._snapshot()
         seed_all(self._watch.torch, 2)
-        self._original(asked)
+        self._original(index)
         return sample, bool(self._snapshot().moved_since(before))
 
     def _prepared(self) -> StateSnapshot:

@@ -117,16 +117,16 @@ class H2dCopies:
         """Return the keyword arguments of a copy of a pinned batch, with `non_blocking` if permitted."""
         if not self._goes_to_cuda(name, args, kwargs):
             return kwargs
-        said = (
+        given = (
             [kwargs["non_blocking"]]
             if "non_blocking" in kwargs
             else [a for a in args if a is True or a is False]
         )
-        ours = self._on and not said and not self._changes_type(tensor, args, kwargs)
-        if ours:
+        is_set = self._on and not given and not self._changes_type(tensor, args, kwargs)
+        if is_set:
             self._copied.append((self._pinned[id(tensor)], tensor._version))
-        self._recent.append(ours or bool(said and said[0]))
-        return {**kwargs, "non_blocking": True} if ours else kwargs
+        self._recent.append(is_set or bool(given and given[0]))
+        return {**kwargs, "non_blocking": True} if is_set else kwargs
 
     def _goes_to_cuda(self, name: str, args: tuple[Any, ...], kwargs: Any) -> bool:
         if name == "cuda":

@@ -179,8 +179,8 @@ class Loader(Fetches):
     def _input_batch(self) -> int | None:
         if self.inputs is None or not self.inputs.said:
             return self.input_batch
-        told = self.inputs.observed()
-        return self.input_batch if told is None and not self.inputs.expects else told
+        observed = self.inputs.observed()
+        return self.input_batch if observed is None and not self.inputs.expects else observed
 
     def _own_batch_size(self, record: LoaderStats) -> int | None:
         loader = record.loader()
@@ -254,12 +254,12 @@ class Loader(Fetches):
         self._undo.assign(cls, "__getstate__", without_record)
 
     def _wrap_iterator(self, base: Any) -> None:
-        fetches = self._telling()
+        fetches = self._phase_from_fetch()
         wrapped = {**self._starting(base, fetches), "__next__": self._advancing(base.__next__, fetches)}
-        for name, ours in wrapped.items():
-            self._backs.append(self._undo.replace(base, name, ours))
+        for name, wrapper in wrapped.items():
+            self._backs.append(self._undo.replace(base, name, wrapper))
 
-    def _telling(self) -> Callable[[LoaderStats, int, bool], None]:
+    def _phase_from_fetch(self) -> Callable[[LoaderStats, int, bool], None]:
         """Return a function that infers training or evaluation from a fetch."""
         state = self._state
 
@@ -302,9 +302,9 @@ class Loader(Fetches):
         def init(this: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
             record = getattr(loader, "_autotune_record", None)
             starts(record)
-            asked = None
+            before = None
             if record is not None and state.active and self.looks_closely:
-                asked = self._before_a_pass(record, loader)
+                before = self._before_a_pass(record, loader)
             original_init(this, loader, *args, **kwargs)
             if record is not None and state.active:
                 this._autotune_record = record
@@ -315,8 +315,8 @@ class Loader(Fetches):
                 record.pins = bool(getattr(loader, "pin_memory", False))
                 record.count_workers()
                 record.eager_order = settles_at_once(this)
-                if asked is not None and record.eager_order:
-                    self._note_fetch_state(record, self._watch.order_made(*asked))
+                if before is not None and record.eager_order:
+                    self._note_fetch_state(record, self._watch.order_made(*before))
                 if record.kept is None:
                     self._keep(record, loader)
                 record.method = start_method(this)
@@ -415,11 +415,11 @@ class Loader(Fetches):
                 except Exception as error:
                     state.faults.note("loader", error)
                     probe = False
-            looks = self.is_measured and (
+            examines = self.is_measured and (
                 record.fetches < LOOKED_AT or not this._num_yielded or record.left == 1
             )
-            if looks:
-                self._look_at_data(record, this, before=True)
+            if examines:
+                self._check_data(record, this, before=True)
             trains = self._grad_enabled()
             # Reading the CPU time is a system call.
             timed = inside and (record.fetches < TIMED or not record.fetches % TIMED_EACH)
@@ -455,9 +455,9 @@ class Loader(Fetches):
                 record.usual = self._usual(record)
             except Exception as error:
                 state.faults.note("loader", error)
-            if looks:
-                self._look_at_data(record, this, before=False)
-                self._look_at_order(record, this)
+            if examines:
+                self._check_data(record, this, before=False)
+                self._check_order(record, this)
             return batch
 
         return advance
@@ -504,7 +504,7 @@ class Loader(Fetches):
             self._state.faults.note("fetch_watch", error)
             return None
 
-    def _look_at_data(self, record: LoaderStats, iterator: Any, *, before: bool) -> None:
+    def _check_data(self, record: LoaderStats, iterator: Any, *, before: bool) -> None:
         """Check whether state read by a fetch has changed since the last one, as workers have copies."""
         try:
             state = record.read_by_fetch(iterator)
@@ -522,7 +522,7 @@ class Loader(Fetches):
         except Exception as error:
             self._state.faults.note("loader_facts", error)
 
-    def _look_at_order(self, record: LoaderStats, iterator: Any) -> None:
+    def _check_order(self, record: LoaderStats, iterator: Any) -> None:
         """Check whether the sampler's state changes with the indices of a batch, as workers draw ahead."""
         if not self.looks_closely or iterator._num_yielded > 2:
             return

@@ -46,7 +46,7 @@ def described(loader: Any, torch: Any) -> LoaderFacts:
         cuda_tensors=holds_cuda(dataset, torch),
         random=looks_random(dataset, source),
         shuffles=not iterable and _draws_order(loader, torch),
-        mp_context=_wanted_method(loader),
+        mp_context=_configured_method(loader),
     )
 
 
@@ -100,7 +100,7 @@ def start_method(iterator: Any) -> str:
     return str(getattr(popen, "method", ""))
 
 
-def _wanted_method(loader: Any) -> str:
+def _configured_method(loader: Any) -> str:
     """Return the start method that a loader would use, without fixing it for the whole process."""
     context = getattr(loader, "multiprocessing_context", None)
     name = getattr(context, "_name", None) or multiprocessing.get_start_method(allow_none=True)

@@ -32,8 +32,8 @@ def configuration(given: Any, name: str, value: Value) -> Any:
     if name == _AUTOCAST:
         own = held.get(_AUTOCAST)
         form = _FORMATS.get(str(value))
-        told = {"enabled": form is not None, **({} if form is None else {"dtype": form})}
-        return {**held, _AUTOCAST: {**(own if isinstance(own, dict) else {}), **told}}
+        setting = {"enabled": form is not None, **({} if form is None else {"dtype": form})}
+        return {**held, _AUTOCAST: {**(own if isinstance(own, dict) else {}), **setting}}
     if name == _ACCUMULATION:
         held = _in_parts(held, value)
     return {**held, name: value}

@@ -102,8 +102,8 @@ class Frameworks:
 
         @functools.wraps(original)
         def length(this: Any) -> Any:
-            asks = caller(1)
-            if asks is not None and self._state.is_users(asks.f_code.co_filename):
+            frame = caller(1)
+            if frame is not None and self._state.is_users(frame.f_code.co_filename):
                 self._settings["deepspeed.counts_batches"] = True
             return original(this)
 

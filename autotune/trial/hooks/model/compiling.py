@@ -223,11 +223,11 @@ class Compile:
                 setattr(config, name, True)
                 return
 
-    def _began(self, *told: object) -> None:
+    def _began(self, *args: object) -> None:
         state = self._state
         if not state.active:
             return
-        self.recordings.note(told)
+        self.recordings.note(args)
         now = time.perf_counter_ns()
         state.compile_begun_ns = now
         state.note(COMPILE)

@@ -26,10 +26,10 @@ class CudaGraphs:
         """Bind torch after its import."""
         self._torch = torch
 
-    def note(self, told: tuple[Any, ...]) -> None:
+    def note(self, args: tuple[Any, ...]) -> None:
         """Record the start of a compile; newer versions of torch report its kind."""
         self._told = self._told or any(
-            getattr(getattr(a, "callback_trigger", None), "name", "") == _RECORDING for a in told
+            getattr(getattr(a, "callback_trigger", None), "name", "") == _RECORDING for a in args
         )
 
     def missing(self) -> str | None:

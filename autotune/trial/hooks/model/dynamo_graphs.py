@@ -58,14 +58,14 @@ class Graphs:
         def call_user_compiler(this: Any, graph: Any, *args: Any, **kwargs: Any) -> Any:
             if self._state.active and self._torch.is_grad_enabled():
                 try:
-                    self._tell(graph)
+                    self._notify(graph)
                 except Exception as error:
                     self._state.faults.note("graphs", error)
             return original(this, graph, *args, **kwargs)
 
         self._undo.assign(cls, "call_user_compiler", call_user_compiler)
 
-    def _tell(self, graph: Any) -> None:
+    def _notify(self, graph: Any) -> None:
         self.count += 1
         try:
             self.formats += in_compiled(graph)

@@ -49,7 +49,7 @@ class Inputs:
         """Batch size by the script's own option in this run; 0 without one."""
         self._expected: InputFacts | None = None
         self._holds_rest = True
-        self.told_now: Callable[[], float] = _nothing_told
+        self.told_now: Callable[[], float] = _none_reported
         """Returns the samples reported by the script per sample counted here; 0 if none are reported."""
         self._place: tuple[int, int] | None = None
         """Tensor and dimension used to count samples."""
@@ -180,8 +180,8 @@ class Inputs:
         if not self.said or not self.calls:
             return None
         if self._expected is None:
-            told = any(self.said in self._usual(tensor) for tensor in range(len(self._shapes)))
-            return self.said if told else None
+            is_found = any(self.said in self._usual(tensor) for tensor in range(len(self._shapes)))
+            return self.said if is_found else None
         usual = self._usual(self._expected.tensor, 0.0)
         size, reason = _checked_batch(self._expected, usual, holds_rest=self._holds_rest)
         if not reason and (reason := _report_mismatch(self._expected, self.told_now())):
@@ -210,18 +210,18 @@ def _checked_batch(wanted: InputFacts, usual: tuple[int, ...], *, holds_rest: bo
     return wanted.said, ""
 
 
-def _report_mismatch(wanted: InputFacts, told: float) -> str:
+def _report_mismatch(wanted: InputFacts, reported: float) -> str:
     """Return a message if the reported samples do not follow the batch size."""
-    if not wanted.told or not told or abs(told / wanted.told - 1.0) <= _TOLD_FRAC:
+    if not wanted.told or not reported or abs(reported / wanted.told - 1.0) <= _TOLD_FRAC:
         return ""
     return (
-        f"With a batch of {wanted.said} the script reports {told:.3g} samples for each one that its model "
-        f"is called with, and of {wanted.told:.3g} unchanged: its calls of autotune.step() do not follow "
-        f"its batch, so its rate is not known."
+        f"With a batch of {wanted.said} the script reports {reported:.3g} samples for each one of its model, "
+        f"and {wanted.told:.3g} unchanged: its calls of autotune.step() do not follow its batch, so its rate "
+        "is not known."
     )
 
 
-def _nothing_told() -> float:
+def _none_reported() -> float:
     return 0.0
 
 

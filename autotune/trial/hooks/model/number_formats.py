@@ -118,8 +118,8 @@ def in_graph(out: Any) -> Counter[str]:
     while pending and len(visited) < _MOST_NODES:
         node = pending.pop()
         if type(node).__name__.startswith(_RECORDED):
-            for told in list(node._input_metadata)[:1]:
-                found += _counted(told.dtype, told.shape)
+            for metadata in list(node._input_metadata)[:1]:
+                found += _counted(metadata.dtype, metadata.shape)
         for inner, _ in node.next_functions:
             if inner is not None and inner not in visited:
                 visited.add(inner)

@@ -282,7 +282,7 @@ class TrainedModules:
         self._torch.nn.Module.__call__ = self._watching_call
         return True
 
-    def await_gradient(self, parameters: Iterable[Any], told: Callable[[Iterable[Any]], None]) -> bool:
+    def await_gradient(self, parameters: Iterable[Any], notify: Callable[[Iterable[Any]], None]) -> bool:
         """Wait for the first gradient of parameters that belong to no root, and report it once.
 
         Returns:
@@ -298,7 +298,7 @@ class TrainedModules:
                 handle.remove()
             if handles and self._state.active:
                 handles.clear()
-                told([parameter])
+                notify([parameter])
 
         # A training model uses most of its parameters.
         some = waiting[:: max(1, len(waiting) // _MOST_AWAITED)]
@@ -824,7 +824,7 @@ class ForwardWrapper:
         except Exception as error:
             self._state.faults.note("formats", error)
 
-    def _after(self, training: bool, out: Any, ours: bool, rows: int) -> Any:
+    def _after(self, training: bool, out: Any, cast: bool, rows: int) -> Any:
         root = self._root
         if training and not self._state.in_backward:
             self.draws.ended()
@@ -833,17 +833,17 @@ class ForwardWrapper:
                 root.raw_dtype = _dtype_of(out) or root.raw_dtype
             if self._looks:
                 self._look(out)
-            if ours and root.autocast_seen is None and root._compile.active:
+            if cast and root.autocast_seen is None and root._compile.active:
                 root.autocast_seen = root.dtype_name
-        out = to_float32(out, root._torch) if ours or root.casts_back else out
+        out = to_float32(out, root._torch) if cast or root.casts_back else out
         if root._compile.replays and not self._state.in_backward:
             out = unshared(out, root._torch, whole=not training)
         if training and root.detecting and not self._state.in_backward:
             self.carried.returned(out)
-            self._tell(out, rows)
+            self._report_output(out, rows)
         return out
 
-    def _tell(self, out: Any, rows: int) -> None:
+    def _report_output(self, out: Any, rows: int) -> None:
         if self._root.on_output is not None:
             self._root.on_output(out, rows)
 

@@ -291,8 +291,8 @@ class Backward(Stepping):
         if accumulation.factor <= 1 or gradient is not None:
             return 1.0
         reduction = self._losses.reduction
-        ours = self._root.compiles and not self._root.own_compile
-        if reduction not in ("mean", "sum") and not ours:
+        compiles = self._root.compiles and not self._root.own_compile
+        if reduction not in ("mean", "sum") and not compiles:
             # The first run observed larger batches, so a guess could change the training. In code that only
             # autotune compiles the reduction cannot be observed. Sums are not accumulated there
             # (`Accumulation.settle`), so it is a mean.

@@ -235,7 +235,7 @@ class Losses:
         self._root.awaits_backward = False
         if self._settled or not self._root.detecting or len(self._verdicts) >= 8:
             return
-        known = {function: told for function, *told in calls}
+        known = {function: args for function, *args in calls}
         self._verdicts.append(self._judge(loss, known, outputs))
 
     def _judge(self, loss: Any, known: dict[Any, list[Any]], outputs: dict[tuple[Any, int], int]) -> str:

@@ -93,8 +93,8 @@ class Stepping:
 
     def release(self) -> None:
         """Restore torch's own wrapper in hooked optimizer classes."""
-        for cls, ours, plain in self._hooked:
-            if cls.__dict__.get("step") is ours:
+        for cls, wrapper, plain in self._hooked:
+            if cls.__dict__.get("step") is wrapper:
                 plain.hooked = True
                 cls.step = plain
         self._hooked.clear()
@@ -177,8 +177,8 @@ class Stepping:
                 except Exception as error:
                     state.faults.note("root", error)
             step = type(this).__dict__.get("step")
-            ours, plain = getattr(step, "_autotune_plain", (None, None))
-            if ours is step is not None and not any(cls is type(this) for cls, _, _ in self._hooked):
+            wrapper, plain = getattr(step, "_autotune_plain", (None, None))
+            if wrapper is step is not None and not any(cls is type(this) for cls, _, _ in self._hooked):
                 self._hooked.append((type(this), step, plain))
 
         self._step_back = self._undo.replace(base, "profile_hook_step", staticmethod(profile_hook_step))

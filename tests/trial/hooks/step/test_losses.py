@@ -176,7 +176,7 @@ def called(losses: Any, module: Any, out: Any) -> None:
     """A root in this mode was called with gradients on, and returned this."""
     call: Any = SimpleNamespace(_root=losses.root, module=lambda: module)
     ForwardWrapper._lets_go(call)
-    ForwardWrapper._tell(call, out, 8)
+    ForwardWrapper._report_output(call, out, 8)
 
 
 def test_the_graphs_of_an_evaluation_with_gradients_are_let_go(losses: Any) -> None:
