@@ -319,13 +319,14 @@ class Reader:
         # Nobody knows.
         # {long}.
 '''
-    found = [fault.split(":")[0] + fault.split(":")[1][:16] for fault in code_faults(source)]
+    found = [fault.split(": ")[:2] for fault in code_faults(source)]
+    long_one = f"more than {CODE_LONGEST_SENTENCE} words"
     assert found == [
-        "1 begins with 'Wha",
-        "4 begins with 'Of'",
-        "4 more than 30 wo",
-        "15 begins with 'Whe",
-        "20 'Nobody'",
-        "20 'knows'",
-        "20 more than 30 wo",
+        ["1", "begins with 'What'"],
+        ["4", "begins with 'Of'"],
+        ["4", long_one],
+        ["15", "begins with 'Whether'"],
+        ["20", "'Nobody'"],
+        ["20", "'knows'"],
+        ["20", long_one],
     ]

@@ -63,7 +63,7 @@ def theirs() -> Path:
 def test_a_study_of_another_account_is_left_out_and_told_once(
     theirs: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    paths._said.clear()
+    paths._logged.clear()
     with caplog.at_level(logging.WARNING):
         assert [found.study_id for found in paths.studies()] == [MINE]
         paths.studies()

@@ -175,7 +175,7 @@ def test_what_was_judged_before_detection_settled_stays(losses: Any) -> None:
 def called(losses: Any, module: Any, out: Any) -> None:
     """A root in this mode was called with gradients on, and returned this."""
     call: Any = SimpleNamespace(_root=losses.root, module=lambda: module)
-    ForwardWrapper._lets_go(call)
+    ForwardWrapper._drop_graphs(call)
     ForwardWrapper._report_output(call, out, 8)
 
 
