@@ -10,7 +10,7 @@ _EXAMPLES = "examples: 90m, 1h30m, 2h, 1d"
 
 
 def duration_s(text: str) -> float:
-    """A duration in seconds.
+    """Return a duration in seconds.
 
     Args:
         text: Numbers with units; spaces do not count.

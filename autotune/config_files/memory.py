@@ -25,11 +25,11 @@ _EXAMPLES: Final = "examples: 6GiB, 500MB, 80%"
 
 
 def memory_bytes(text: str, *, total_bytes: int | None = None) -> int:
-    """An amount of memory in bytes.
+    """Return an amount of memory in bytes.
 
     Args:
         text: A number with a unit (``GiB`` = 1024^3 bytes, ``GB`` = 1000^3), or per cent.
-        total_bytes: What per cent are taken of; this machine's memory where None.
+        total_bytes: Base of percentages; None: this machine's memory.
 
     Raises:
         UsageError: No unit, an unknown unit, not positive, or more than 100 %.

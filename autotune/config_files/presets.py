@@ -101,7 +101,7 @@ class _Space:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Options:
-    """What the command line adds to a file."""
+    """Additions of the command line to a file."""
 
     sets: Mapping[str, tuple[Value, ...]]
     fixes: Mapping[str, Value]
@@ -118,11 +118,11 @@ def load_space(
     only: Sequence[str] = (),
     allow: Sequence[str] = (),
 ) -> SpaceRequest:
-    """What the user asked to vary.
+    """Return the knobs and values that the user requests.
 
     Args:
         name_or_path: A preset's name, ``auto``, or a file (anything with a slash or ending in .yaml).
-        cwd: Where relative paths and ``./search_spaces`` are looked up.
+        cwd: Folder in which relative paths and ``./search_spaces`` are looked up.
         sets: ``num_workers=2,4``: narrow a knob, or add it.
         fixes: ``precision=bf16``: pin a knob.
         only: Names: vary these alone, and those of `sets`, `fixes` and `allow`.
@@ -131,7 +131,7 @@ def load_space(
 
     Raises:
         InvalidSpace: No such file, or it is malformed; with the line.
-        UnknownKnob: A name that is no knob.
+        UnknownKnob: A name is not a knob's.
         UsageError: The options contradict themselves, or name what needs permission without it.
     """
     options = _Options(
@@ -152,7 +152,7 @@ def load_space(
 
 
 def read_space(path: Path) -> SpaceFile:
-    """One file as it is written, validated, without what it inherits.
+    """Return one file, validated, without inherited parts.
 
     Raises:
         InvalidSpace: It cannot be read, or is malformed; with the line.
@@ -195,7 +195,7 @@ def find_spaces(*, cwd: str) -> tuple[FoundSpace, ...]:
 
 
 def built_in(name: str) -> Path:
-    """The file of a preset as it comes with autotune, whatever of its name the user has.
+    """Return the file of a preset in autotune's installation, whatever files the user has.
 
     Raises:
         InvalidSpace: No preset has that name.
@@ -208,7 +208,7 @@ def built_in(name: str) -> Path:
 
 
 def locate(name_or_path: str, *, cwd: str) -> Path:
-    """The file that a name or a path means.
+    """Return the file of a name or a path.
 
     Raises:
         InvalidSpace: There is none.
@@ -234,7 +234,7 @@ def _near(name: str, cwd: str) -> str:
 
 
 def _folders(cwd: str) -> Iterator[tuple[Path, str]]:
-    """Where names are looked up, nearest first."""
+    """Yield the folders in which names are looked up, nearest first."""
     # The XDG specification has relative paths ignored. Where a user has no home, the tilde stays, and
     # nothing lies below it.
     xdg = os.environ.get("XDG_CONFIG_HOME", "")
@@ -266,7 +266,7 @@ def _sound(path: Path) -> _Space:
 
 
 def _inherited(path: Path, *, chain: tuple[Path, ...]) -> _Space:
-    """A file over what it extends; its problems are gathered, those of its parents first."""
+    """Return a file merged into those that it extends; problems are collected, parents' first."""
     resolved = path.resolve()
     if resolved in chain or len(chain) >= _MAX_EXTENDS:
         names = " -> ".join(p.name for p in (*chain, resolved))
@@ -286,7 +286,7 @@ def _inherited(path: Path, *, chain: tuple[Path, ...]) -> _Space:
 
 
 def _parent(written: Written, path: Path) -> Path:
-    """The file that this one extends, looked up from where it lies; never itself by name."""
+    """Return the file that this one extends, looked up from its folder; never itself by name."""
     name = written.parent
     if _is_path(name):
         return locate(name, cwd=str(path.parent))
@@ -305,7 +305,7 @@ def _lay_over(space: _Space, written: Written, file: SpaceFile, path: Path) -> N
     for index, name in enumerate(fresh):
         space.places[name] = written.place("declare", index, "name")
     space.declared |= fresh
-    # What the user declares is what the user wants to know: first, unless `knobs` gives it a place.
+    # User-declared knobs are of most interest: first, unless `knobs` gives their place.
     new = {name: () for name in fresh if name not in space.knobs and name not in file.knobs}
     space.knobs = {**new, **space.knobs}
     for knobs, entries in ((space.knobs, file.knobs), (space.allowed_only, file.allowed_only)):
@@ -420,7 +420,7 @@ def _check_rivals(request: SpaceRequest, space: _Space) -> None:
 
 
 def _check_known_to_all(spaces: Mapping[str, _Space], options: _Options) -> None:
-    """What is asked for by name must not depend on which candidate the first run takes."""
+    """Check that named requests do not depend on the candidate that the first run selects."""
     for name in (*options.sets, *options.fixes, *options.only, *options.allow):
         having = [candidate for candidate, space in spaces.items() if name in space.known()]
         if 0 < len(having) < len(spaces):
@@ -432,7 +432,7 @@ def _check_known_to_all(spaces: Mapping[str, _Space], options: _Options) -> None
 
 
 def _check_agreement(candidates: Sequence[SpaceRequest]) -> None:
-    """A name that several candidates declare has to mean the same in all of them."""
+    """Check that a name declared by several candidates means the same in all of them."""
     seen: dict[str, tuple[DeclaredSpec, str]] = {}
     for request in candidates:
         for spec in request.declared:

@@ -1,7 +1,7 @@
 """Settings of a project: ``[tool.autotune]`` in its pyproject.toml, and ``AUTOTUNE_*`` variables.
 
-Keys are the options of ``autotune search`` without their dashes. What the command line says is stronger
-than a variable, and that is stronger than the file.
+Keys are the options of ``autotune search`` without their dashes. The command line has priority over
+variables, and these over the file.
 """
 
 from __future__ import annotations
@@ -81,15 +81,15 @@ _OTHERS: Final = (
     "HOME", "LOCKS", "DEBUG", "PLAN", "TRIAL", "GUARD", "FORKS", "SERVER", "TOKEN", "SERVICE_REPORT",
     "SERVICE_DATABASE", "PROXY_SECRET", "WEBHOOK_SECRET",
 )  # fmt: skip
-"""Variables of ours that are no options."""
+"""Variables of autotune that are no options."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a file sets.
+    """Settings in a file.
 
     Args:
-        values: Key -> value, of the type that the option has.
+        values: Key -> value, of the option's type.
         origins: Key -> ``pyproject.toml:12``.
     """
 
@@ -98,7 +98,7 @@ class Settings:
 
 
 def variable(key: str) -> str:
-    """The environment variable that sets the same: ``AUTOTUNE_MAX_MEMORY``."""
+    """Return the environment variable for the same setting: ``AUTOTUNE_MAX_MEMORY``."""
     return PREFIX + key.upper().replace("-", "_")
 
 
@@ -115,13 +115,13 @@ def check_variables(environ: Mapping[str, str]) -> None:
 
 
 def project_settings(folder: Path) -> Settings:
-    """The table ``[tool.autotune]`` of the nearest pyproject.toml at or above a folder that has one.
+    """Return the table ``[tool.autotune]`` of the nearest pyproject.toml with one, at or above a folder.
 
     Relative paths in it (of a space file, an interpreter, the result) are relative to the file. A file of
-    another account is passed over: above a folder of one's own, as in ``/tmp``, anybody may put one.
+    another account is ignored: in a shared folder such as ``/tmp`` any account may create one.
 
     Raises:
-        UsageError: The file cannot be read, or a key or value in the table does not do; with the line.
+        UsageError: The file cannot be read, or a key or value in the table is invalid; with the line.
     """
     for place in (folder, *folder.parents):
         path = place / FILE
@@ -143,7 +143,7 @@ def project_settings(folder: Path) -> Settings:
 
 
 def _is_trusted(path: Path, folder: Path) -> bool:
-    """Whether the file is this account's, root's, or the current folder's owner's (a mounted project)."""
+    """Return whether the file is this account's, root's, or of the current folder's owner (a mount)."""
     return path.stat().st_uid in (os.geteuid(), 0, folder.stat().st_uid)
 
 
@@ -184,7 +184,7 @@ def _checked(table: Mapping[str, Any], text: str, path: Path, folder: Path) -> S
 
 
 def _value(value: Any, kind: str, folder: Path) -> Any:
-    """The value as the option wants it; None where it has another type."""
+    """Return the value in the option's type; None if it has another type."""
     if kind == _YES:
         return value if isinstance(value, bool) else None
     if kind == _NUMBER:
@@ -207,13 +207,13 @@ def _scalars(given: Any) -> Iterator[str]:
 
 
 def _placed(text: str, folder: Path) -> str:
-    """A path made absolute; a bare name (a preset, a program of the `PATH`) stays one."""
+    """Return a path made absolute; a bare name (a preset, a program of the `PATH`) is unchanged."""
     is_path = "/" in text or text.endswith((".yaml", ".yml"))
     return str(folder / Path(text).expanduser()) if is_path else text
 
 
 def _line(text: str, key: str) -> int:
-    """The line in which a key of our table stands; that of the table where it is written otherwise."""
+    """Return the line of a key of the table; that of the table if it is written otherwise."""
     at, is_ours = 1, False
     for number, line in enumerate(text.splitlines(), start=1):
         header = re.match(r"\s*\[+\s*([^\]]+?)\s*\]", line)

@@ -1,4 +1,4 @@
-"""One search space file as it is written: its shape, and everything that is wrong with it, by line."""
+"""One search space file: its structure, and all its errors, by line."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class DeclareEntry(_Part):
     help: str = Field(default="", description="Description in one line.")
 
     def spec(self) -> DeclaredSpec:
-        """The same as data for the study."""
+        """Return the same as data for the study."""
         values = self.values.values() if isinstance(self.values, Range) else tuple(self.values)
         target, _, keyword = self.keyword.rpartition(":")
         target = SDK_VALUE if target in _SDK else target
@@ -136,13 +136,13 @@ class MemoryConstraint(_Part):
 
 
 class Constraints(_Part):
-    """What a configuration must keep to in order to be recommended."""
+    """Constraints on recommended configurations."""
 
     peak_memory: MemoryConstraint
 
 
 class SpaceFile(_Part):
-    """One search space file as it is written."""
+    """Contents of one search space file."""
 
     schema_: Literal["autotune.space/v1"] = Field(alias="schema")
     name: str = Field(
@@ -189,13 +189,13 @@ class Written:
 
     @property
     def parent(self) -> str:
-        """What it extends, empty for nothing."""
+        """Name of the file that it extends, empty for none."""
         named = None if self.data is None else self.data.get("extends")
         return named if isinstance(named, str) else ""
 
 
 def read(path: Path) -> Written:
-    """The file, and every fault of its shape; names of knobs are checked by `name_problems`."""
+    """Return the file, and all errors of its structure; names of knobs are checked by `name_problems`."""
     source = path.name
     try:
         data = load(_text(path), source=source)
@@ -213,7 +213,7 @@ def read(path: Path) -> Written:
 
 
 def name_problems(written: Written, inherited: Mapping[str, DeclaredSpec]) -> list[UsageError]:
-    """Knobs that do not exist or stand in the wrong place, and declarations that cannot be kept.
+    """Return errors for unknown or misplaced knobs, and for invalid declarations.
 
     Args:
         written: The file.
@@ -241,12 +241,12 @@ def name_problems(written: Written, inherited: Mapping[str, DeclaredSpec]) -> li
 
 
 def declared_in(written: Written) -> dict[str, DeclaredSpec]:
-    """The knobs that a file of the right shape declares."""
+    """Return the knobs that a valid file declares."""
     return {} if written.file is None else {entry.name: entry.spec() for entry in written.file.declare}
 
 
 def is_locked(name: str, declared: Mapping[str, DeclaredSpec]) -> bool:
-    """Whether a knob takes part only where it is allowed by name."""
+    """Return whether a knob takes part only if it is allowed by name."""
     spec, knob = declared.get(name), builtin().get(name)
     if spec is not None:
         return spec.effect is Effect.TRAINING
@@ -254,20 +254,20 @@ def is_locked(name: str, declared: Mapping[str, DeclaredSpec]) -> bool:
 
 
 def values_of(entry: Sequence[Value] | str | Range) -> tuple[Value, ...]:
-    """An entry's values; empty for the knob's own."""
+    """Return an entry's values; empty for the knob's own."""
     if isinstance(entry, Range):
         return tuple(entry.values())
     return () if isinstance(entry, str) else tuple(entry)
 
 
 def undeclared(spec: DeclaredSpec, values: Sequence[Value]) -> list[Value]:
-    """Those of these values that a declaration does not hold."""
+    """Return the values that a declaration does not contain."""
     knob = declared_knob(spec)
     return [v for v in values if v != "asis" and not knob.holds(v)]
 
 
 def unknown_knob(name: str, where: str, known: Sequence[str]) -> UnknownKnob:
-    """The error for a name that is no knob."""
+    """Return the error for an unknown knob."""
     hint = did_you_mean(name, known) or "`autotune inspect --knobs` lists them all."
     return UnknownKnob(f'{where}: there is no knob "{name}"', hint=hint)
 
@@ -321,11 +321,11 @@ def _schema_problems(data: Lines, source: str) -> Iterator[UsageError]:
 
 
 _DEPTHS: Final[Mapping[str | int, int]] = {"knobs": 2, "allowed_only": 2, "declare": 3}
-"""Parts of a place that name one entry; what lies deeper is told once."""
+"""Number of path parts that identify one entry; errors further down are reported once."""
 
 
 def _shape_problems(error: ValidationError, data: Lines, source: str) -> Iterator[UsageError]:
-    """One problem per place: each form that an entry could have had complains by itself."""
+    """Yield one problem per place, although each possible form of an entry reports its own."""
     told: set[tuple[object, ...]] = set()
     for fault in error.errors(include_url=False):
         location = list(fault["loc"])
@@ -404,7 +404,7 @@ def _entry_problems(
 def _value_problems(
     values: Sequence[object], knob: str, where: str, declared: Mapping[str, DeclaredSpec]
 ) -> list[UsageError]:
-    """The first value that can mean nothing to a knob, whatever the script and the machine."""
+    """Return the first value that is invalid for a knob, whatever the script and the machine."""
     plain = [v for v in values if isinstance(v, (bool, int, float, str))]
     if knob in declared:
         lost = undeclared(declared[knob], plain)
@@ -418,7 +418,7 @@ def _value_problems(
 
 
 def known_values(knob: Knob, value: Value) -> str:
-    """What was meant by a value that a knob does not know, else what it knows."""
+    """Return the intended value for an unknown one, else the knob's values."""
     known = words(knob)
     if not known:
         return f"Its values are numbers ({knob.unit}), asis, or auto in place of the list."
@@ -434,7 +434,7 @@ def _numbers(entry: Lines) -> Sequence[int]:
 
 
 def _length(entry: Lines) -> int:
-    """Values of a range; 1 where it is none, which its shape tells."""
+    """Return the number of values in a range; 1 for other entries, which the schema rejects."""
     low, high, step = entry.get("low"), entry.get("high"), entry.get("step", 1)
     if not isinstance(low, int) or not isinstance(high, int) or not isinstance(step, int) or step < 1:
         return 1
@@ -497,7 +497,7 @@ def _entry_faults(entry: Lines) -> Iterator[tuple[str, str, str]]:
 
 
 def _secret_faults(entry: Lines, said: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-    """What is searched over is written down everywhere, and secrets are written nowhere."""
+    """Yield errors for secrets, as searched values are written to many places."""
     hint = "Pass it on the command line or in a variable, as without autotune."
     for way in said:
         if is_secret_name(str(entry[way]).rpartition(":")[2]):
@@ -523,7 +523,7 @@ def _spelling_faults(way: str, spelled: object, name: object) -> Iterator[tuple[
 
 
 def _power_faults(way: str, text: str, values: object) -> Iterator[tuple[str, str, str]]:
-    """What decides which code runs, and may have been written by somebody else."""
+    """Yield errors for settings that decide which code runs, as the file may be another user's."""
     target, _, keyword = text.rpartition(":")
     spelling = Env(text) if way == "env" else Keyword(target, keyword)
     given = values if isinstance(values, Items) else ()

@@ -1,4 +1,4 @@
-"""What is wrong with a value of a file, in words for its writer instead of the validator's. Pure."""
+"""Messages for invalid values of a file, for its writer in place of the validator's. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BOUNDS: Final[Mapping[str, tuple[str, str]]] = {
 
 
 def wanted(fault: Mapping[str, Any]) -> str:
-    """What one fault of the validator asks for.
+    """Return the requirement of one validator error.
 
     Args:
         fault: As pydantic lists it: ``type``, ``msg``, ``ctx``.
@@ -43,7 +43,7 @@ def wanted(fault: Mapping[str, Any]) -> str:
 
 
 def choices_of(fault: Mapping[str, Any]) -> list[str]:
-    """The words that a value may be one of; empty for any other fault."""
+    """Return the permitted words of a value; empty for any other error."""
     if fault["type"] not in ("literal_error", "enum"):
         return []
     return re.findall(r"'([^']*)'", str((fault.get("ctx") or {}).get("expected", "")))

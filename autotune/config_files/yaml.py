@@ -1,8 +1,8 @@
-"""Reading YAML that somebody else wrote: small, flat, without tags, and with line numbers.
+"""Reader for untrusted YAML: small, flat, without tags, and with line numbers.
 
-A subset of YAML: scalars, lists and mappings with text keys. ``true`` and ``false`` alone are
-booleans, so that ``off``, ``on``, ``yes`` and ``no`` stay text; ``1e-3`` is a number; dates stay
-text. Everything that can make a small file large is bounded.
+A subset of YAML: scalars, lists and mappings with text keys. ``true`` and ``false`` alone are booleans, so
+that ``off``, ``on``, ``yes`` and ``no`` stay text; ``1e-3`` is a number; dates stay text. Everything that can
+make a small file large is bounded.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NULL: Final = frozenset({"", "~", "null"})
 
 
 class Lines(dict[str, Any]):
-    """A mapping that knows on which line, from 1, each of its keys stands."""
+    """Mapping with the line, from 1, of each of its keys."""
 
     def __init__(self, values: dict[str, Any], *, lines: dict[str, int], line: int) -> None:
         super().__init__(values)
@@ -41,7 +41,7 @@ class Lines(dict[str, Any]):
 
 
 class Items(list[Any]):
-    """A list that knows on which line, from 1, each of its items stands."""
+    """List with the line, from 1, of each of its items."""
 
     def __init__(self, values: list[Any], *, lines: list[int], line: int) -> None:
         super().__init__(values)
@@ -52,17 +52,17 @@ class Items(list[Any]):
 def load(
     text: str, *, source: str, error: type[UsageError] = InvalidSpace, max_bytes: int = MAX_BYTES
 ) -> Any:
-    """The one document in `text` as plain data; mappings are `Lines`, lists are `Items`.
+    """Return the one document in `text` as plain data; mappings are `Lines`, lists are `Items`.
 
     Args:
-        text: Of the file.
+        text: Contents of the file.
         source: Name of the file, for messages.
-        error: Class of what is raised.
-        max_bytes: Of the text as UTF-8.
+        error: Class of raised errors.
+        max_bytes: Limit of the text as UTF-8.
 
     Raises:
         UsageError: As the class `error`: too large, too deep, too many aliases, a tag, a
-            duplicate key, or no YAML.
+            duplicate key, or not YAML.
     """
     if len(text.encode("utf-8", "surrogatepass")) > max_bytes:
         raise error(f"{source} is larger than {max_bytes >> 10} KiB", hint="Such a file has a few kilobytes.")
@@ -76,7 +76,7 @@ def load(
 
 
 def scalar(text: str) -> bool | int | float | str | None:
-    """What an unquoted word means: ``true``, ``64``, ``1e-3``; everything else is text."""
+    """Return the value of an unquoted word: ``true``, ``64``, ``1e-3``; everything else is text."""
     if text in ("true", "false"):
         return text == "true"
     if text in _NULL:
@@ -90,7 +90,7 @@ def scalar(text: str) -> bool | int | float | str | None:
 
 
 def line_at(data: Any, path: Sequence[str | int]) -> int:
-    """The line of the deepest part of a path that exists."""
+    """Return the line of the deepest existing part of a path."""
     lines: list[int] = [getattr(data, "line", 1), *(line for _, line, _ in steps(data, path))]
     return lines[-1]
 
@@ -141,7 +141,7 @@ class _Composer(Composer, BaseResolver):
 
 
 def _checked_events(text: str, source: str, error: type[UsageError]) -> list[yaml.Event]:
-    """Bounds that hold before anything is built; parsing events needs no stack of ours."""
+    """Return the events after a check of their limits, before any object is built."""
     events: list[yaml.Event] = []
     depth = aliases = documents = 0
     for count, event in enumerate(yaml.parse(text, Loader=yaml.SafeLoader)):

@@ -1,1 +1,1 @@
-"""What sits in the machine."""
+"""Accelerators and energy counters of the machine."""

@@ -1,4 +1,4 @@
-"""A device whose driver may not come back: it is asked in a thread of its own. Standard library only."""
+"""Device whose driver may hang: queried in a separate thread. Standard library only."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ WITHIN_S = 2.0
 
 
 class Bounded(Device):
-    """Another device, as far as it answers in time; what comes later is of another moment and is dropped.
+    """Another device with a time limit for answers; late answers are dropped.
 
-    While a question is open nothing is asked, and nothing is waited for: nothing is known then.
+    While a query is pending no other is sent, without waiting; nothing is known then.
 
     Args:
-        device: Asked by one thread at a time.
-        within_s: How long an answer is waited for.
+        device: Used by one thread at a time.
+        within_s: Time limit of an answer.
     """
 
     def __init__(self, device: Device, within_s: float = WITHIN_S) -> None:
-        """Begin no thread before something is asked."""
+        """Start no thread before the first query."""
         self._device = device
         self._within_s = within_s
         self._facts: DeviceFacts | None = None
@@ -40,15 +40,15 @@ class Bounded(Device):
 
     @property
     def facts(self) -> DeviceFacts:
-        """Its own, kept once they are known; those of an unnamed device until then."""
+        """Facts of the device, cached once known; those of an unnamed device until then."""
         if self._facts is None:
-            device = self._device  # the thread keeps the question it was asked last, and is not to keep this
+            device = self._device  # the thread keeps its last query, which must not reference this object
             self._facts = self._ask(lambda: device.facts)
         return self._facts or DeviceFacts(name="", uuid="", memory_bytes=0)
 
     @property
     def is_silent(self) -> bool:
-        """It has not said yet which one it is."""
+        """Whether the device has not reported its identity yet."""
         return self._facts is None
 
     def sample(self) -> DeviceSample:

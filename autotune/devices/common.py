@@ -1,4 +1,4 @@
-"""What an accelerator tells about itself. Standard library only."""
+"""Interface of accelerators. Standard library only."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSample:
-    """One look at a device; None where it cannot tell.
+    """One sample of a device; None for unavailable values.
 
     Args:
-        used_bytes: Memory in use by everybody, contexts included.
+        used_bytes: Memory in use by all processes, contexts included.
         sm_clock_mhz: Clock of the multiprocessors.
         memory_clock_mhz: Clock of the memory.
-        temperature_c: Of the chip, degrees Celsius.
-        power_w: Drawn now.
-        slowdowns: Reasons why the clock is held down by hardware: ``hw_slowdown``,
-            ``hw_thermal``, ``hw_power_brake``; ``sw_thermal`` and ``sw_power_cap`` by the driver.
-        pids: Processes that may compute on it, as far as this process may see them; those that only draw
-            are left out.
-        busy_pids: Those of any kind that kept it busy a little while ago; None where the driver does not
-            tell what each of them does.
-        ecc_errors: Memory errors that could not be corrected, since the driver was loaded.
-        busy_frac: Share of the time since the look before in which anything computed on it.
-        tensor_frac: The same of its tensor units.
-        dram_frac: Share of its memory's bandwidth that was used meanwhile.
+        temperature_c: Chip temperature in degrees Celsius.
+        power_w: Present power.
+        slowdowns: Reasons for clocks reduced by hardware: ``hw_slowdown``, ``hw_thermal``,
+            ``hw_power_brake``; ``sw_thermal`` and ``sw_power_cap`` by the driver.
+        pids: Processes that may compute on it, as far as visible to this process; display servers are left
+            out.
+        busy_pids: Processes of any kind that recently used it; None if the driver does not report use per
+            process.
+        ecc_errors: Uncorrectable memory errors since the driver was loaded.
+        busy_frac: Share of the time since the previous sample in which it computed.
+        tensor_frac: The same for its tensor units.
+        dram_frac: Share of its memory bandwidth in use.
     """
 
     used_bytes: int | None = None
@@ -60,16 +60,16 @@ class Device(ABC):
     @property
     @abstractmethod
     def facts(self) -> DeviceFacts:
-        """What does not change."""
+        """Constant facts."""
 
     @property
     def is_silent(self) -> bool:
-        """It has not said yet which one it is; so only where an answer is not waited for."""
+        """Whether it has not reported its identity yet; possible only with a time limit."""
         return False
 
     @abstractmethod
     def sample(self) -> DeviceSample:
-        """What does."""
+        """Return a sample of the present state."""
 
     def energy_j(self) -> float | None:
         """Return joules by its counter, from any beginning; None where it has none of its own."""

@@ -1,8 +1,8 @@
 """Energy by counters: RAPL of the processors, NVML of accelerators. Nothing is estimated from power.
 
-Counters run for whole packages and devices, whoever uses them. RAPL wraps around after
-``max_energy_range_uj``; on many systems only root may read it, and virtual machines have none. NVML's moves
-every 20 to 100 ms, so what a window of few seconds tells is off by some per cent. Standard library only.
+Counters cover whole packages and devices, including other processes. RAPL wraps around after
+``max_energy_range_uj``; on many systems only root may read it, and virtual machines have none. NVML's updates
+every 20 to 100 ms, so a window of few seconds has an error of some per cent. Standard library only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 POWERCAP = Path("/sys/class/powercap")
 _PACKAGE = re.compile(r"(?:intel|amd)-rapl:\d+")
-"""Packages; what stands below one (cores, memory controller) is counted in it already."""
+"""Packages; zones below one (cores, memory controller) are already included in it."""
 _MICRO = 1e-6
 
 
@@ -41,7 +41,7 @@ class EnergySample:
 
 
 def _is_package(zone: Path) -> bool:
-    """Not the domain of the whole platform (psys), which stands beside the packages and holds them."""
+    """Return whether a zone is a package, not the whole platform (psys), which includes the packages."""
     try:
         return (zone / "name").read_text(encoding="ascii").startswith("package")
     except FileNotFoundError:
@@ -82,13 +82,13 @@ class Rapl:
 
     @property
     def exists(self) -> bool:
-        """They can be read."""
+        """Whether they can be read."""
         return bool(self._last)
 
     def joules(self) -> float | None:
-        """Since this object was made; None where they cannot be read.
+        """Return the energy since this object was created; None if unreadable.
 
-        To be asked more often than a counter wraps around, which takes minutes at full load.
+        Must be called more often than a counter wraps around, which takes minutes at full load.
         """
         if not self._last:
             return None
@@ -114,7 +114,7 @@ class Meter:
     """
 
     def __init__(self, devices: Sequence[Device] = (), rapl: Rapl | None = None) -> None:
-        """Remember where every counter stands."""
+        """Store the present value of every counter."""
         self._rapl = Rapl() if rapl is None else rapl
         self._first = {d.facts.uuid: joules for d in devices if (joules := d.energy_j()) is not None}
         self._devices = [d for d in devices if d.facts.uuid in self._first]
@@ -125,11 +125,11 @@ class Meter:
         return self._rapl.exists or bool(self._devices)
 
     def sample(self) -> EnergySample:
-        """Where they stand now."""
+        """Return their present values."""
         found: dict[str, float] = {}
         for device in self._devices:
             joules, uuid = device.energy_j(), device.facts.uuid
-            # A driver that was loaded anew begins at zero.
+            # A reloaded driver restarts at zero.
             if joules is not None and joules >= self._first[uuid]:
                 found[uuid] = joules - self._first[uuid]
         return EnergySample(t_ns=time.perf_counter_ns(), cpu_j=self._rapl.joules(), device_j=found)

@@ -1,4 +1,4 @@
-"""Which accelerators this machine has. pynvml is imported when this is called, not before."""
+"""Accelerators of this machine. pynvml is imported on the call, not before."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def find_device(uuid: str) -> Device:
 
 
 def why_unread(dev: Path = Path("/dev")) -> str:
-    """Why NVML cannot be read although the driver has made its device files; empty where nothing is amiss.
+    """Return why NVML cannot be read although the driver's device files exist; empty if it can.
 
     Args:
-        dev: Where those files are.
+        dev: Folder of the device files.
     """
     return NvidiaDevices().why_not if any(dev.glob("nvidia*")) else ""

@@ -7,7 +7,7 @@ from autotune.model.facts import DeviceFacts
 
 
 class NoDevice(Device):
-    """Stands in where there is no device, so that callers need no special case."""
+    """Null object for machines without a device, so that callers need no special case."""
 
     @property
     def facts(self) -> DeviceFacts:
@@ -15,5 +15,5 @@ class NoDevice(Device):
         return DeviceFacts(name="", uuid="", memory_bytes=0)
 
     def sample(self) -> DeviceSample:
-        """Nothing is known."""
+        """Return a sample without values."""
         return DeviceSample()

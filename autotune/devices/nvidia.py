@@ -27,16 +27,18 @@ _UNCORRECTED, _VOLATILE, _MIG_ENABLED = 1, 0, 1
 """NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC (since the driver was loaded), MIG enabled."""
 
 _NOTHING_TOLD = (0, 6)
-"""NVML_ERROR_NOT_FOUND: the question is understood, and there is nothing to tell. NVML_SUCCESS, which the
-binding raises where a list is empty, says the same."""
+"""NVML_ERROR_NOT_FOUND: no data for this query.
+
+NVML_SUCCESS, which the binding raises for an empty list, means the same.
+"""
 
 _BUSY_ABOVE_PERCENT, _MOST_PERCENT = 5, 100
-"""Of the multiprocessors' time; more than all of it is no figure (some drivers give such)."""
+"""Least share of the multiprocessors' time that counts as busy; larger values than all of it are invalid."""
 _GPM: Final = {"busy_frac": 1, "tensor_frac": 5, "dram_frac": 10}
 """NVML_GPM_METRIC_GRAPHICS_UTIL (anything runs), _ANY_TENSOR_UTIL, _DRAM_BW_UTIL; all in per cent."""
 
 _BUSY_FOR_S = 2.0
-"""So long a process counts as busy after it was told to be: each is told of once a second or less often."""
+"""Time for which a reported process counts as busy, as each is reported once a second or less."""
 
 
 class NvidiaDevice(Device):
@@ -56,9 +58,9 @@ class NvidiaDevice(Device):
         self._whole = handle if whole is None else whole
         self._facts: DeviceFacts | None = None
         self._told_us: int | None = None
-        """Up to when the driver has told who used the device, on its clock; None before the first look."""
+        """End of the last report of users of the device, on the driver's clock; None before the first."""
         self._busy_at_s: dict[int, float] = {}
-        # The counters of a part are asked for otherwise, and those of the whole are not about the part.
+        # Parts have other counters, and those of the whole device do not describe the part.
         self._counters = _Counters(nvml, handle) if whole is None else None
 
     @property
@@ -122,7 +124,7 @@ class NvidiaDevice(Device):
         return tuple(sorted({int(p.pid) for p in self._processes("nvmlDeviceGetComputeRunningProcesses")}))
 
     def _busy_pids(self) -> tuple[int, ...] | None:
-        """Who computes: the driver tells of each process that did since the moment it told of last."""
+        """Return the processes that computed since the driver's last report."""
         since_us = self._told_us
         told = self._ask("nvmlDeviceGetProcessUtilization", since_us or 0, nothing=())
         if told is None:
@@ -142,7 +144,7 @@ class NvidiaDevice(Device):
         return tuple(sorted(self._busy_at_s))
 
     def _processes(self, name: str) -> Sequence[Any]:
-        """Return an older driver knows an older form of the question."""
+        """Return the processes; older drivers have an older form of the query."""
         for version in ("", "_v3", "_v2"):
             found = self._ask(name + version)
             if found is not None:
@@ -157,11 +159,11 @@ class NvidiaDevice(Device):
 
 
 class _Counters:
-    """What the counters of a device say of the time between two looks (GPM; Hopper and newer).
+    """Utilization counters of a device between two samples (GPM; Hopper and newer).
 
     Args:
         nvml: An initialised module.
-        handle: Of a whole device.
+        handle: Handle of a whole device.
     """
 
     def __init__(self, nvml: Any, handle: Any) -> None:
@@ -223,14 +225,14 @@ class NvidiaDevices:
 
     @property
     def why_not(self) -> str:
-        """Why the driver could not be asked; empty where it could."""
+        """Return why the driver could not be queried; empty if it could."""
         return "" if self._refused is None else str(self._refused)
 
     def devices(self) -> Sequence[Device]:
-        """In NVML's order, which is that of the bus; of a device that is divided, its parts.
+        """Return the devices in NVML's order, that of the bus; for a divided device, its parts.
 
-        CUDA numbers unlike devices by speed unless ``CUDA_DEVICE_ORDER`` is ``PCI_BUS_ID``; there a
-        number in ``CUDA_VISIBLE_DEVICES`` may mean another device than here, a UUID never does.
+        CUDA orders different devices by speed unless ``CUDA_DEVICE_ORDER`` is ``PCI_BUS_ID``. Then a number
+        in ``CUDA_VISIBLE_DEVICES`` may mean another device than here, a UUID never does.
         """
         nvml = self._nvml
         if nvml is None:
@@ -245,7 +247,7 @@ class NvidiaDevices:
         return list(_chosen(whole, parts, self._visible))
 
     def _parts(self, handle: Any) -> Iterator[NvidiaDevice]:
-        """The instances of a device in MIG mode, in their order."""
+        """Yield the instances of a device in MIG mode, in order."""
         nvml = self._nvml
         mode = _quiet(nvml, "nvmlDeviceGetMigMode", handle)
         if not mode or int(mode[0]) != _MIG_ENABLED:
@@ -259,10 +261,10 @@ class NvidiaDevices:
 def _chosen(
     whole: Sequence[NvidiaDevice], parts: dict[int, list[NvidiaDevice]], visible: str
 ) -> Iterable[NvidiaDevice]:
-    """As CUDA reads the variable, and torch with it (`torch.cuda._parse_visible_devices`, 2.13).
+    """Return the visible devices, by CUDA's and torch's rules (`torch.cuda._parse_visible_devices`, 2.13).
 
-    Numbers, or beginnings of UUIDs of devices or of their parts: up to the first that means nothing,
-    and none at all where one is named twice.
+    Numbers, or prefixes of UUIDs of devices or of their parts: up to the first invalid one, and none at all
+    if one is named twice.
     """
     found: list[NvidiaDevice] = []
     for word in (part.strip() for part in visible.split(",")):
@@ -318,16 +320,16 @@ def _initialised(nvml: Any | None) -> tuple[Any | None, Exception | None]:
 
 
 def _quiet(nvml: Any, name: str, *arguments: object, nothing: object = None) -> Any | None:
-    """Return the answer to one question; None where binding, driver, device or permissions do not give it.
+    """Return the answer to a query; None if binding, driver, device or permissions do not provide it.
 
-    Not all of that is an `NVMLError`: a binding newer than the driver raises an error of its own, and
-    a name that is no UTF-8 a `UnicodeDecodeError`.
+    Not all of that is an `NVMLError`: a binding newer than the driver raises an error of its own, and a name
+    that is not UTF-8 a `UnicodeDecodeError`.
 
     Args:
         nvml: The module.
-        name: Of the question.
-        arguments: To be asked with.
-        nothing: The answer where the device says that there is nothing to tell.
+        name: Name of the query.
+        arguments: Its arguments.
+        nothing: The result if the device has no data.
     """
     question: Callable[..., Any] | None = getattr(nvml, name, None)
     if question is None:

@@ -1,8 +1,8 @@
-"""Which changes of a file may be carried out: those that a knob of this installation declares itself. Pure.
+"""Permitted changes of a file: those that a knob of this installation declares itself. Pure.
 
-A best.yaml may come from anybody. What it names is compared with the registry, with this machine and with the
-script that is about to run; everything else is refused. The texts that are handed over are made here again,
-so that a file decides on values of knobs and on nothing beyond (docs/decisions/0113).
+A best.yaml may come from any source. Its contents are compared with the registry, with this machine and with
+the script about to run; all others are refused. The texts to be passed are created again here, so that a file
+determines values of knobs and nothing else (docs/decisions/0113).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def accepted(
 
 
 def _declared(knob: Knob, change: Change, facts: Facts, *, has_script: bool) -> Change | str:
-    """The change by the knob's own way, or a clause why there is none."""
+    """Return the change by the knob's own delivery, or a clause why there is none."""
     if not _is_known(knob, change.value):
         return f"{knob.name} has no value {change.value!r}."
     way = next((w for w in knob.spellings if _matches(w, change.spelling, facts, has_script)), None)
@@ -90,7 +90,7 @@ def _declared(knob: Knob, change: Change, facts: Facts, *, has_script: bool) -> 
 
 
 def _undeclared(change: Change, facts: Facts, allowed: bool, *, has_script: bool) -> Change | str:
-    """The same of a knob that nobody declares here: what the script itself takes, or what was allowed."""
+    """Return the same for an undeclared knob: an option of the script itself, or an allowed change."""
     spelling = change.spelling
     if isinstance(spelling, Keyword) and spelling.target == SDK_VALUE:
         return change  # the script asks for it by its name
@@ -115,7 +115,7 @@ def _is_known(knob: Knob, value: Value) -> bool:
 
 
 def _matches(way: Spelling, given: Spelling, facts: Facts, has_script: bool) -> bool:
-    """Whether a file means this way of a knob."""
+    """Return whether a file means this delivery of a knob."""
     if isinstance(way, Flag) and isinstance(given, Flag):
         option = facts.script.flag(*way.names) if has_script else None
         return given.names[0] in (way.names if option is None else option.names)
@@ -127,7 +127,7 @@ def _matches(way: Spelling, given: Spelling, facts: Facts, has_script: bool) -> 
 
 
 def _by_flag(knob: Knob, change: Change, option: ScriptFlag | None) -> Change | str:
-    """By the option that the script has; without the script, by the names that the file has."""
+    """Return the change by the script's option; without the script, by the names in the file."""
     if option is None:
         plain = change.delivered in ("", knob.deliver(change.value)) or _NUMBER.fullmatch(change.delivered)
         return change if plain else f"{change.delivered!r} is not a text for this value."
@@ -146,7 +146,7 @@ def _made(change: Change, spelling: Spelling, text: str) -> Change:
 
 
 def _is_written(given: Spelling, facts: Facts) -> bool:
-    """Whether the script's own files give this constant the value that the file says."""
+    """Return whether the script's own files assign the file's value to this constant."""
     return isinstance(given, Constant) and any(
         (c.name, c.file) == (given.names[0], given.file)
         and type(c.value) is type(given.was)
@@ -156,7 +156,7 @@ def _is_written(given: Spelling, facts: Facts) -> bool:
 
 
 def _is_bounded(change: Change, option: ScriptFlag) -> bool:
-    """Whether the option takes a number, a switch or one of a few words: no text of the file's choosing."""
+    """Return whether the option takes a number, a switch or one of a few words: no free text."""
     return not isinstance(change.value, str) or change.delivered in option.choices
 
 

@@ -55,16 +55,16 @@ def build_space(
 def not_here(
     request: SpaceRequest, facts: Facts, knobs: Mapping[str, Knob], space: SearchSpace
 ) -> tuple[str, ...]:
-    """Values that were asked for and cannot be had by this script on this machine: ``precision=fp16``.
+    """Return requested values that are not available for this script on this machine: ``precision=fp16``.
 
-    Of knobs that are searched; others are refused as a whole. What is relative to the script's own value is
-    not judged before that is known.
+    Only for searched knobs; others are refused as a whole. Values relative to the script's own value are not
+    judged before that is known.
 
     Args:
-        request: What was asked for.
+        request: The request.
         facts: As for `build_space`.
         knobs: As for `build_space`.
-        space: What `build_space` made of it.
+        space: Result of `build_space`.
     """
     found: list[str] = []
     for dimension in space.dimensions.values():
@@ -116,7 +116,7 @@ class _Builder:
                 self._refuse(name, reason)
 
     def _reason(self, knob: Knob) -> str | None:
-        """Why a knob must not be varied; what is read back in PyTorch needs a script that uses it."""
+        """Return why a knob must not be varied; a reading in PyTorch requires a script that uses it."""
         run = self.facts.run
         readable = knob.virtual or type(knob).seen is not Knob.seen
         if run is not None and run.without_torch and readable:
@@ -185,7 +185,7 @@ class _Builder:
         return kept, reason
 
     def _no_way(self, knob: Knob) -> str | None:
-        """For a derived knob: whether any value at all could be delivered."""
+        """Return why no value of a derived knob could be delivered; None if one can."""
         own = knob.own(self.facts)
         trial = own + 1 if isinstance(own, int) else 2
         found = way(knob, trial, self.facts, self.dead)
@@ -214,7 +214,7 @@ class _Builder:
         return tuple(self.values)
 
     def heed_micro_batches(self) -> None:
-        """Where the micro-batch follows the effective batch, the user's values for it bind both."""
+        """Apply the user's micro-batch values to the effective batch as well, if it determines them."""
         asked = bool(self.request.knobs.get(_MICRO)) or _MICRO in self.request.fixed
         varied = self._varied()
         if not {_MICRO, _EFFECTIVE} <= set(varied) or not asked:
@@ -316,7 +316,7 @@ class _Builder:
         raise InvalidSpace(f"{space.fixed.text()} cannot be pinned: {done}", hint="Pin other values.")
 
     def _with_effective(self, space: SearchSpace, wanted: Mapping[str, Value]) -> Value | None:
-        """The effective batch that a named micro-batch makes by itself, if it may be tried."""
+        """Return the effective batch of a given micro-batch without accumulation, if it may be tried."""
         dimension, micro = space.dimensions.get(_EFFECTIVE), wanted.get(_MICRO)
         if dimension is None or not isinstance(micro, int) or _EFFECTIVE in wanted:
             return None
@@ -339,7 +339,7 @@ class _Builder:
                 yield config
 
     def _resolved(self, start: Mapping[str, Value], space: SearchSpace) -> dict[str, Value]:
-        """What is left of a start here: refused knobs and values that mean nothing drop out."""
+        """Return a start without refused knobs and invalid values."""
         wanted: dict[str, Value] = {}
         for name, value in start.items():
             dimension = space.dimensions.get(name)

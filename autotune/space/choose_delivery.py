@@ -1,7 +1,7 @@
-"""Which way each value takes to this script: the first spelling that the script accepts. Pure.
+"""Delivery of each value to this script: the first spelling that the script accepts. Pure.
 
-Nothing is delivered here; `autotune.space.launch_command` writes flags and environment, the training
-process carries out the rest and reads every knob back.
+Nothing is delivered here; `autotune.space.launch_command` writes flags and environment, the training process
+applies the rest and reads every knob back.
 """
 
 from __future__ import annotations
@@ -21,23 +21,25 @@ if TYPE_CHECKING:
     from autotune.model.facts import Facts
 
 Dead = frozenset[tuple[str, str] | tuple[str, str, "Value"]]
-"""What was seen not to act on this script: ``("batch_size", "flag")``, and with a third item, for one
-value alone, ``("batch_size", "flag", 64)``."""
+"""Deliveries without effect on this script: ``("batch_size", "flag")``.
+
+A third item restricts it to one value: ``("batch_size", "flag", 64)``.
+"""
 
 
 def choose(
     config: Config, facts: Facts, knobs: Mapping[str, Knob], *, dead: Dead = frozenset()
 ) -> tuple[tuple[Change, ...], tuple[Refusal, ...]]:
-    """A way for every knob of a config, or the reason why there is none.
+    """Return a delivery for every knob of a config, or the reason why there is none.
 
     Every knob ends in exactly one of the two lists, but for virtual knobs (`Knob.virtual`):
-    other knobs of the same config realise them, so they are in neither.
+    other knobs of the same config implement them, so they are in neither.
 
     Args:
-        config: What is to be changed.
-        facts: Of this script and machine; before a run, ways are assumed to exist.
+        config: The config.
+        facts: Facts of this script and machine; before a run, deliveries are assumed to exist.
         knobs: By name.
-        dead: Ways not to be tried again.
+        dead: Deliveries that are not tried again.
     """
     changes: list[Change] = []
     refusals: list[Refusal] = []
@@ -67,7 +69,7 @@ def _chosen(
 
 
 def way(knob: Knob, value: Value, facts: Facts, dead: Dead = frozenset()) -> Change | str:
-    """The first spelling that can carry this value to this script, or a sentence why none can."""
+    """Return the first spelling that can deliver this value to this script, or why none can."""
     reasons: list[str] = []
     for spelling in ways(knob.spellings, facts):
         if (knob.name, spelling.how) in dead or (knob.name, spelling.how, value) in dead:

@@ -1,7 +1,7 @@
-"""Which changes of a file stay where no search has shown that they fit this script. Pure.
+"""Selection of a file's changes that fit this script, without a search. Pure.
 
-A file that was written or edited by hand, or that is applied to a changed script, names changes that no run
-has come by. The script's first steps are run once; what a search would not try after them is left out.
+A file that was written or edited by hand, or that is applied to a changed script, contains changes without a
+run. The script's first steps are run once; changes that a search would not try after them are left out.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def fitting(
 def _fitted(
     knob: Knob, change: Change, facts: Facts, knobs: Mapping[str, Knob], effect: Effect
 ) -> Change | str:
-    """The change, by another way if need be, or why there is none."""
+    """Return the change, by another delivery if necessary, or why there is none."""
     if knob.refuse(facts) is not None or knob.refuse_spelling(change.spelling, facts) is not None:
         found, refusals = choose(Config({knob.name: change.value}), facts, knobs)
         if not found:

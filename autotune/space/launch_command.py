@@ -38,12 +38,11 @@ def build_launch(
     source: str = "",
     stdin: str = "",
 ) -> Launch:
-    """How to start one training process, as data.
+    """Return how to start one training process, as data.
 
-    An option the user gave is replaced where it stands, in whichever of its spellings; others
-    are added at the end (before a bare ``--``) as one word, ``--flag=value``, so that no value
-    can be taken for an option; one of a single letter as two, ``-b 64``. Nothing passes through a
-    shell.
+    An option of the user is replaced in place, in any of its spellings; others are appended (before a bare
+    ``--``) as one word, ``--flag=value``, so that no value can be taken for an option. Single-letter options
+    use two words, ``-b 64``. No shell is involved.
 
     Args:
         script: Path of the script, made absolute against `cwd`.
@@ -52,16 +51,16 @@ def build_launch(
         cwd: The user's working directory.
         env: Environment that the changes are merged into.
         changes: From `autotune.space.choose_delivery`.
-        seed: As in `Launch`, like the rest.
-        cache_key: Names the compile caches.
+        seed: As in `Launch`, like the following ones.
+        cache_key: Name of the compile caches.
         protect: Keep writes off the user's files.
         measure: Record, and stop when measured.
-        module: Dotted name where the script is run as a module.
-        options: Of the interpreter.
-        launcher: Of `autotune.model.distributed_launch`: what it sets is set, and a change comes before it.
-        output_args: Options of the script that are to name a folder of the trial's own.
-        batch: What the script's own option says its batch size is.
-        source: The file that constants are relative to, where it is not the script.
+        module: Dotted name if the script runs as a module.
+        options: Options of the interpreter.
+        launcher: Text of `autotune.model.distributed_launch`; changes have priority over its variables.
+        output_args: Options of the script that get a folder of the trial.
+        batch: Batch size of the script's own option.
+        source: File that constants are relative to, if not the script.
         stdin: As in `Launch`.
     """
     argv = (*rank_words(launcher), *with_flags(args, changes))
@@ -93,13 +92,13 @@ def build_launch(
 
 
 def with_flags(args: Sequence[str], changes: Sequence[Change]) -> tuple[str, ...]:
-    """The arguments with every `Flag` change in place, each option once."""
+    """Return the arguments with every `Flag` change in place, each option once."""
     given = [(c.spelling.names, c.delivered) for c in changes if isinstance(c.spelling, Flag)]
     return _all_placed(args, given)
 
 
 def with_output(args: Sequence[str], names: Sequence[str], folder: str) -> tuple[str, ...]:
-    """The arguments with every option of these names pointing to this folder."""
+    """Return the arguments with every option of these names set to this folder."""
     return _all_placed(args, [((name,), folder) for name in names])
 
 
@@ -140,7 +139,7 @@ def _placed(words: list[str], names: tuple[str, ...], value: str) -> list[str]:
 
 
 def _written(name: str, value: str) -> list[str]:
-    """An option as every parser reads it: to click, ``-b=64`` says the value ``=64``."""
+    """Return an option in a form for every parser: click reads ``-b=64`` as the value ``=64``."""
     if not value:
         return [name]
     return [name, value] if _is_short(name) and _is_value(value) else [f"{name}={value}"]
@@ -160,7 +159,7 @@ def _occurrence(words: Sequence[str], at: int, names: tuple[str, ...], *, takes_
 
 
 def _is_value(word: str) -> bool:
-    """Whether a word can be the value of the option before it, by the rule of argparse."""
+    """Return whether a word can be the value of the option before it, by the rule of argparse."""
     return not word.startswith("-") or word == "-" or _NUMBER.fullmatch(word) is not None
 
 

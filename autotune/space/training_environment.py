@@ -27,12 +27,12 @@ _OURS: Final = ("AUTOTUNE_PLAN", "AUTOTUNE_HIDDEN", "AUTOTUNE_TRIAL", "AUTOTUNE_
 
 
 def user_environment(environ: Mapping[str, str], *, keep_loggers: bool, trial: bool) -> dict[str, str]:
-    """A copy of the user's environment for a training process.
+    """Return a copy of the user's environment for a training process.
 
-    What the user set stays; defaults are only added where nothing is set.
+    The user's variables are retained; defaults are only added for unset ones.
 
     Args:
-        environ: `os.environ` as it was before anything of ours changed it.
+        environ: `os.environ` before any change by autotune.
         keep_loggers: Leave the script's own trackers (wandb, comet, clearml, neptune) on.
         trial: False for `apply`, the user's real run: nothing is added.
     """
