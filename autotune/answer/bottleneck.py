@@ -522,5 +522,5 @@ def shown(verdict: Bottleneck, *, most: int = 3) -> Sequence[str]:
     if verdict.kind == "sync":
         reasons.sort(key=lambda r: "blocked" not in r)
     elif verdict.kind in ("compute", "memory", "overhead", "transfer"):
-        reasons.sort(key=lambda r: "operations" not in r and "matrix product" not in r and "rough" not in r)
+        reasons.sort(key=lambda r: "operations" not in r and "matrix product" not in r and "approximate" not in r)
     return reasons[:most]
