@@ -196,7 +196,7 @@ class Fidelity:
 
     @property
     def explains(self) -> bool:
-        """Whether the run shows what holds a config back: neither slowed down by Nsight Systems nor altered."""
+        """Whether the run shows what limits a config: not slowed down by Nsight Systems, not altered."""
         return not self.under_nsys and self.probe != NO_COMMUNICATION
 
 
