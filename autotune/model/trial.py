@@ -195,8 +195,8 @@ class Fidelity:
 
     @property
     def explains(self) -> bool:
-        """Return whether it runs to determine a config's bottleneck, in its own process."""
-        return self.probe in ("why", "profile")
+        """Return whether the run shows the limit of a config: not slowed down by Nsight Systems, not altered."""
+        return not self.under_nsys and self.probe != NO_COMMUNICATION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
