@@ -56,11 +56,8 @@ OTHER_OPENINGS = r"What|Of|Who|Whose|Whom|Where|How|Why|Which|That|It|Its|They"
 UNCLEAN_PACKAGES = {
     "cli",
     "cli/commands",
-    "config_files",
-    "devices",
     "export",
     "export/formats",
-    "integrations",
     "knobs",
     "knobs/batch",
     "knobs/compile",
@@ -82,7 +79,6 @@ UNCLEAN_PACKAGES = {
     "search/samplers",
     "search/screening",
     "service",
-    "space",
     "testing",
     "trial/hooks/distributed",
 }

@@ -195,7 +195,7 @@ class Fidelity:
 
     @property
     def explains(self) -> bool:
-        """Return whether the run shows the limit of a config: not slowed down by Nsight Systems, not altered."""
+        """Return whether the run shows a config's limit: neither slowed by Nsight Systems nor altered."""
         return not self.under_nsys and self.probe != NO_COMMUNICATION
 
 

@@ -40,7 +40,7 @@ def build_launch(
 ) -> Launch:
     """Return how to start one training process, as data.
 
-    An option of the user is replaced in place, in any of its spellings; others are appended (before a bare
+    An option of the user is replaced in place, in any of its spellings. Others are appended (before a bare
     ``--``) as one word, ``--flag=value``, so that no value can be taken for an option. Single-letter options
     use two words, ``-b 64``. No shell is involved.
 
