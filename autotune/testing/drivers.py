@@ -1,4 +1,4 @@
-"""What every driver promises, as tests: subclass `DriverContract` and give it `drive`."""
+"""Contract of every driver, as tests: subclass `DriverContract` and implement `drive`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class DriverContract(ABC):
         """
 
     def test_every_trial_is_asked_started_and_told_once(self, tmp_path: Path) -> None:
-        """The journal holds one asked, one started and one told per trial and attempt."""
+        """Check that the journal holds one request, start and result per trial and attempt."""
         study, entries = self.drive(tmp_path, script="good", budget_s=60)
         uids = [e.uid for e in entries]
         assert len(uids) == len(set(uids))
@@ -49,14 +49,14 @@ class DriverContract(ABC):
         assert Stage.BASELINE not in stages[confirming:]
 
     def test_a_failing_value_does_not_end_the_search(self, tmp_path: Path) -> None:
-        """A crash is a value; the search goes on after it."""
+        """Check that a crash is a value, after which the search continues."""
         study, _ = self.drive(tmp_path, script="crashes_on_bf16", budget_s=120)
         failed = [t for t in study.trials if t.failure is not None]
         assert failed
         assert any(t.measurement for t in study.trials if t.number > failed[0].number)
 
     def test_a_script_that_fails_by_itself_ends_it_at_once(self, tmp_path: Path) -> None:
-        """One baseline, nothing after it."""
+        """Check that no trial follows a failing baseline."""
         study, _ = self.drive(tmp_path, script="fails", budget_s=60)
         assert study.stopped == "no_baseline"
         assert len(study.trials) == 1

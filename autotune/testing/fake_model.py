@@ -1,4 +1,4 @@
-"""Hooks in a model that do as they are told, for tests of knobs; part of `testing.knobs`."""
+"""Scripted model hooks, for tests of knobs; part of `testing.knobs`."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""What every knob has to fulfil, as tests: subclass `KnobContract` and say which knob.
+"""Contract of every knob, as tests: subclass `KnobContract` and name the knob.
 
 ```python
 class TestMyKnob(KnobContract):
     knob = MyKnob()
 ```
 
-`FakePatches` stands in for the training process; `example_facts` for scripts and machines.
+`FakePatches` replaces the training process, `example_facts` scripts and machines.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ CPU_RUN = RunFacts(
 )
 GPU_RUN = replace(CPU_RUN, model=ModelFacts(name="Net", has_4d=True, device="cuda"))
 DDP = ParallelFacts(wrapper="ddp", backend="gloo", gradient_bytes=90 << 20, all_used=True)
-"""Of two processes that train one model."""
+"""Facts of two processes that train one model."""
 DDP_RUN = replace(
     CPU_RUN,
     ranks=2,
@@ -374,7 +374,7 @@ class KnobContract:
 
 
 class FakePatches:
-    """A training process that does what it is told, and forgets it on `undo`."""
+    """Scripted training process that restores its state on `undo`."""
 
     def __init__(self) -> None:
         """Begin with torch's own defaults."""
@@ -533,30 +533,30 @@ class _Settings:
 
 
 class FakeProcess:
-    """A process made up of what a test says; by default one of glibc and GNU's OpenMP."""
+    """Process with the values of a test; by default one of glibc and GNU's OpenMP."""
 
     def __init__(self, **known: Any) -> None:
         """Take `malloc`, `openmp`, `huge_pages`, `blocktime_ms` and `variables`."""
         self._known = known
 
     def variable(self, name: str) -> str:
-        """From `variables`."""
+        """Return the value in `variables`."""
         return self._known.get("variables", {}).get(name, "")
 
     def malloc(self) -> str:
-        """``glibc`` unless said otherwise."""
+        """Return the value of the test, by default ``glibc``."""
         return self._known.get("malloc", "glibc")
 
     def huge_pages(self) -> bool:
-        """Off unless said otherwise."""
+        """Return the value of the test, by default False."""
         return self._known.get("huge_pages", False)
 
     def openmp(self) -> str:
-        """``gnu`` unless said otherwise."""
+        """Return the value of the test, by default ``gnu``."""
         return self._known.get("openmp", "gnu")
 
     def blocktime_ms(self) -> int | None:
-        """None unless said otherwise."""
+        """Return the value of the test, by default None."""
         return self._known.get("blocktime_ms")
 
 

@@ -1,4 +1,4 @@
-"""The window behind a measurement, for recorders: nothing removed, what spoils a block said beside it."""
+"""The unfiltered window of a measurement, for recorders, with the disturbances of each block."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _MARKS: Mapping[int, str] = {
 
 
 def raw_window(closed: Closed, told: ProcessReports, outside: HostSamples) -> tuple[Blocks, float]:
-    """The window behind a measurement, for recorders: nothing removed, what spoils a block said beside it.
+    """Return the unfiltered window of a measurement, for recorders, with the disturbances of each block.
 
     Returns:
-        Its blocks, a step that is no training as a whole in a block of its own; and the share of the
-        consumed batches that was also produced inside the window, by which the throughput was lowered.
+        Its blocks, with a separate block for a step without training; and the share of the consumed batches
+        that was also produced inside the window. The throughput was reduced by that share.
     """
     window = Window.of(closed, told, outside)
     return (_raw(window), window.kept_frac()) if window.rows else (Blocks(), 1.0)
@@ -75,9 +75,9 @@ def _raw(window: Window) -> Blocks:
 
 
 def _groups(window: Window) -> list[list[int]]:
-    """Indices of consecutive steps, a block long; a step that is set aside stands alone.
+    """Return indices of consecutive steps, a block long; a step that is set aside is separate.
 
-    What is left before such a step, or at the end, joins the block before it.
+    Remaining steps before such a step, or at the end, join the block before it.
     """
     loader = window.told.facts.loader if window.told.facts else None
     fewest = max(1, loader.num_workers if loader else 1)

@@ -171,7 +171,7 @@ def _text(node: ast.AST, known: dict[str, Any]) -> str | None:
 
 
 def _shown(node: ast.AST, known: dict[str, Any]) -> str:
-    """A constant of the module by its text; what is known only when it is said as dots."""
+    """Return a constant's text; values known only at run time become dots."""
     name = node.value if isinstance(node, ast.FormattedValue) else None
     text = known.get(name.id) if isinstance(name, ast.Name) else None
     return text if isinstance(text, str) else "..."

@@ -114,12 +114,12 @@ def _only(recorded: frozenset[Config], config: Config) -> Config | str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """How a replayed search went.
+    """Result of a replayed search.
 
     Args:
-        study: As it ended.
-        trial_s: Seconds that processes took, added up over workers.
-        planning_s: Real seconds that the strategy thought; the virtual clock does not charge them.
+        study: The ended study.
+        trial_s: Seconds of all processes, summed over workers.
+        planning_s: Real seconds of the strategy, which the virtual clock does not count.
     """
 
     study: Study
@@ -174,22 +174,22 @@ def replay(
     """Search a recorded table.
 
     Args:
-        table: As recorded; its own request, facts and script make the space.
+        table: Recorded table; its own request, facts and script make the space.
         budget_s: Virtual seconds.
         sampler: A name of `autotune.search.samplers.registry`.
-        strategy: In place of what that name stands for.
-        seed: Of the search and of what is drawn from the table.
-        workers: Processes at once; each costs what it cost alone.
-        limit_bytes: Of a smaller machine, see `ReplayRunner`.
-        runner: Makes what plays the runs, a `ReplayRunner` with rules of its own in its place.
-        folder: For the journal, which is written as in any search; a temporary one where None, in memory
-            where the system has a place for that: nothing here waits for a disk.
-        each: Called after every trial that was told, with the study as of then.
-        earlier: What earlier studies tell this one at its start, newest first.
+        strategy: Strategy in place of the sampler's.
+        seed: Seed of the search and of draws from the table.
+        workers: Concurrent processes; each costs as much as alone.
+        limit_bytes: Memory of a smaller machine, see `ReplayRunner`.
+        runner: Creates the `ReplayRunner`, or one with other rules.
+        folder: Folder of the journal, which is written as in any search. None: a temporary one, in memory if
+            the system supports that.
+        each: Called after every finished trial, with the study so far.
+        earlier: Records of earlier studies at its start, newest first.
         start: How screening trials may be started, as under ``autotune search --start``.
 
     Raises:
-        NotRecorded: A strategy asked for what the space does not hold.
+        NotRecorded: A strategy requested a config outside the space.
         UsageError: There is no such sampler.
     """
     if folder is None:
@@ -241,7 +241,7 @@ def replay(
 
 
 def _memory() -> str | None:
-    """A file system that waits for no disk; None where there is none."""
+    """Return a file system in memory; None if there is none."""
     return SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
 
 
@@ -267,10 +267,10 @@ def _study(table: Table, *, budget_s: float, sampler: str, seed: int, start: Sta
 
 
 def as_searched(request: SpaceRequest) -> SpaceRequest:
-    """A recorded request as ``autotune search`` would have put it: the first run chooses starts and order.
+    """Return a recorded request in the form of ``autotune search``: the first run chooses starts and order.
 
-    Knobs and values stay those that were recorded. They stand in the order of the preset, what it does not
-    name behind them; and its start points are those of the search, as far as they were recorded.
+    Knobs and values are the recorded ones, in the order of the preset, with other knobs after them. Start
+    points are those of the search, as far as they were recorded.
     """
     candidates: list[SpaceRequest] = []
     for name in CANDIDATES:
@@ -282,7 +282,7 @@ def as_searched(request: SpaceRequest) -> SpaceRequest:
 
 
 def _side_by_side(session: Session, runner: ReplayRunner, clock: SimulatedClock, workers: int) -> None:
-    """Discrete events: whoever is free asks; the next to end is told at its time."""
+    """Simulate discrete events: idle workers request trials, and results are reported at their time."""
     running: list[tuple[float, int, Assignment, list[TrialResult]]] = []
     begun = 0
     while True:

@@ -1,8 +1,7 @@
-"""A runner that starts no process: runs are drawn from a recorded table, on a virtual clock.
+"""Runner without processes: runs are drawn from a recorded table, on a virtual clock.
 
-What a run costs and yields is what some recorded process cost and yielded: start-up, compile, steps,
-memory, loss, failures. `autotune.testing.table` says what a table holds, `docs/search.md` what a replay
-cannot show.
+Cost and results of a run are those of a recorded process: start-up, compile, steps, memory, loss, failures.
+`autotune.testing.table` defines tables, `docs/search.md` the limits of a replay.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _STARTS = ("epoch_starts",)
 
 
 class NotRecorded(AutotuneError):
-    """A replay was asked for a configuration that its table does not hold: an error of the benchmark."""
+    """A replay requested a configuration outside its table: an error of the benchmark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,33 +78,32 @@ class ReplayRunner(Runner):
     The rules, all of them deterministic by `seed`:
 
     - *Which process.* An assignment's seed names one of the table's seeds (by a permutation of the
-      replay's own), so runs that a search pairs by seed are runs of one recorded repeat: the same data
-      order, the same stretch of the machine's drift. Of several such runs each is drawn once before any
-      is drawn again. A draw hangs on (table, seed, config, assignment's seed, how many such requests came
-      before) and on nothing else: every search that asks the same gets the same.
+      replay's own), so runs that a search pairs by seed are runs of one recorded repeat. They have the same
+      data order and the same drift of the machine. Of several such runs each is drawn once before any
+      is drawn again. A draw depends only on (table, seed, config, assignment's seed, number of such requests
+      before). So equal requests of different searches get equal results.
     - *The window* is a block bootstrap of that process: runs of consecutive blocks, drawn until the
-      fidelity is satisfied, by the rules of a real window (`autotune.trial.measure.recorder`); so windows
-      may be shorter or longer than the recorded one.
-    - *Cost*: what the process took, with its window replaced by the one drawn and its compile by a cold
-      one the first time a compile cache is used, by a warm one after that. Where no warm compile of the
-      config was recorded, the table's median ratio of warm to cold makes one.
-    - *Failures* are as recorded and cost what they cost; one that ran into its time limit costs the
-      asker's limit. A run that would be longer than its deadline ends there.
-    - *A fork* starts in `forked_start` of the time of the process that was drawn; the first of an environment
-      waits for its server and takes as long as a fresh one. What it measures is what a fresh one would.
-    - *The machine* is as fast as `machine` says of the second in which a run begins: all that trains in it
-      takes so much longer or shorter.
+      fidelity is satisfied, by the rules of a real window (`autotune.trial.measure.recorder`). So windows may
+      be shorter or longer than the recorded one.
+    - *Cost*: the duration of the process, with its window replaced by the one drawn. Its compile is replaced
+      by a cold one for the first use of a compile cache, by a warm one after that. Without a warm
+      compile of the config, the table's median ratio of warm to cold is used.
+    - *Failures* are as recorded, with their cost; one that reached its time limit costs the present limit. A
+      run that would be longer than its deadline ends there.
+    - *A fork* starts in `forked_start` of the time of the drawn process. The first of an environment waits
+      for its server and takes as long as a fresh one. What it measures is what a fresh one would.
+    - *The machine* has the speed of `machine` at the start of a run: all training in it is scaled by that.
     - A configuration outside of the table is `NotRecorded`: nothing is made up.
 
     Args:
-        table: As recorded. Runs that were lost for reasons of the machine, and disturbed ones where there
-            are others of the same slot, are not drawn.
-        seed: Of all draws.
-        clock: Moved on by what each run takes; a new `SimulatedClock` where None.
+        table: Recorded table. Runs lost for reasons of the machine, and disturbed ones if there are others of
+            the same slot, are not drawn.
+        seed: Seed of all draws.
+        clock: Advanced by each run's duration; None: a new `SimulatedClock`.
         limit_bytes: A smaller machine: runs whose peak is above it end out of memory. 0: as recorded.
         forked_start: Start-up of a forked process over that of a fresh one.
-        machine: Second of the clock -> by how much the machine is faster then than it mostly was, in ln rate;
-            as recorded where None.
+        machine: Second of the clock -> speed of the machine relative to its usual one, in ln rate; None: as
+            recorded.
     """
 
     def __init__(
@@ -155,10 +153,10 @@ class ReplayRunner(Runner):
             self._running = False
 
     def play(self, assignment: Assignment) -> Iterator[TrialResult]:
-        """The same without the clock: what will have come of it after `TrialResult.seconds`.
+        """Return the results without the clock; each is valid after `TrialResult.seconds`.
 
         Raises:
-            NotRecorded: The table holds no run of a config.
+            NotRecorded: The table has no run of a config.
         """
         # The clock may be moved on between one segment and the next.
         first_s, begun_s = self.clock.now_s(), 0.0
@@ -184,7 +182,7 @@ class ReplayRunner(Runner):
     # -- one run
 
     def _start_share(self, assignment: Assignment) -> float:
-        """Of a recorded start-up: what a process takes that is started as this one; servers as in `Forks`."""
+        """Return the share of a recorded start-up for this kind of start; servers as in `Forks`."""
         if assignment.start is not StartMode.FORK:
             return 1.0
         launch = assignment.launch
@@ -260,7 +258,7 @@ class ReplayRunner(Runner):
         return measured, seconds
 
     def _at(self, at_s: float, row: TableRow) -> TableRow:
-        """The process as it is on the machine of that second."""
+        """Return the row scaled to the machine's speed at that second."""
         return row if self._machine is None else row.slowed(math.exp(-self._machine(at_s)))
 
     def _draw(self, config: Config, wanted: int) -> tuple[_Drawn, random.Random]:
@@ -293,7 +291,7 @@ class ReplayRunner(Runner):
         return statistics.median(warm) if warm else self._warm_share * statistics.median(cold), False
 
     def _trace(self, drawn: _Drawn, seen: int, compile_s: float) -> tuple[LossPoint, ...]:
-        """The recorded loss as far as the replayed run went; empty where it would pair with nothing."""
+        """Return the recorded loss up to the replayed samples; empty if it could not be paired."""
         row = drawn.row
         if not drawn.is_paired or len(row.loss_samples) != len(row.loss_t_s):
             return ()
@@ -326,7 +324,7 @@ def _rows_by_config(table: Table) -> dict[Config, tuple[TableRow, ...]]:
 
 
 def _warm_share(table: Table) -> float:
-    """What a warm compile takes of a cold one on this table; 1 where that was never seen."""
+    """Return the ratio of a warm to a cold compile on this table; 1 without data."""
     seen: dict[Config, dict[str, list[float]]] = {}
     for row in table.rows:
         if row.is_ok and row.compile_s and row.compile_cache in ("cold", "warm"):
@@ -340,7 +338,7 @@ def _warm_share(table: Table) -> float:
 
 
 def _started(row: TableRow, share: float) -> TableRow:
-    """The same process, had its start-up taken so much of its time."""
+    """Return the row with its start-up scaled by this factor."""
     saved_s = (1.0 - share) * (row.start_up_s or 0.0)
     if not saved_s:
         return row
@@ -363,7 +361,7 @@ def _failed(row: TableRow, fidelity: Fidelity) -> tuple[Failure, float]:
 
 
 def _samples_before(row: TableRow) -> int:
-    """Samples consumed before the window, as far as the loss trace tells."""
+    """Return the samples before the window, according to the loss trace."""
     if not row.loss_samples:
         return 0
     return max(0, row.loss_samples[-1] - sum(row.blocks.num_samples))
@@ -425,7 +423,7 @@ def _indices(count: int, noise: random.Random) -> Iterator[int]:
 
 
 def _enough(blocks: Sequence[Block], fidelity: Fidelity, unit: str) -> str:
-    """Why the window may end before its limit; empty where it may not."""
+    """Return why the window may end before its limit; empty if it may not."""
     if is_narrow(blocks, fidelity.target_width, unit=unit):
         return "tight"
     estimate = window_estimate(blocks, unit=unit)

@@ -1,4 +1,4 @@
-"""What every Runner promises, as tests: subclass `RunnerContract` and give it a runner."""
+"""Contract of every runner, as tests: subclass `RunnerContract` and provide a runner."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class RunnerContract(ABC):
 
     @abstractmethod
     def make_runner(self) -> Runner:
-        """The runner under test."""
+        """Return the runner under test."""
 
     @abstractmethod
     def make_good(self) -> Assignment:
-        """An assignment whose script can be measured."""
+        """Return an assignment whose script can be measured."""
 
     @abstractmethod
     def make_failing(self) -> Assignment:
-        """An assignment whose script ends with an error."""
+        """Return an assignment whose script ends with an error."""
 
     def test_one_end_per_segment(self) -> None:
         """Exactly one outcome, and it carries the trial's number."""
@@ -34,7 +34,7 @@ class RunnerContract(ABC):
         assert [e.trial for e in ended] == [s.trial for s in good.segments]
 
     def test_a_good_script_is_measured(self) -> None:
-        """A measurement with a positive throughput inside its own interval."""
+        """Check a measurement: its throughput is positive and inside its own interval."""
         (ended,) = self.make_runner().run(self.make_good())
         assert isinstance(ended.outcome, Measurement), ended.outcome
         figure = ended.outcome.throughput
@@ -42,7 +42,7 @@ class RunnerContract(ABC):
         assert ended.seconds > 0
 
     def test_a_failing_script_is_a_value(self) -> None:
-        """Nothing raises; the failure has a kind and a message."""
+        """Check that a failure is returned, with a kind and a message."""
         (ended,) = self.make_runner().run(self.make_failing())
         assert isinstance(ended.outcome, Failure)
         assert ended.outcome.message

@@ -1,9 +1,9 @@
-"""One recorded grid: what every configuration of a workload yielded on one device, run by run.
+"""One recorded grid: results of every configuration of a workload on one device, run by run.
 
-A table is a file of JSON lines: the header first, then one row per process, failures included; where a table
-grew, the header again, which holds from then on. Rows are raw: blocks as they were counted, none removed, and
-no mean is stored, because means are computed. None is "not measured", never 0.
-`experiments/grids/record.py` writes tables; whoever replays a search reads them. Standard library only.
+A table is a file of JSON lines: the header first, then one row per process, failures included. After an
+extension the header is repeated and applies from then on. Rows are raw: all blocks are retained, and no mean
+is stored, because means are computed. None is "not measured", never 0. `experiments/grids/record.py` writes
+tables; replays read them. Standard library only.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _SPOILED = frozenset({ASIDE, "foreign_gpu", "throttled"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadPart:
-    """What was run.
+    """The recorded workload.
 
     Args:
-        name: Of the script's file, without its end.
-        script_sha256: Of its bytes.
+        name: Stem of the script's file name.
+        script_sha256: Digest of its bytes.
         args: Its arguments.
-        unit: What throughput counts: ``samples/s``, or ``steps/s`` where samples are not confirmed.
-        steps_per_epoch: Batches of the training loader, None where unknown.
-        planned_steps: Optimizer steps of the real run, None where unknown.
-        effective_batch: Samples per optimizer step of the unchanged script, None where unknown.
+        unit: Unit of the throughput: ``samples/s``, or ``steps/s`` if samples are not confirmed.
+        steps_per_epoch: Batches of the training loader, None if unknown.
+        planned_steps: Optimizer steps of the real run, None if unknown.
+        effective_batch: Samples per optimizer step of the unchanged script, None if unknown.
     """
 
     name: str
@@ -68,15 +68,15 @@ class KnobPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtocolPart:
-    """How every row was made.
+    """Measuring protocol of all rows.
 
     Args:
         fidelity: Window and limits of every process.
-        seeds: Of the repeats, in order.
+        seeds: Seeds of the repeats, in order.
         repeats: Processes per configuration.
-        order: How neighbours were chosen.
-        sentinel_every: A run of the unchanged script stands between so many runs.
-        remeasured: How often a run with a neighbour on the machine was repeated at most.
+        order: Rule for the choice of neighbours.
+        sentinel_every: Number of runs between two runs of the unchanged script.
+        remeasured: Largest number of repeats of a disturbed run.
         isolation: ``overlay`` or ``redirect``.
     """
 
@@ -94,8 +94,8 @@ class Growth:
     """Configurations that joined a table after rows were recorded.
 
     Args:
-        first: Place of the first of them in the header's `configs`.
-        repeat: Repeats before this one had begun without them: there they stand at the end.
+        first: Index of the first of them in the header's `configs`.
+        repeat: Repeat that had begun without them; in earlier ones they come last.
     """
 
     first: int
@@ -104,26 +104,25 @@ class Growth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableHeader:
-    """What holds for all rows; identity first.
+    """Properties of all rows; identity first.
 
     Args:
         table: ``<workload>/<device>``.
-        grid_sha256: Of the grid file that was recorded.
+        grid_sha256: Digest of the recorded grid file.
         recorded: Date of the first row, ``YYYY-MM-DD``.
-        commit: Of the recorder, empty outside of a repository.
+        commit: Commit of the recorder, empty outside of a repository.
         dirty: The recorder's files differed from that commit.
         autotune: Version.
-        request: Knobs and values that were asked for; with `facts` it builds the space again.
+        request: Requested knobs and values; with `facts` it builds the space again.
         facts: Machine, script and the script's own run; paths in it are bare names.
-        space: The knobs as they were for this script.
+        space: The knobs for this script.
         refusals: Knob -> why it was not varied.
-        configs: Everything that is measured, the unchanged script included: the candidates of
-            every search that is replayed on the table.
-        left_out: Wanted configuration (as text) -> why it cannot be, or is another one.
-        device: Accelerator, or the CPU where there is none.
-        versions: Of Python, torch and what else the run showed.
-        environment: Variables that may change speed, those that are set.
-        growths: What joined later, in this order; a file holds the header anew each time.
+        configs: All measured configs, the unchanged script included: the candidates of every replayed search.
+        left_out: Requested configuration (as text) -> why it is not possible, or equals another one.
+        device: Accelerator, or the CPU without one.
+        versions: Versions of Python, torch and others in the run.
+        environment: Variables that may change the speed, if set.
+        growths: Later extensions, in order; the file repeats the header for each.
     """
 
     table: str
@@ -147,7 +146,7 @@ class TableHeader:
     schema_version: int = SCHEMA_VERSION
 
     def identity(self) -> dict[str, str]:
-        """What rows of one table have in common, by name: a change of any of these is another table."""
+        """Return the common properties of a table's rows, by name: a change of any means another table."""
         host = self.facts.host
         flags = " ".join(sorted(host.cpu_flags))
         return {
@@ -190,7 +189,7 @@ class Blocks:
         return len(self.num_steps)
 
     def slowed(self, factor: float) -> Blocks:
-        """The same steps, all times so many times as long."""
+        """Return the same steps, with all times scaled."""
         return replace(
             self,
             elapsed_s=tuple(factor * x for x in self.elapsed_s),
@@ -200,11 +199,11 @@ class Blocks:
         )
 
     def clean(self) -> tuple[bool, ...]:
-        """Which blocks make an estimate."""
+        """Return which blocks are used for an estimate."""
         return tuple(not _SPOILED & set(words.split()) for words in self.flags)
 
     def plain(self) -> tuple[Block, ...]:
-        """As statistics wants them, spoiled ones included and marked."""
+        """Return the blocks for statistics, with disturbed ones marked."""
         columns = (self.elapsed_s, self.aside_s, self.num_samples, self.num_steps, self.wait_s, self.clean())
         return tuple(
             Block(seconds=elapsed_s - aside_s, samples=samples, steps=steps, wait_s=wait_s, clean=clean)
@@ -217,46 +216,46 @@ class TableRow:
     """One process run.
 
     Args:
-        config: What it changed.
-        digest: Of the config.
+        config: Its config.
+        digest: Digest of the config.
         repeat: From 0.
-        order: Place in the order of its repeat, from 0; with `repeat` it names the slot.
+        order: Index in the order of its repeat, from 0; with `repeat` it names the slot.
         attempt: From 1; later ones repeat a slot whose run was disturbed or lost.
-        sentinel: The unchanged script, run between the others to see the machine drift.
+        sentinel: The unchanged script, run between the others to detect drift of the machine.
         session: Sitting of the recorder that made it, from 1.
-        began: When, UTC, ``YYYY-MM-DDTHH:MM:SSZ``.
+        began: Start, UTC, ``YYYY-MM-DDTHH:MM:SSZ``.
         seed: Offset of every random seed.
-        commit: Of the recorder, with a ``+`` where its files differed.
+        commit: Commit of the recorder, with a ``+`` for changed files.
         source: ``FRESH``: the process measured nothing else.
         start_mode: ``cold``: the interpreter was started for it.
         kind: ``ok`` or a label of `autotune.model.trial.FailureKind`.
-        phase: Where a failure happened, as far as it is known.
-        message: Of a failure.
-        evidence: Of a failure: ``knob`` and ``how`` of a rejection, ``error``.
-        readings: Of the knobs that the config asked for.
-        found: What was read of the others, where it could be.
-        effective_batch: Samples per optimizer step seen in the window.
+        phase: Phase of a failure, if known.
+        message: Message of a failure.
+        evidence: Evidence of a failure: ``knob`` and ``how`` of a rejection, ``error``.
+        readings: Readings of the config's knobs.
+        found: Readable values of the other knobs.
+        effective_batch: Samples per optimizer step in the window.
         start_up_s: From the start of the process to the end of the first step, compile excluded.
-        compile_s: Compiling before the window.
-        compile_cache: ``cold``, ``warm``, or ``none`` where nothing was compiled.
-        compile_key: Names the cache.
+        compile_s: Seconds of compiling before the window.
+        compile_cache: ``cold``, ``warm``, or ``none`` without compiling.
+        compile_key: Key of the cache.
         warmup_s: From the end of the first step to the window, compile excluded.
         warmup_steps: Steps before the window.
         window_s: Length of the window.
         teardown_s: From the end of the window to the end of the process.
-        charged_s: Wall time of the whole process: what a search pays.
-        deadline_s: What it was allowed.
-        ended: Why measuring stopped; see `autotune.model.measurement.Measurement`.
+        charged_s: Wall time of the whole process: its cost in a search.
+        deadline_s: Time limit.
+        ended: Reason for the end of measuring; see `autotune.model.measurement.Measurement`.
         steady: ``steady``, ``drifting`` or ``no_steady_state``; empty for failures.
-        produced_frac: Share of the consumed batches that was also produced inside the window: below 1
-            where a queue filled before was still draining.
-        blocks: Raw.
+        produced_frac: Share of the consumed batches that was also produced inside the window: below 1 if an
+            earlier queue was still draining.
+        blocks: Raw blocks.
         memory: Peaks.
         loss_samples: Samples consumed, for every point of the loss trace.
         loss_values: The loss there, at full precision.
         loss_t_s: Seconds since the first step began.
-        contamination: What else used the machine.
-        counters: Of the training process: recompiles, graph breaks, faults.
+        contamination: Other use of the machine.
+        counters: Counters of the training process: recompiles, graph breaks, faults.
         is_disturbed: Another process had the machine or the device; a reading with a neighbour in it.
     """
 
@@ -303,11 +302,11 @@ class TableRow:
 
     @property
     def is_ok(self) -> bool:
-        """It was measured."""
+        """Return whether it was measured."""
         return self.kind == OK
 
     def slowed(self, factor: float) -> TableRow:
-        """The same process with all that trains taking so many times as long; starting up does not."""
+        """Return the row with all training times scaled; start-up is not."""
         if not self.is_ok or not len(self.blocks):
             return self
         trains_s = (self.warmup_s or 0.0) + (self.window_s or 0.0)
@@ -320,10 +319,10 @@ class TableRow:
         )
 
     def throughput(self, unit: str) -> Estimate | None:
-        """Steady throughput of the window, None where there is none.
+        """Return the steady throughput of the window, None without one.
 
         Args:
-            unit: ``samples/s`` or ``steps/s``, as the header says.
+            unit: ``samples/s`` or ``steps/s``, from the header.
         """
         if not self.is_ok or not len(self.blocks):
             return None
@@ -343,8 +342,8 @@ class Table:
     """A header with its rows.
 
     Args:
-        size_bytes: Of the whole lines that were read: a torn last line lies behind, and whoever
-            appends cuts it off first.
+        size_bytes: Size of the complete lines; an incomplete last line follows, which must be cut off before
+            appending.
     """
 
     header: TableHeader
@@ -356,7 +355,7 @@ class Table:
         return tuple(row for row in self.rows if row.config == config)
 
     def settled(self) -> dict[tuple[int, int], TableRow]:
-        """The row that counts for every slot (repeat, order): the last undisturbed one, else the last."""
+        """Return the valid row of every slot (repeat, order): the last undisturbed one, else the last."""
         found: dict[tuple[int, int], TableRow] = {}
         for row in self.rows:
             slot = (row.repeat, row.order)
@@ -366,19 +365,19 @@ class Table:
 
 
 def encode(line: TableHeader | TableRow) -> bytes:
-    """One line of a table, newline included."""
+    """Return one line of a table, newline included."""
     return wire.dumps(line).encode() + b"\n"
 
 
 def decode(data: bytes, *, source: str = "table") -> Table:
-    """A table from its bytes; a torn last line is not there yet.
+    """Return a table from its bytes, without an incomplete last line.
 
     Args:
         data: The whole file.
-        source: What error messages call it.
+        source: Name in error messages.
 
     Raises:
-        UsageError: It is no table, or one of a newer schema.
+        UsageError: It is not a table, or has a newer schema.
         StoreError: A line other than the last is damaged.
     """
     lines = data.split(b"\n")[:-1]
@@ -422,7 +421,7 @@ def _header(line: bytes, source: str) -> TableHeader:
 
 
 def _grown(before: TableHeader, after: TableHeader, source: str, number: int) -> TableHeader:
-    """A later header, once it is sure that what was recorded before it belongs to it."""
+    """Return a later header, after a check that earlier rows belong to it."""
     if after.configs[: len(before.configs)] != before.configs or after.table != before.table:
         raise StoreError(
             f"{source} is damaged in line {number}: this header is none of the rows before it",
