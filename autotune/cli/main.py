@@ -356,10 +356,10 @@ def _script_option(error: Any) -> UsageError | None:
 
 _PARSERS_WORDS = (
     ("Value error, ", ""),
-    ("Input should be a valid integer, unable to parse string as an integer", "a whole number is wanted"),
-    ("Input should be a valid number, unable to parse string as a number", "a number is wanted"),
-    ("Input should be greater than or equal to ", "the least is "),
-    ("Input should be less than or equal to ", "the most is "),
+    ("Input should be a valid integer, unable to parse string as an integer", "expected a whole number"),
+    ("Input should be a valid number, unable to parse string as a number", "expected a number"),
+    ("Input should be greater than or equal to ", "must be at least "),
+    ("Input should be less than or equal to ", "must be at most "),
 )
 """What the parser's own validator says, and what that means."""
 

@@ -203,7 +203,7 @@ class _Building:
             key = str(key_node.value)
             if key in values:
                 raise self.error(
-                    f'{self.source}:{line}: "{key}" stands here twice, first on line {lines[key]}'
+                    f'{self.source}:{line}: "{key}" is set twice, first on line {lines[key]}'
                 )
             values[key] = self.value(value_node, depth + 1)
             lines[key] = line

@@ -452,7 +452,7 @@ def _shapes(tree: ast.Module, name: str) -> Iterator[Advice]:
                 file=name,
                 line=call.lineno,
                 part="compute",
-                text=f"{what} is no multiple of {_MULTIPLE}, which tensor cores want; {up} may be faster.",
+                text=f"{what} is no multiple of {_MULTIPLE}, which tensor cores need for full speed; {up} may be faster.",
             )
 
 

@@ -316,7 +316,7 @@ def test_inspect_shows_the_values_that_a_script_asks_for(cli, script):
     assert data["values"] == [{"name": "batch", "file": "train.py", "line": 2, "default": 64}]
     assert [hint["kind"] for hint in data["advice"]] == ["told"]
     out = cli("inspect", "train.py", "--static")[1]
-    assert "value      batch: asked for at train.py:2, 64 by itself" in out
+    assert "value      batch: requested at train.py:2, default 64" in out
     assert "keyword: autotune.value:batch" in out
     script.write_text("import torch\n")
     assert "values" not in json.loads(cli("inspect", "train.py", "--static", "--json")[1])

@@ -138,9 +138,9 @@ def screen(run: Command, found: InspectRun, *, static: bool) -> str:
 
 
 def _asked_text(value: SdkValue) -> str:
-    own = "" if value.default is None else f", {value.default} by itself"
+    own = "" if value.default is None else f", default {value.default}"
     return (
-        f"{value.name}: asked for at {value.place}{own}; searched where a space file declares it "
+        f"{value.name}: requested at {value.place}{own}; searched if a space file declares it "
         f"(keyword: autotune.value:{value.name})"
     )
 

@@ -78,7 +78,7 @@ class MpContext(Knob):
         if facts.script.import_runs:
             return (
                 "Workers that are not forked import the script again, and importing this one does its work:"
-                ' not all of it stands in functions or under `if __name__ == "__main__"`.'
+                ' not all of it is in functions or under `if __name__ == "__main__"`.'
             )
         return None if loader is None else loader.unsendable or None
 

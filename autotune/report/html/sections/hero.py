@@ -137,7 +137,7 @@ def _further(study: Study) -> Markup:
         html("Permit knobs that change the training: ", tag("code", "autotune search --allow KNOB")),
         "Change the code: the section on your code names lines that cost time.",
     ]
-    return html(tag("p", "To look further:", class_="lead"), bullets(steps))
+    return html(tag("p", "What you can do next:", class_="lead"), bullets(steps))
 
 
 def _continue(given: dict[str, str]) -> Markup:
