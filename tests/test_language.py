@@ -148,7 +148,6 @@ PACKAGE = ROOT / "autotune"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
-
 def messages(source: str) -> Iterator[str]:
     """Texts of a module with two words or more: no docstrings, and no programs for another interpreter."""
     tree = ast.parse(source)

@@ -201,7 +201,9 @@ def test_a_likely_candidate_is_compared_with_every_run_of_the_script():
 
 
 def test_noise_is_named_with_the_range_of_the_scripts_own_runs():
-    assert too_noisy_text(screened({})) == "too noisy for a verdict (your script alone varied 100-100 samples/s)"
+    assert (
+        too_noisy_text(screened({})) == "too noisy for a verdict (your script alone varied 100-100 samples/s)"
+    )
     one = add(Study(spec=spec(), space=SPACE), Stage.BASELINE, BASE, run(74.0))
     assert too_noisy_text(one) == "too few runs for a verdict (your script was measured once)"
 

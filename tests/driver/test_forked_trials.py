@@ -156,7 +156,10 @@ def test_who_did_not_ask_for_forks_is_told_only_of_those_that_went_wrong(make: M
     planned = session.ask()
     assert planned is not None
     session.start(planned)
-    notes = ("every trial starts in a new interpreter: no overlay", "while a trial ran, files of yours changed: a")
+    notes = (
+        "every trial starts in a new interpreter: no overlay",
+        "while a trial ran, files of yours changed: a",
+    )
     session.tell(
         planned.uid,
         TrialResult(trial=0, outcome=measurement(), seconds=1.0, notes=notes),
