@@ -200,7 +200,7 @@ def read(path: Path) -> Written:
     try:
         data = load(_text(path), source=source)
         if not isinstance(data, Lines):
-            raise InvalidSpace(f"{source} holds no mapping", hint=f"Begin it with: schema: {SCHEMA}")
+            raise InvalidSpace(f"{source} is not a mapping", hint=f"Begin it with: schema: {SCHEMA}")
     except UsageError as error:
         return Written(source, None, None, (error,))
     problems = [*_key_problems(data, source), *_schema_problems(data, source)]
@@ -353,7 +353,7 @@ def _shape_problem(fault: Any, path: Sequence[str | int], where: str) -> Invalid
     elif kind == "missing":
         message = f"{location[-1]} is missing"
         if location[-1] == "effect":
-            hint = "EXACT, NUMERIC or TRAINING: how the knob changes the training."
+            hint = "EXACT, NUMERIC or TRAINING: only you know what it does to the training."
     elif kind == "extra_forbidden":
         known = _fields(DeclareEntry if section == "declare" else Constraints)
         message = f'unknown key "{location[-1]}"'
@@ -414,7 +414,7 @@ def _value_problems(
     unknown = None if own is None else meaningless(own, plain)
     if own is None or unknown is None:
         return []
-    return [InvalidSpace(f"{where}: {knob} has no value {unknown}", hint=known_values(own, unknown))]
+    return [InvalidSpace(f"{where}: {knob} knows no value {unknown}", hint=known_values(own, unknown))]
 
 
 def known_values(knob: Knob, value: Value) -> str:
@@ -533,11 +533,11 @@ def _power_faults(way: str, text: str, values: object) -> Iterator[tuple[str, st
 
 def _value_faults(values: object) -> Iterator[tuple[str, str, str]]:
     if isinstance(values, Lines) and not 0 < _length(values) <= _MAX_VALUES:
-        yield "values", f"there have to be 1 to {_MAX_VALUES} values from low to high", ""
+        yield "values", f"expected 1 to {_MAX_VALUES} values from low to high", ""
     if not isinstance(values, Items):
         return
     if not 0 < len(values) <= _MAX_VALUES:
-        yield "values", f"there have to be 1 to {_MAX_VALUES} values", ""
+        yield "values", f"expected 1 to {_MAX_VALUES} values", ""
         return
     texts = [str(v).lower() if isinstance(v, bool) else str(v) for v in values]
     twice = next((t for place, t in enumerate(texts) if t in texts[:place]), None)

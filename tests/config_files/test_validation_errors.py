@@ -57,7 +57,7 @@ def test_a_fault_is_told_in_words(given: dict[str, Any], said: str) -> None:
         ("constraints: 80%", "constraints: expected a mapping", "at_most: 80%"),
         (
             "constraints: {peak_memory: {at_most: 4x}}",
-            'constraints.peak_memory.at_most: "x" is no unit',
+            'constraints.peak_memory.at_most: "x" is not a unit',
             "80%",
         ),
         ("constraints: {peak_memroy: {at_most: 80%}}", 'unknown key "peak_memroy"', '"peak_memory"'),
