@@ -117,7 +117,7 @@ def unwrapped(words: Sequence[str], python: str = "") -> Within | None:
         )
     if first in _RUNNERS:
         raise UsageError(
-            f"{first} chooses an environment that autotune cannot determine",
+            f"{first} chooses an environment that cannot be determined here",
             hint="name its interpreter: --python /path/to/env/bin/python -- python train.py ...",
         )
     if first in _BEFORE:

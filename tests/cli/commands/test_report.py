@@ -74,7 +74,7 @@ def test_wishes_that_nothing_confirmed_meets_are_answered_with_what_single_runs_
     journaled(script)
     code, out, err = cli("report", "--max-memory", "1300MiB")
     assert (code, out) == (0, "train-1.html\n")
-    assert err.startswith("none    Nothing within these wishes is confirmed")
+    assert err.startswith("none    No configuration within these criteria is confirmed")
     assert "maybe   1.19x, 1.2 GiB in 1 single run, not confirmed: num_workers 0 -> 1\n" in err
     assert "apply" not in err
 
@@ -112,7 +112,7 @@ def test_the_least_memory_is_an_objective_and_its_picks_can_be_applied(cli, scri
     assert err.startswith("best    1.5"), "what was picked is told where it was asked for"
     assert "1.5 GiB, loss " in err
     assert "num_workers 0 -> 2" in err
-    assert "note    Picked again from stored trials, nothing was measured" in err
+    assert "note    Selected again from stored trials; nothing was measured" in err
     assert "apply   autotune apply lean.yaml -- " in err
     from autotune.export.best_config import read_best
 
