@@ -46,20 +46,34 @@ found = autotune.tune(
     "train.py", budget="4m", knob=["threads", "fused_optimizer"], transfer="off", progress=Enough()
 )
 """
-CELLS = (
-    SEARCH,
-    "found",
-    "found.trials",
-    "found.plot()",
-    "loaded = autotune.load(found.study.spec.label)\n"
-    "print(loaded.reason, len(loaded.trials), found.to_dict()['unsent'])",
-    "more = autotune.resume(found.study.spec.label, trials=1, progress=True)\nprint(len(more.trials))",
-    "per_gib = found.select(lambda m: m.throughput.value / m.memory.peak_bytes)\nprint(per_gib.outcome)",
-    "try:\n    autotune.tune('train.py', budget='30')\nexcept autotune.AutotuneError as error:\n    print(error)",
-    "import warnings\nwith warnings.catch_warnings(record=True) as caught:\n    warnings.simplefilter('always')\n"
-    "    try:\n        autotune.tune('train.py', knobs=['no_such_knob'])\n"
-    "    except autotune.AutotuneError:\n        print([str(w.message) for w in caught])",
-)
+LOAD = """
+loaded = autotune.load(found.study.spec.label)
+print(loaded.reason, len(loaded.trials), found.to_dict()["unsent"])
+"""
+RESUME = """
+more = autotune.resume(found.study.spec.label, trials=1, progress=True)
+print(len(more.trials))
+"""
+SELECT = """
+per_gib = found.select(lambda m: m.throughput.value / m.memory.peak_bytes)
+print(per_gib.outcome)
+"""
+ERROR = """
+try:
+    autotune.tune("train.py", budget="30")
+except autotune.AutotuneError as error:
+    print(error)
+"""
+DEPRECATED = """
+import warnings
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    try:
+        autotune.tune("train.py", knobs=["no_such_knob"])
+    except autotune.AutotuneError:
+        print([str(w.message) for w in caught])
+"""
+CELLS = (SEARCH, "found", "found.trials", "found.plot()", LOAD, RESUME, SELECT, ERROR, DEPRECATED)
 
 
 @pytest.fixture(scope="module")

@@ -117,9 +117,9 @@ def _showed_nothing(found: InspectRun) -> bool:
 def screen(run: Command, found: InspectRun, *, static: bool) -> str:
     """The answer for people."""
     from autotune.answer.advice import advice_text
+    from autotune.cli.outcome import terminal_columns
     from autotune.inspection.sdk_calls import asked_values
     from autotune.inspection.source_advice import advise
-    from autotune.cli.outcome import terminal_columns
     from autotune.report.text.inspect_text import knob_rows, knobs_text, said_line, script_text
 
     parts = [script_text(found.facts, run.title, run.args, found.measured)]

@@ -39,6 +39,7 @@ _MOST_OPTIONS: Final = 40
 
 NOT_VARIED: Final = "not varied"
 _IF_ALLOWED: Final = "if allowed"
+_LEGEND: Final = "Effect on the training: EXACT none, NUMERIC rounding only, TRAINING changed.\n"
 
 
 # Knobs --------------------------------------------------------------------------------------
@@ -122,10 +123,15 @@ def knobs_text(rows: Sequence[Mapping[str, Any]], columns: int = 0) -> str:
     """
     varied = [row for row in rows if row["tunable"]]
     cells = [
-        (row["knob"], value_text(row["value"]) or "-", _tried_text(row), _effect_text(row), row["how"])
-        for row in varied
+        ("KNOB", "VALUE", "TRY", "EFFECT", "HOW"),
+        *(
+            (row["knob"], value_text(row["value"]) or "-", _tried_text(row), _effect_text(row), row["how"])
+            for row in varied
+        ),
     ]
-    text = _aligned([("KNOB", "VALUE", "TRY", "EFFECT", "HOW"), *cells])
+    if all(row["value"] is None for row in varied):  # nothing was run
+        cells = [(row[0], *row[3:]) for row in cells]
+    text = _aligned(cells) + _LEGEND
     text += _by_reason("Why an effect is higher than usual:", varied, "raised", columns)
     return text + _by_reason("Not varied:", [row for row in rows if not row["tunable"]], "why", columns)
 
@@ -149,7 +155,7 @@ def _effect_text(row: Mapping[str, Any]) -> str:
 
 
 def _by_reason(title: str, rows: Sequence[Mapping[str, Any]], key: str, columns: int) -> str:
-    """Return the knobs that share a reason in one paragraph: ``tf32, fp8: They need an NVIDIA device.``"""
+    """Return a paragraph per reason with its knobs: ``tf32, fp8: They need an NVIDIA device.``."""
     names: dict[str, list[str]] = {}
     for row in rows:
         if row[key]:

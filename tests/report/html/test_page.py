@@ -524,3 +524,9 @@ def test_learning_rate_advice_stands_below_the_picks(study, found):
     for pick, told in ((fastest, True), (replace(fastest, advice=""), False)):
         text = pages.read(str(picks_section(View.of(study, replace(found, fastest=pick))))).text
         assert (said in text) is told
+
+
+def test_every_section_is_labelled_by_what_is_always_visible(tree):
+    folded = {s.attributes["id"] for d in tree.all("details") for s in d.all("h2") if "id" in s.attributes}
+    for section in tree.all("section"):
+        assert section.attributes["aria-labelledby"] not in folded

@@ -213,9 +213,9 @@ def _told_otherwise(wanted: InputFacts, told: float) -> str:
     if not wanted.told or not told or abs(told / wanted.told - 1.0) <= _TOLD_FRAC:
         return ""
     return (
-        f"With a batch of {wanted.said} the script reports {told:.3g} samples to autotune.step() for each sample "
-        f"of its model, and {wanted.told:.3g} unchanged. The count does not follow the batch, so the rate is "
-        f"not known."
+        f"With a batch of {wanted.said} the script reports {told:.3g} samples to autotune.step() for each "
+        f"sample of its model, and {wanted.told:.3g} unchanged. The count does not follow the batch, so the "
+        f"rate is not known."
     )
 
 
