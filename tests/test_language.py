@@ -8,8 +8,12 @@ import pytest
 from documents import DOCUMENTS, ROOT
 
 from autotune.cli.main import _command
+from autotune.compare.disturbances import MARKS
+from autotune.model.trial import FailureKind
 
 README = ROOT / "README.md"
+GOLDEN = ROOT / "tests" / "golden"
+"""Texts that people see, compared with those of the program by other tests."""
 MOST_CHARACTERS, MOST_LINES, MOST_WORDS, LONGEST_SENTENCE = 120, 130, 900, 25
 
 BANNED = {
@@ -182,6 +186,14 @@ def test_personified_messages_are_found():
     source = '''"""A module that tells."""\nX = "it tells"\nraise E(f"{x} knows no {y}", hint="say it")\n'''
     assert sorted(personified(source)) == ["knows: X knows no X", "say: say it", "tells: it tells"]
     assert personified('"""It tells."""\nX = "tells"\ndef f():\n    """Say so."""\n') == []
+
+
+def test_screens_show_words_and_no_internal_label():
+    labels = {kind.label for kind in FailureKind} | set(MARKS)
+    labels = {label for label in labels if "_" in label}
+    screens = {path.name: path.read_text(encoding="utf-8") for path in GOLDEN.glob("*.txt")}
+    assert {"report.txt", "screen_gain.txt", "progress.txt"} <= screens.keys()
+    assert [(name, label) for name, text in screens.items() for label in labels if label in text] == []
 
 
 def test_an_exception_is_a_help_text_that_fails():
