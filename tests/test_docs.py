@@ -150,8 +150,10 @@ def test_a_space_file_of_a_page_is_valid(home, row, capsys):
 
 
 def pipeline_commands(text):
-    """The shell lines of a GitHub Actions workflow or a GitLab pipeline."""
+    """The shell lines of a GitHub Actions workflow, a GitLab pipeline, or the hooks of pre-commit."""
     pipeline = yaml.safe_load(text)
+    if "repos" in pipeline:
+        return [shlex.split(hook["entry"]) for repo in pipeline["repos"] for hook in repo["hooks"]]
     jobs = (
         pipeline["jobs"].values() if "jobs" in pipeline else [j for j in pipeline.values() if "script" in j]
     )
