@@ -39,10 +39,11 @@ def hero(view: View) -> Markup:
         else Markup()
     )
     chart = claims_figure(view, answer)
+    named = best if answer.is_better else answer.likely if repicked is None else None
     body = html(
         tag("div", tag("div", claim(view, answer)), chart, class_="verdict" if chart else None),
         wishes,
-        _chips(view, best) if answer.is_better else Markup(),
+        _chips(view, named) if named is not None else Markup(),
         _why(view, answer),
         _apply(view, answer),
         tiles(view, answer),
