@@ -6,6 +6,7 @@ What searches is left to `tests/e2e/test_docs.py`.
 import ast
 import hashlib
 import importlib.util
+import json
 import re
 import shlex
 import shutil
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from documents import DOCUMENTS, ROOT, blocks, commands, inline_commands, links, slugs
+from documents import DOCUMENTS, ROOT, SITE, blocks, commands, inline_commands, links, slugs
 
 import autotune.driver
 from autotune.cli.commands import doctor
@@ -101,7 +102,7 @@ def test_a_file_that_a_command_names_is_in_the_repository(path):
                     assert (ROOT / name).exists(), f"{path.name}: {name}"
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=IDS)
+@pytest.mark.parametrize("path", [*DOCUMENTS, *SITE], ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_link_leads_to_a_file_and_a_heading_that_exist(path):
     for target, anchor in links(path):
         there = (path.parent / target).resolve() if target else path
@@ -134,6 +135,7 @@ SPACES = [row for row in YAML if SPACE in row[1].text]
 PIPELINES = [row for row in YAML if SPACE not in row[1].text]
 TOML = [(path, b) for path in DOCUMENTS for b in blocks(path) if b.language == "toml"]
 PYTHON = [(path, b) for path in DOCUMENTS for b in blocks(path) if b.language == "python"]
+JSON = [(path, b) for path in DOCUMENTS for b in blocks(path) if b.language == "json"]
 SEARCHES = [row for row in PYTHON if "autotune.tune(" in row[1].text]
 
 
@@ -148,8 +150,10 @@ def test_a_space_file_of_a_page_is_valid(home, row, capsys):
 
 
 def pipeline_commands(text):
-    """The shell lines of a GitHub Actions workflow or a GitLab pipeline."""
+    """The shell lines of a GitHub Actions workflow, a GitLab pipeline, or the hooks of pre-commit."""
     pipeline = yaml.safe_load(text)
+    if "repos" in pipeline:
+        return [shlex.split(hook["entry"]) for repo in pipeline["repos"] for hook in repo["hooks"]]
     jobs = (
         pipeline["jobs"].values() if "jobs" in pipeline else [j for j in pipeline.values() if "script" in j]
     )
@@ -178,6 +182,11 @@ def test_a_toml_block_holds_settings_that_there_are(home, row):
     assert project_settings(home).values
 
 
+@pytest.mark.parametrize("row", JSON, ids=at)
+def test_a_json_block_is_json(row):
+    assert json.loads(row[1].text)
+
+
 @pytest.mark.parametrize("row", PYTHON, ids=at)
 def test_a_python_block_is_python_and_imports_what_there_is(row):
     tree = ast.parse(row[1].text)
@@ -201,7 +210,8 @@ def test_a_python_block_runs_over_a_search_that_runs_nothing(home, row, monkeypa
 
 def test_every_block_says_what_it_is_or_holds_commands_or_their_output():
     languages = {block.language for path in DOCUMENTS for block in blocks(path)}
-    assert languages <= {"", "text", "yaml", "toml", "python"}  # text: usage and output, nothing to type
+    # text: usage and output, nothing to type
+    assert languages <= {"", "text", "yaml", "toml", "json", "python"}
 
 
 def test_the_exit_codes_of_the_documents_are_those_of_the_program():
@@ -225,7 +235,7 @@ def test_paths_of_documents_are_no_paths_of_one_machine():
 # -- every command of a block, over a driver that runs nothing -------------------------------------
 
 STUDIES = {
-    "photos_denoise-1121-1528": "01KAK2M7Q4ZC0V9X3T5R8W6Y1A",
+    "photos_denoise-1127-1831": "01KAK2M7Q4ZC0V9X3T5R8W6Y1A",
     "train-1121-1002": "01KAK2M7Q4ZC0V9X3T5R8W6Y1B",
     "train-1122-0900": "01KAK2M7Q4ZC0V9X3T5R8W6Y1C",
 }

@@ -5,14 +5,19 @@ import inspect
 import io
 import re
 import tokenize
+from collections.abc import Iterator
 from functools import cache
 
 import pytest
 from documents import DOCUMENTS, ROOT
 
 from autotune.cli.main import _command
+from autotune.compare.disturbances import MARKS
+from autotune.model.trial import FailureKind
 
 README = ROOT / "README.md"
+GOLDEN = ROOT / "tests" / "golden"
+"""Texts that people see, compared with those of the program by other tests."""
 MOST_CHARACTERS, MOST_LINES, MOST_WORDS, LONGEST_SENTENCE = 120, 130, 900, 25
 
 BANNED = {
@@ -30,6 +35,12 @@ BANNED = {
     r"rounds otherwise|were flagged|no_metric|crash_exit|foretold": "differs by rounding, flags, its message",
 }
 """Pattern -> what to write instead."""
+
+PERSONIFIED = (
+    r"tells?|told|telling|say|says|said|knows?|wants?|wanted|stands?|hears?|asks|asked|looks?|looked|"
+    r"who|whom|whoever|nobody|anew|wish(?:es)?|tame|lawful|frugal|lent|reckons?"
+)
+"""Words that no message, hint, note or label of the program uses; code does not speak, see or want."""
 
 HELP_EXCEPTIONS: set[str] = set()
 """Help texts that still fail, as ``command`` or ``command --option``. To be emptied."""
@@ -135,9 +146,7 @@ def readme():
 
 
 def test_lines_of_the_readme_fit_a_page():
-    text = _FENCE.sub("", readme())
-    lines = [re.sub(r"\]\([^)]*\)|https?://\S+", "]", line) for line in without_tables(text).splitlines()]
-    assert [line for line in lines if len(line) > MOST_CHARACTERS] == []
+    assert [line for line in readme().splitlines() if len(line) > MOST_CHARACTERS] == []
 
 
 def test_the_readme_is_read_in_one_sitting():
@@ -189,6 +198,55 @@ def faults(text):
 @pytest.mark.parametrize("name", sorted(HELP.keys() - HELP_EXCEPTIONS))
 def test_a_help_text_is_short_and_plain(name):
     assert faults(HELP[name]) == []
+
+
+PACKAGE = ROOT / "autotune"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def messages(source: str) -> Iterator[str]:
+    """Texts of a module with two words or more: no docstrings, and no programs for another interpreter."""
+    tree = ast.parse(source)
+    skipped = {
+        id(node.value)
+        for owner in ast.walk(tree)
+        if isinstance(body := getattr(owner, "body", None), list)
+        for node in body
+        if isinstance(node, ast.Expr)
+    }
+    for node in ast.walk(tree):
+        text = ""
+        if isinstance(node, ast.JoinedStr):
+            skipped |= {id(value) for value in node.values}
+            text = "".join(str(v.value) if isinstance(v, ast.Constant) else "X" for v in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
+            text = node.value
+        if " " in text.strip() and not re.search(r"^\s*(?:import|def) |<text ", text, re.MULTILINE):
+            yield " ".join(text.split())
+
+
+def personified(source: str) -> list[str]:
+    found = [(text, re.findall(rf"\b(?:{PERSONIFIED})\b", text)) for text in messages(source)]
+    return [f"{', '.join(hits)}: {text}" for text, hits in found if hits]
+
+
+def test_messages_use_plain_words():
+    found = {path.relative_to(PACKAGE): personified(path.read_text(encoding="utf-8")) for path in MODULES}
+    assert {path: faults for path, faults in found.items() if faults} == {}
+
+
+def test_personified_messages_are_found():
+    source = '''"""A module that tells."""\nX = "it tells"\nraise E(f"{x} knows no {y}", hint="say it")\n'''
+    assert sorted(personified(source)) == ["knows: X knows no X", "say: say it", "tells: it tells"]
+    assert personified('"""It tells."""\nX = "tells"\ndef f():\n    """Say so."""\n') == []
+
+
+def test_screens_show_words_and_no_internal_label():
+    labels = {kind.label for kind in FailureKind} | set(MARKS)
+    labels = {label for label in labels if "_" in label}
+    screens = {path.name: path.read_text(encoding="utf-8") for path in GOLDEN.glob("*.txt")}
+    assert {"report.txt", "screen_gain.txt", "progress.txt"} <= screens.keys()
+    assert [(name, label) for name, text in screens.items() for label in labels if label in text] == []
 
 
 def test_an_exception_is_a_help_text_that_fails():

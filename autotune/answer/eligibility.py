@@ -65,7 +65,7 @@ def why_not(study: Study, compared: Comparison, bar: float) -> str:
     if not fits(study, compared.peak_bytes):
         return "it needs more memory than allowed"
     if not is_within_budget(study, compared.config):
-        return "it takes more energy per sample than wanted, or none was counted for it"
+        return "it takes more energy per sample than allowed, or its energy was not counted"
     if late := _late(study, compared):
         return late
     if compared.speedup.low <= bar:

@@ -145,12 +145,12 @@ def conclude(
 
 
 def too_noisy_text(study: Study) -> str:
-    """Return ``too noisy to tell (your script alone varied 74-350 samples/s)``."""
+    """Return ``too noisy for a verdict (your script alone varied 74-350 samples/s)``."""
     rates = [t.measurement.throughput.value for t in baseline_runs(study) if t.measurement]
     if len(rates) < 2:
-        return "too few runs to tell (your script alone was measured once)"
+        return "too few runs for a verdict (your script was measured once)"
     low, high = _number(min(rates)), _number(max(rates))
-    return f"too noisy to tell (your script alone varied {low}-{high} {rate_unit(study)})"
+    return f"too noisy for a verdict (your script alone varied {low}-{high} {rate_unit(study)})"
 
 
 def candidate_text(likely: Estimate, runs: int) -> str:

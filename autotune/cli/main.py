@@ -15,7 +15,7 @@ import time
 import traceback
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 import typer.core
@@ -73,14 +73,39 @@ class Interrupted(AutotuneError):
     exit_code = EXIT_INTERRUPTED
 
 
+_SECTIONS: Final = {
+    "Find a configuration and use it": ("inspect", "search", "resume", "apply", "verify", "export", "scale"),
+    "Read results": ("list", "show", "logs", "report", "ui", "compare"),
+    "Set up": ("doctor", "spaces", "schema", "sync", "clean", "help", "version"),
+    "A team's service": (*("serve", "submit", "estimate", "status", "cancel", "fetch", "admin", "mcp"),),
+}
+"""Commands by purpose, in the order of the help."""
+
+
 class Verbs(typer.core.TyperGroup):
     """The verbs; typer would make a plain exit code of Ctrl-C, as if the verb had ended with it."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands by purpose, each with its whole first sentence."""
+        commands = {name: c for name, c in self.commands.items() if not c.hidden}
+        listed = {name for names in _SECTIONS.values() for name in names}
+        sections = {**_SECTIONS, "More": tuple(name for name in commands if name not in listed)}
+        for title, names in sections.items():
+            rows = [(name, _first_sentence(commands[name])) for name in names if name in commands]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows, col_max=12)
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
             raise Interrupted("interrupted") from error
+
+
+def _first_sentence(command: Any) -> str:
+    paragraph = " ".join((command.help or "").strip().partition("\n\n")[0].split())
+    return re.split(r"(?<=\.) |;", paragraph)[0].rstrip(".")
 
 
 app = typer.Typer(
@@ -356,10 +381,10 @@ def _script_option(error: Any) -> UsageError | None:
 
 _PARSERS_WORDS = (
     ("Value error, ", ""),
-    ("Input should be a valid integer, unable to parse string as an integer", "a whole number is wanted"),
-    ("Input should be a valid number, unable to parse string as a number", "a number is wanted"),
-    ("Input should be greater than or equal to ", "the least is "),
-    ("Input should be less than or equal to ", "the most is "),
+    ("Input should be a valid integer, unable to parse string as an integer", "expected a whole number"),
+    ("Input should be a valid number, unable to parse string as a number", "expected a number"),
+    ("Input should be greater than or equal to ", "must be at least "),
+    ("Input should be less than or equal to ", "must be at most "),
 )
 """What the parser's own validator says, and what that means."""
 

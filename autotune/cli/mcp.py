@@ -57,7 +57,7 @@ def _submit(client: Client, given: dict[str, Any]) -> Any:
 TOOLS: Final = {
     "submit_search": Tool(
         "Queue a search for the fastest training configuration of an unmodified PyTorch script. Sends the "
-        "files of the folder that git would keep, without files that look like secrets. Returns the search.",
+        "files of the folder that git would keep, without files that may hold secrets. Returns the search.",
         {
             "command": {
                 "type": "array",

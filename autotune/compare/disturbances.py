@@ -190,9 +190,8 @@ def marked_runs(study: Study, configs: Sequence[Config]) -> list[str]:
         return []
     counts = {flag: sum(flag in flags for flags in found) for flag in MARKS}
     what = ", ".join(f"{MARKS[flag]} ({count})" for flag, count in counts.items() if count)
-    whose = " and ".join(["your script", *(config.text() for config in configs)])
-    verb = "was flagged" if marked == 1 else "were flagged"
-    return [f"{marked} of {len(runs)} confirmation runs of {whose} {verb}: {what}."]
+    verb = "was" if marked == 1 else "were"
+    return [f"{marked} of {len(runs)} confirmation runs {verb} irregular: {what}."]
 
 
 def is_crowded(study: Study, config: Config) -> bool:

@@ -109,7 +109,7 @@ def level_two(found: EqualLoss | None) -> LossVerdict:
             reason="Its runs or the script's show too few losses, none that falls, or one that is no number, "
             "so no time to equal loss is known.",
         )
-    tell = "More runs would tell." if found.may_clear else "More runs are unlikely to change this."
+    tell = "More runs can settle this." if found.may_clear else "More runs are unlikely to change this."
     judged = LossVerdict(
         level=2,
         verdict="unclear",

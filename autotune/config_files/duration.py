@@ -20,7 +20,7 @@ def duration_s(text: str) -> float:
     """
     compact = "".join(text.split())
     if compact.replace(".", "", 1).isdecimal():
-        raise InvalidBudget(f'"{text}" has no unit', hint=f'say "{compact}s" or "2h"')
+        raise InvalidBudget(f'"{text}" has no unit', hint=f'write "{compact}s" or "2h"')
     try:
         seconds = float(durationpy.from_str(compact).total_seconds())
     except (durationpy.DurationError, OverflowError, ValueError) as error:

@@ -40,7 +40,7 @@ def memory_bytes(text: str, *, total_bytes: int | None = None) -> int:
         raise UsageError(f'"{text}" is not an amount of memory', hint=_EXAMPLES)
     amount, unit = float(match[1]), match[2]
     if not unit:
-        raise UsageError(f'"{text}" has no unit', hint=f'say "{compact}GiB" or "{compact}MB"')
+        raise UsageError(f'"{text}" has no unit', hint=f'write "{compact}GiB" or "{compact}MB"')
     if unit == "%":
         if not 0 < amount <= 100:
             raise UsageError(f'"{text}" is not between 0 and 100 per cent', hint=_EXAMPLES)

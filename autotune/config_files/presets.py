@@ -385,7 +385,7 @@ def _check_values(space: _Space, option: str, name: str, values: Sequence[Value]
         return
     knob = builtin()[name]
     if (unknown := meaningless(knob, values)) is not None:
-        raise UsageError(f"{option}: {name} knows no value {unknown}", hint=known_values(knob, unknown))
+        raise UsageError(f"{option}: {name} has no value {unknown}", hint=known_values(knob, unknown))
 
 
 def _check_allowed(space: _Space, name: str) -> None:
@@ -462,7 +462,7 @@ def _fixes(texts: Sequence[str]) -> dict[str, Value]:
     for text in texts:
         name, value_text = _pair(text, "--fix", found)
         if "," in value_text:
-            raise UsageError(f'--fix "{text}" gives several values', hint=f'Say --set "{text}".')
+            raise UsageError(f'--fix "{text}" gives several values', hint=f'Write: --set "{text}"')
         found[name] = _value(value_text, "--fix", text)
     return found
 

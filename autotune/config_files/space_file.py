@@ -353,7 +353,7 @@ def _shape_problem(fault: Any, path: Sequence[str | int], where: str) -> Invalid
     elif kind == "missing":
         message = f"{location[-1]} is missing"
         if location[-1] == "effect":
-            hint = "EXACT, NUMERIC or TRAINING: only you know what it does to the training."
+            hint = "EXACT, NUMERIC or TRAINING: how the knob changes the training."
     elif kind == "extra_forbidden":
         known = _fields(DeclareEntry if section == "declare" else Constraints)
         message = f'unknown key "{location[-1]}"'
@@ -414,7 +414,7 @@ def _value_problems(
     unknown = None if own is None else meaningless(own, plain)
     if own is None or unknown is None:
         return []
-    return [InvalidSpace(f"{where}: {knob} knows no value {unknown}", hint=known_values(own, unknown))]
+    return [InvalidSpace(f"{where}: {knob} has no value {unknown}", hint=known_values(own, unknown))]
 
 
 def known_values(knob: Knob, value: Value) -> str:

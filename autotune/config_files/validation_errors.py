@@ -8,20 +8,20 @@ from typing import Any, Final
 
 _WANTED: Final[Mapping[str, str]] = {
     "missing": "it is missing",
-    "string": "text is wanted",
-    "int": "a whole number is wanted",
-    "float": "a number is wanted",
+    "string": "expected text",
+    "int": "expected a whole number",
+    "float": "expected a number",
     "bool": "expected true or false",
-    "list": "a list is wanted",
-    "tuple": "a list is wanted",
+    "list": "expected a list",
+    "tuple": "expected a list",
     "dict": "expected a mapping: key: value",
     "model": "expected a mapping: key: value",
 }
 _BOUNDS: Final[Mapping[str, tuple[str, str]]] = {
-    "greater_than": ("gt", "more than {} is wanted"),
-    "greater_than_equal": ("ge", "at least {} is wanted"),
-    "less_than": ("lt", "less than {} is wanted"),
-    "less_than_equal": ("le", "at most {} is wanted"),
+    "greater_than": ("gt", "must be more than {}"),
+    "greater_than_equal": ("ge", "must be at least {}"),
+    "less_than": ("lt", "must be less than {}"),
+    "less_than_equal": ("le", "must be at most {}"),
 }
 
 
@@ -33,7 +33,7 @@ def wanted(fault: Mapping[str, Any]) -> str:
     """
     kind, context = str(fault["type"]), fault.get("ctx") or {}
     if choices := choices_of(fault):
-        return f"one of {', '.join(choices)} is wanted"
+        return f"expected one of {', '.join(choices)}"
     if kind in _BOUNDS:
         name, text = _BOUNDS[kind]
         return text.format(context.get(name))

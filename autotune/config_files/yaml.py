@@ -202,9 +202,7 @@ class _Building:
                 raise self.error(f"{self.source}:{line}: a key must be text")
             key = str(key_node.value)
             if key in values:
-                raise self.error(
-                    f'{self.source}:{line}: "{key}" stands here twice, first on line {lines[key]}'
-                )
+                raise self.error(f'{self.source}:{line}: "{key}" is set twice, first on line {lines[key]}')
             values[key] = self.value(value_node, depth + 1)
             lines[key] = line
         return Lines(values, lines=lines, line=node.start_mark.line + 1)

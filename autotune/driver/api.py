@@ -117,8 +117,9 @@ class Tuned:
     def reason(self) -> str:
         """Reason for the end of the search.
 
-        ``faster``, ``nothing_faster``, ``inconclusive``, ``interrupted`` (Ctrl-C), ``stopped``, or
-        ``script_changed``: the script was edited during the search; the result holds for the old version.
+        ``faster``, ``nothing_faster``, ``inconclusive``, ``interrupted`` (Ctrl-C or a listener),
+        ``stopped``, or ``script_changed``: the script was edited during the search; the result holds for
+        the old version.
         """
         return _REASONS.get(self.end.exit_code, "nothing_faster")
 

@@ -248,7 +248,7 @@ SCALING = "scaling"
 def _question(entries: Sequence[Any], directory: Path) -> Question:
     data = next((entry.data for entry in entries if entry.kind == SCALING), None)
     if data is None:
-        raise StoreError(f"{directory} does not contain the numbers of processes")
+        raise StoreError(f"{directory} does not record which numbers of processes were measured")
     return from_wire(Question, data["question"])
 
 

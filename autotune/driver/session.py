@@ -671,7 +671,7 @@ class Session:
         if ended.start is StartMode.FORK and (found := mismatch(self._study, ended.facts)):
             self._cold_because = self._cold_because or f"trial {trial.number} was forked, and {found}"
             if not self._stopping:
-                return f"started anew: forked, {found}"
+                return f"started in a new interpreter: forked, {found}"
         if isinstance(ended.outcome, Measurement):
             return self._disturbed(trial, ended.outcome, ended.seconds)
         failure = ended.outcome

@@ -29,12 +29,12 @@ def edited(best: BestConfig, original: BestConfig | None = None) -> str:
     if best.schema_ != SCHEMA or written == digest(best):
         return ""
     if not written:
-        return "it has no digest, so whether it is as its search wrote it is not known"
+        return "it has no digest, so later edits cannot be detected"
     changes = [] if original is None else list(_changes(original.data(), best.data()))
     if not changes:
-        return f"it was edited after its search wrote it: its digest is {digest(best)}, and it says {written}"
+        return f"it was edited after the search: its digest is {digest(best)}, the recorded one {written}"
     more = f", and {len(changes) - _MOST_NAMED} more" if len(changes) > _MOST_NAMED else ""
-    return f"it was edited after its search wrote it: {', '.join(changes[:_MOST_NAMED])}{more}"
+    return f"it was edited after the search: {', '.join(changes[:_MOST_NAMED])}{more}"
 
 
 def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:

@@ -265,7 +265,7 @@ def _existing(script: str) -> str:
     if path.is_dir():
         raise UsageError(f"{script} is a folder, not a script", hint=_candidates(path))
     guess = _near(path)
-    hint = guess or f"its full path would be {path}"
+    hint = guess or f"the path is read as {path}"
     raise UsageError(f"there is no script {script}", hint=hint)
 
 

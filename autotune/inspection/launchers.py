@@ -291,7 +291,7 @@ def _processes(text: str) -> int:
     """Return the number of processes for torchrun's option: a number, ``cpu``, ``gpu``, or ``auto``."""
     devices = len(host_facts().devices) if text in ("gpu", "auto") else 0
     if text == "gpu" and not devices:
-        raise UsageError("torchrun --nproc-per-node gpu finds no device here", hint="say a number")
+        raise UsageError("torchrun --nproc-per-node gpu finds no device here", hint="--nproc-per-node 2")
     if text in ("cpu", "gpu", "auto"):
         return devices or os.cpu_count() or 1
     count = int(text) if text.isdecimal() else 0

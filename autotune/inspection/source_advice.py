@@ -451,7 +451,8 @@ def _shapes(tree: ast.Module, name: str) -> Iterator[Advice]:
                 file=name,
                 line=call.lineno,
                 part="compute",
-                text=f"{what} is not a multiple of {_MULTIPLE}, as tensor cores require; {up} may be faster.",
+                text=f"{what} is not a multiple of {_MULTIPLE}, as tensor cores need for full speed; "
+                f"{up} may be faster.",
             )
 
 

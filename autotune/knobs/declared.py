@@ -199,7 +199,7 @@ def no_option(name: str, script: ScriptFacts) -> str:
     if not script.flags:
         return (
             "No options of the script could be read from its source, so it is not known whether it has "
-            f"{name} is not known."
+            f"{name}."
         )
     known = [spelling for flag in script.flags for spelling in flag.names]
     return f"The script has no option {name}. {did_you_mean(name, known)}".strip()

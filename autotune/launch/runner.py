@@ -42,7 +42,7 @@ class TrialResult:
     start: StartMode = StartMode.COLD
 
 
-_ANEW = "trials are started anew: "
+_ANEW = "every trial starts in a new interpreter: "
 
 
 def cold_start_note(reason: str) -> str:

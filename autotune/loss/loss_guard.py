@@ -251,7 +251,7 @@ def _decided(blank: LossVerdict, late: Stretch, long: Stretch, *, learns: bool, 
     # The evidence against it is reported, and is what more runs would have to clear.
     against = late if inside else long
     can_clear = learns and (inside or long.may_clear) and (late.ends_well or late.may_end_well)
-    tell = "More runs would tell." if can_clear else "More runs are unlikely to change this."
+    tell = "More runs can settle this." if can_clear else "More runs are unlikely to change this."
     margin = against.margin
     if not learns:
         reason = (

@@ -61,7 +61,7 @@ def mismatch(study: Study, facts: RunFacts | None) -> str:
         if first.versions.get(name, version) != version:
             return f"it ran with {name} {version} in place of {first.versions[name]}"
     if facts.openmp != first.openmp:
-        return f"it ran on the OpenMP of {facts.openmp or 'nobody knows whom'}"
+        return f"it ran on the OpenMP of {facts.openmp or 'an unknown library'}"
     return ""
 
 

@@ -277,7 +277,7 @@ def _routes(app: FastAPI) -> None:
         if not parts.database.move(
             row.id, state, SearchState.QUEUED, reason, budget_s=budget_s, ended_s=None, losses=0
         ):
-            raise Conflict("the search changed meanwhile", hint="look at its state again")
+            raise Conflict("the search changed meanwhile", hint="read its state again: autotune status")
         parts.reconciler.poke()
         return shown(parts.database.search(search_id))
 

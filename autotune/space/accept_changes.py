@@ -54,7 +54,7 @@ def accepted(
         knob = knobs.get(change.knob)
         if knob is None:
             taken = _undeclared(change, facts, change.knob in allow, has_script=has_script)
-            hint = f"If you know this setting: --allow {change.knob}"
+            hint = f"If you trust this setting: --allow {change.knob}"
         else:
             taken, hint = _declared(knob, change, facts, has_script=has_script), _OUTDATED
         if isinstance(taken, str):

@@ -121,8 +121,8 @@ class _Builder:
         readable = knob.virtual or type(knob).seen is not Knob.seen
         if run is not None and run.without_torch and readable:
             return (
-                "The script does not use PyTorch, whose setting this is; what it asks for itself, by "
-                "autotune.value(), can be searched."
+                "The script does not use PyTorch, whose setting this is. Values that it requests by "
+                "autotune.value() can be searched."
             )
         return knob.refuse(self.facts)
 

@@ -91,7 +91,7 @@ def _by(spelling: Spelling, knob: Knob, value: Value, facts: Facts) -> Change | 
         case Env():
             text = knob.environment(value, spelling, facts)
             if text is None:
-                return f"{spelling.name} cannot say {value}"
+                return f"{spelling.name} cannot express {value}"
             return Change(knob=knob.name, value=value, spelling=spelling, delivered=text)
         case Keyword():
             return _by_keyword(spelling, knob, value, facts)
@@ -108,7 +108,7 @@ def _by_flag(spelling: Flag, knob: Knob, value: Value, facts: Facts) -> Change |
     taken = knob.option_value(value, facts)
     said = None if taken is None else knob.option(taken, option)
     if said is None:
-        return f"its option {option.names[0]} cannot say {value}"
+        return f"its option {option.names[0]} cannot express {value}"
     name, text = said
     others = tuple(n for n in option.names if n != name)
     return Change(

@@ -22,7 +22,7 @@ from devtools import Browser
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = "experiments/workloads/photos_denoise.py"
-SEARCH = f"autotune search --budget 3m --script {SCRIPT}"
+SEARCH = f"autotune search --budget 3m {SCRIPT}"
 SHOTS = (
     ("report-desktop", 1280, 940, False),
     ("report-dark", 1280, 940, True),

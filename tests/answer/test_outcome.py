@@ -170,7 +170,7 @@ def test_a_script_that_scatters_by_more_than_a_tenth_leaves_the_search_inconclus
     study = add(screened({WORKERS: 80.0, BF16: 75.0}), Stage.DRIFT_CHECK, BASE, run(40.0))
     found = answer(study)
     assert (found.outcome, found.likely) == (INCONCLUSIVE, None)
-    assert found.unsettled[0] == "Too noisy to tell (your script alone varied 40-100 samples/s)."
+    assert found.unsettled[0] == "Too noisy for a verdict (your script alone varied 40-100 samples/s)."
 
 
 def test_a_gain_whose_loss_has_too_few_values_is_no_evidence_that_nothing_is_faster():
@@ -201,9 +201,11 @@ def test_a_likely_candidate_is_compared_with_every_run_of_the_script():
 
 
 def test_noise_is_named_with_the_range_of_the_scripts_own_runs():
-    assert too_noisy_text(screened({})) == "too noisy to tell (your script alone varied 100-100 samples/s)"
+    assert (
+        too_noisy_text(screened({})) == "too noisy for a verdict (your script alone varied 100-100 samples/s)"
+    )
     one = add(Study(spec=spec(), space=SPACE), Stage.BASELINE, BASE, run(74.0))
-    assert too_noisy_text(one) == "too few runs to tell (your script alone was measured once)"
+    assert too_noisy_text(one) == "too few runs for a verdict (your script was measured once)"
 
 
 def test_the_command_has_time_for_missing_families_and_four_pairs_rounded_up_to_a_minute():

@@ -171,10 +171,10 @@ def test_completion_is_silent_where_studies_cannot_be_read(monkeypatch, tmp_path
     [
         (("schema", "nope"), "'nope' is not one of 'space', 'config'", "autotune schema --help"),
         (("schema",), "Missing argument 'which'.", "one of: space, config"),
-        (("ui", "--port", "x"), "'--port': a whole number is wanted", "autotune ui --help"),
-        (("ui", "--port", "99999"), "'--port': the most is 65535", "autotune ui --help"),
-        (("ui", "--port", "-1"), "'--port': the least is 0", "autotune ui --help"),
-        (("search", "--script", "train.py", "--price-per-hour", "x"), "a number is wanted", "search --help"),
+        (("ui", "--port", "x"), "'--port': expected a whole number", "autotune ui --help"),
+        (("ui", "--port", "99999"), "'--port': must be at most 65535", "autotune ui --help"),
+        (("ui", "--port", "-1"), "'--port': must be at least 0", "autotune ui --help"),
+        (("search", "--script", "train.py", "--price-per-hour", "x"), "expected a number", "search --help"),
         (("inspect", "--knobs=precision"), "'--knobs' does not take a value", "autotune --help"),
         (
             ("search", "--script", "train.py", "--budget", "1m", "--", "python", "train.py"),
@@ -183,7 +183,7 @@ def test_completion_is_silent_where_studies_cannot_be_read(monkeypatch, tmp_path
         ),
         (
             ("search", "--script", "train.py", "--budget", "1m", "--set", "precision=bf61"),
-            "--set: precision knows no value bf61",
+            "--set: precision has no value bf61",
             'Did you mean "bf16"?',
         ),
     ],

@@ -94,7 +94,10 @@ def test_a_likely_pick_is_applied_by_name_alone(ended, cli):
     out = data["out"]
     assert data["resume"].startswith(f"autotune resume {data['study']['label']} --budget ")
     assert data["picks"]["likely"]["knobs"]["precision"] == "bf16"
-    assert cli("apply", out, "--diff")[1] == "best: your unchanged script\n"
+    assert (
+        cli("apply", out, "--diff")[1]
+        == "best: your unchanged script\nlikely, not confirmed: --pick likely\n"
+    )
     said = cli("apply", out, "--pick", "likely", "--diff")[1]
     assert "1 run, not confirmed" in said
     assert "bf16" in said

@@ -303,7 +303,7 @@ def test_inspect_says_for_every_knob_how_or_why_not(cli, script):
     rows = {row["knob"]: row for row in json.loads(out)["knobs"]}
     assert code == 0
     assert rows["batch_size"]["how"].startswith("flag --batch-size")
-    assert rows["tf32"]["status"] == "left alone"
+    assert rows["tf32"]["status"] == "not varied"
     assert "NVIDIA" in rows["tf32"]["why"]
     assert rows["effective_batch"]["how"].startswith("through batch_size")
     assert all(row["why"] for row in rows.values())
@@ -316,7 +316,7 @@ def test_inspect_shows_the_values_that_a_script_asks_for(cli, script):
     assert data["values"] == [{"name": "batch", "file": "train.py", "line": 2, "default": 64}]
     assert [hint["kind"] for hint in data["advice"]] == ["told"]
     out = cli("inspect", "train.py", "--static")[1]
-    assert "value      batch: asked for at train.py:2, 64 by itself" in out
+    assert "value      batch: requested at train.py:2, default 64" in out
     assert "keyword: autotune.value:batch" in out
     script.write_text("import torch\n")
     assert "values" not in json.loads(cli("inspect", "train.py", "--static", "--json")[1])

@@ -103,7 +103,7 @@ def test_a_knob_of_somebody_elses_space_is_taken_by_permission_alone(cli, script
     put(script, content(script, [MINE]))
     code, _out, err = cli("apply", "best.yaml", "--", "python", "train.py")
     assert (code, ran) == (2, [])
-    assert "hint: If you know this setting: --allow mine" in err
+    assert "hint: If you trust this setting: --allow mine" in err
     code, _out, err = cli("apply", "best.yaml", "--allow", "mine", "--", "python", "train.py")
     assert code == 7
     assert "autotune: sets NCCL_ALGO=Tree\n" in err
@@ -227,7 +227,7 @@ def test_a_file_that_was_edited_is_warned_of(cli, script, words):
     edit("label: train-1121-1002", "label: other")
     err = cli(*words)[2]
     assert re.search(
-        r"warning: best.yaml: it was edited after its search wrote it: its digest is \w{16}, and", err
+        r"warning: best.yaml: it was edited after the search: its digest is \w{16}, the recorded one", err
     )
 
 

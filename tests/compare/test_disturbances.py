@@ -67,7 +67,7 @@ def test_marks_of_the_runs_behind_a_claim_are_counted_in_the_answer() -> None:
     pairs += [(marked(100.0, "cpu_contended", "drifting"), marked(150.0, "wrote_outside")) for _ in range(3)]
     study = study_of(*pairs)
     (said,) = marked_runs(study, [OTHER])
-    assert said.startswith("5 of 10 confirmation runs of your script and threads=4 were flagged: ")
+    assert said.startswith("5 of 10 confirmation runs were irregular: ")
     assert "other processes took its CPU time (5), it drifted (3)." in said
     found = answer(study)
     assert found.best.config == OTHER

@@ -33,7 +33,7 @@ def test_few_runs_that_differ_much_may_still_be_cleared_by_more() -> None:
     verdict = judged([1.2, -1.0, 0.1])
     assert verdict.verdict == "unclear"
     assert verdict.can_clear
-    assert "More runs would tell" in verdict.reason
+    assert "More runs can settle this" in verdict.reason
 
 
 def test_what_lies_near_the_margin_in_every_run_is_not_cleared_by_more() -> None:

@@ -357,8 +357,8 @@ def test_set_values_are_read_like_those_of_a_file(here) -> None:
         ({"sets": ["num_workers=2"], "fixes": ["num_workers=4"]}, "both set and fixed"),
         ({"fixes": ["num_workers=2,4"]}, "several values"),
         ({"fixes": ["workers=2"]}, 'there is no knob "workers"'),
-        ({"sets": ["precision=bf16,fp61"]}, "precision knows no value fp61"),
-        ({"fixes": ["num_workers=many"]}, "num_workers knows no value many"),
+        ({"sets": ["precision=bf16,fp61"]}, "precision has no value fp61"),
+        ({"fixes": ["num_workers=many"]}, "num_workers has no value many"),
         ({"only": ["precison"]}, '--knob: there is no knob "precison"'),
     ],
 )

@@ -175,15 +175,15 @@ def test_more_values_than_can_be_tried_are_told_at_once(found, entry, says) -> N
     ("entry", "message", "hint"),
     [
         ("precision: []", "knobs.precision: it has no values", "auto"),
-        ("precision: [bf16, bnf16]", "precision knows no value bnf16", 'Did you mean "bf16"?'),
-        ("precision: {low: 0, high: 2}", "precision knows no value 0", "fp32, bf16"),
-        ("compile_mode: [off, auto]", "compile_mode knows no value auto", "default"),
-        ("num_workers: [2, -3]", "num_workers knows no value -3", "numbers (processes)"),
-        ("num_workers: {low: -1, high: 2}", "num_workers knows no value -1", "numbers (processes)"),
-        ("pin_memory: [maybe]", "pin_memory knows no value maybe", "true"),
-        ("batch_size: [x0]", "batch_size knows no value x0", "numbers (samples)"),
-        ("batch_size: [x1e308]", "batch_size knows no value x1e308", "numbers (samples)"),
-        ("memory_budget: [0.5, 1.5]", "memory_budget knows no value 1.5", "numbers (share)"),
+        ("precision: [bf16, bnf16]", "precision has no value bnf16", 'Did you mean "bf16"?'),
+        ("precision: {low: 0, high: 2}", "precision has no value 0", "fp32, bf16"),
+        ("compile_mode: [off, auto]", "compile_mode has no value auto", "default"),
+        ("num_workers: [2, -3]", "num_workers has no value -3", "numbers (processes)"),
+        ("num_workers: {low: -1, high: 2}", "num_workers has no value -1", "numbers (processes)"),
+        ("pin_memory: [maybe]", "pin_memory has no value maybe", "true"),
+        ("batch_size: [x0]", "batch_size has no value x0", "numbers (samples)"),
+        ("batch_size: [x1e308]", "batch_size has no value x1e308", "numbers (samples)"),
+        ("memory_budget: [0.5, 1.5]", "memory_budget has no value 1.5", "numbers (share)"),
         ("accumulation: [2]", "accumulation follows from other knobs", "accumulation: auto"),
     ],
 )
@@ -220,7 +220,7 @@ def test_values_that_another_machine_or_script_may_have_are_sound(found, entry) 
 def test_values_of_starts_have_to_mean_something_too(found) -> None:
     told = found(DECLARE + "knobs: {precision: auto}\nstart:\n  - {precision: bf61}\n  - {mine: 9}")
     assert [(p.message, p.hint) for p in told] == [
-        ("mine.yaml:6: precision knows no value bf61", 'Did you mean "bf16"?'),
+        ("mine.yaml:6: precision has no value bf61", 'Did you mean "bf16"?'),
         ("mine.yaml:7: mine is declared without the value 9", "Declared are: 1, 2."),
     ]
 

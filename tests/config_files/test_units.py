@@ -46,7 +46,7 @@ def test_what_is_no_duration(text, message) -> None:
 def test_a_bare_number_gets_a_hint() -> None:
     with pytest.raises(InvalidBudget) as caught:
         duration_s("7200")
-    assert caught.value.hint == 'say "7200s" or "2h"'
+    assert caught.value.hint == 'write "7200s" or "2h"'
 
 
 @pytest.mark.parametrize(

@@ -27,19 +27,19 @@ class Sample(BaseModel):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"text": 3}, "text is wanted"),
-        ({"count": "x"}, "a whole number is wanted"),
-        ({"count": 1.5}, "a whole number is wanted"),
-        ({"count": 0}, "at least 1 is wanted"),
-        ({"count": 10}, "at most 9 is wanted"),
-        ({"share": "x"}, "a number is wanted"),
-        ({"share": 0}, "more than 0.0 is wanted"),
-        ({"share": 1}, "less than 1.0 is wanted"),
+        ({"text": 3}, "expected text"),
+        ({"count": "x"}, "expected a whole number"),
+        ({"count": 1.5}, "expected a whole number"),
+        ({"count": 0}, "must be at least 1"),
+        ({"count": 10}, "must be at most 9"),
+        ({"share": "x"}, "expected a number"),
+        ({"share": 0}, "must be more than 0.0"),
+        ({"share": 1}, "must be less than 1.0"),
         ({"switch": "maybe"}, "expected true or false"),
-        ({"items": 3}, "a list is wanted"),
+        ({"items": 3}, "expected a list"),
         ({"table": 3}, "expected a mapping: key: value"),
         ({"inner": 3}, "expected a mapping: key: value"),
-        ({"word": "tow"}, "one of one, two is wanted"),
+        ({"word": "tow"}, "expected one of one, two"),
     ],
 )
 def test_a_fault_is_told_in_words(given: dict[str, Any], said: str) -> None:
@@ -61,9 +61,9 @@ def test_a_fault_is_told_in_words(given: dict[str, Any], said: str) -> None:
             "80%",
         ),
         ("constraints: {peak_memroy: {at_most: 80%}}", 'unknown key "peak_memroy"', '"peak_memory"'),
-        ("name: [x]", "name: text is wanted", ""),
-        ("extends: [default]", "extends: text is wanted", ""),
-        ("start: 3", "start: a list is wanted", ""),
+        ("name: [x]", "name: expected text", ""),
+        ("extends: [default]", "extends: expected text", ""),
+        ("start: 3", "start: expected a list", ""),
     ],
 )
 def test_a_space_file_is_refused_in_words_with_its_line(tmp_path, line: str, said: str, hint: str) -> None:

@@ -25,7 +25,7 @@ LAUGHS = 'a: &a ["x","x","x","x","x","x","x","x","x"]\n' + "".join(
         ("x" * (129 << 10), "larger than 128 KiB"),
         ("\n" * 100_000, "more than 20000 lines"),
         ("[" + "1," * 60_000 + "1]", "more than 50000 values"),
-        ("a: 1\nb: 2\na: 3", 't.yaml:3: "a" stands here twice, first on line 1'),
+        ("a: 1\nb: 2\na: 3", 't.yaml:3: "a" is set twice, first on line 1'),
         ("a: &x 1\nb: [" + ", ".join(["*x"] * 101) + "]", "more than 100 aliases"),
         ("a: [1", "this is no YAML"),
         ("a: 1\n---\nb: 2", "a second document"),

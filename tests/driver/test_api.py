@@ -274,8 +274,10 @@ def test_trials_are_a_data_frame_and_a_figure(fake: FakeTune) -> None:
     assert table["speedup"].max() == pytest.approx(2.0, rel=0.05)
     assert list(table[table["state"] == "oom_host"]["trial"]) == [4]
     pytest.importorskip("matplotlib")
-    (axes,) = found.plot().axes
+    figure = found.plot()
+    (axes,) = figure.axes
     assert axes.get_xlabel() == "trial"
+    assert figure._repr_png_().startswith(b"\x89PNG")
 
 
 def test_a_study_is_loaded_from_its_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ def test_a_script_that_fails_differently_in_two_modes_of_isolation_is_not_blamed
     error = ended(Failure(kind=FailureKind.CRASH_EXIT, message="exit code 3", evidence=evidence))
     assert "unchanged" not in error.message
     assert "an overlay (exit code 1: [Errno 18]), nor in redirect mode: exit code 3" in error.message
-    assert "run the script without autotune first" in error.hint
+    assert "run the script by itself first" in error.hint
 
 
 def test_a_run_that_never_began_blames_what_the_machine_lacks_and_not_the_script() -> None:
@@ -74,7 +74,7 @@ def test_a_script_that_reads_a_pipe_is_told_that_it_cannot_be_repeated() -> None
     assert "standard input, which cannot be repeated" in error.hint
     assert "< data.txt" in error.hint
     redirected = why_nothing(Study(spec=spec(stdin="/data/corpus.txt"), facts=known, trials=(trial,)))
-    assert "run the script without autotune first" in redirected.hint
+    assert "run the script by itself first" in redirected.hint
     later = replace(failure, evidence={"steps": 9})
     trained = Study(spec=spec(), facts=known, trials=(told(0, Config(), later, Stage.BASELINE),))
     assert "standard input" not in why_nothing(trained).hint

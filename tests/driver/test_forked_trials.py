@@ -121,7 +121,7 @@ def test_a_failure_that_only_forks_have_ends_them(make: Make) -> None:
     tell(session, measurement())
     assert [tell(session, measurement())[2] for _ in range(2)] == [StartMode.COLD, StartMode.COLD]
     assert said(session) == [
-        "trials are started anew: trial 1 failed when forked and ran in a new interpreter"
+        "every trial starts in a new interpreter: trial 1 failed when forked and ran in a new interpreter"
     ]
 
 
@@ -148,7 +148,7 @@ def test_who_wanted_forks_is_told_once_why_there_are_none(make: Make) -> None:
     session = make(CONFIGS[:3], run=replace(RUN, environ_set=("OMP_NUM_THREADS",)))
     assert {tell(session, measurement())[2] for _ in range(3)} == {StartMode.COLD}
     (text,) = said(session)
-    assert text.startswith("trials are started anew: the script sets OMP_NUM_THREADS before")
+    assert text.startswith("every trial starts in a new interpreter: the script sets OMP_NUM_THREADS before")
 
 
 def test_who_did_not_ask_for_forks_is_told_only_of_those_that_went_wrong(make: Make) -> None:
@@ -156,7 +156,10 @@ def test_who_did_not_ask_for_forks_is_told_only_of_those_that_went_wrong(make: M
     planned = session.ask()
     assert planned is not None
     session.start(planned)
-    notes = ("trials are started anew: no overlay", "while a trial ran, files of yours changed: a")
+    notes = (
+        "every trial starts in a new interpreter: no overlay",
+        "while a trial ran, files of yours changed: a",
+    )
     session.tell(
         planned.uid,
         TrialResult(trial=0, outcome=measurement(), seconds=1.0, notes=notes),

@@ -10,7 +10,7 @@ from documents import ROOT, commands
 
 pytestmark = [pytest.mark.torch, pytest.mark.mlflow, pytest.mark.slow, pytest.mark.timeout(1200)]
 TUTORIAL = [words for _, words in commands(ROOT / "docs" / "tutorial.md")]
-STUDY = "photos_denoise-1121-1528"
+STUDY = "photos_denoise-1127-1831"
 SHORT = {"search": "2m", "verify": "80s"}
 
 
@@ -52,7 +52,7 @@ def test_every_command_of_the_tutorial_does_what_it_says(tmp_path):
         assert done.returncode in allowed, f"{given}\n{done.stdout}\n{done.stderr}"
         found = found or (words[0] == "search" and done.returncode == 0 and "--dry-run" not in words)
         told[" ".join(words[:1] + [w for w in words if w.startswith("--")])] = done.stdout
-    assert told["search --budget --script"].startswith(("Faster: ", "Nothing is faster: ", "Inconclusive: "))
+    assert told["search --budget"].startswith(("Faster: ", "Nothing is faster: ", "Inconclusive: "))
     assert f"study {STUDY}" in told["show"]
     assert (tmp_path / "best.yaml").is_file()
     assert (tmp_path / "small.yaml").is_file()

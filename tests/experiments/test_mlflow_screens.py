@@ -133,8 +133,8 @@ def test_the_first_visit_shows_the_answer_and_links_to_mlflow_without_scrolling(
     # Nothing in the browser's storage: MLflow opens its assistant's panel.
     with Browser(CHROMIUM, *size, cookie=pages.cookie) as fresh:
         fresh.open(pages["report"])
-        interval = f"{gain.low:.2f}x to {gain.high:.2f}x"
-        fresh.wait_for(f"{gain.value:.2f}", interval, "num_workers", "autotune apply", "MLflow:", "answer")
+        ends = f"[{gain.low:.2f}, {gain.high:.2f}]"
+        fresh.wait_for(f"{gain.value:.2f}x", ends, "num_workers", "autotune apply", "MLflow:", "answer")
         fresh.run("[...document.querySelectorAll('header a')].find(a => a.text === 'answer').click()")
         fresh.wait_for("About this run", "MLflow Assistant", f"{gain.value:.2f}x")
 

@@ -1,5 +1,6 @@
 """The report for those who see little or use no mouse: contrast as drawn, names, the keyboard alone."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -14,6 +15,8 @@ import browser
 from devtools import Browser
 
 CHROMIUM = browser.find()
+AXE = Path(os.environ.get("AXE_CORE", Path(__file__).parents[2] / "node_modules" / "axe-core" / "axe.min.js"))
+"""`npm install axe-core`, or the path of its file in the variable AXE_CORE."""
 SIZES = {"desktop": (1280, 940), "phone": (390, 844)}
 pytestmark = [
     pytest.mark.slow,
@@ -119,6 +122,21 @@ def test_every_text_stands_out_from_what_is_drawn_below_it(shown, dark):
     found = shown.run(FAINT)
     assert found["seen"] > 300
     assert found["faint"] == []
+
+
+@ON_BOTH
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.skipif(not AXE.is_file(), reason="axe-core is not installed: npm install axe-core")
+def test_axe_finds_no_violation(shown, dark):
+    shown.prefer(dark=dark, still=True)
+    shown.run(OPEN)
+    shown.run(f"{AXE.read_text(encoding='utf-8')};0")
+    found = shown.run(
+        "axe.run(document).then(r => ({passes: r.passes.length, violations: r.violations.map("
+        "v => [v.id, v.help, v.nodes.map(n => n.html.slice(0, 120))])}))"
+    )
+    assert found["passes"] > 20
+    assert found["violations"] == []
 
 
 @ON_BOTH

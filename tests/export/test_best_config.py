@@ -227,7 +227,7 @@ def test_infinite_interval_ends_are_left_out():
         (
             "pick: best",
             "pick: bets",
-            "best.yaml:7: pick: one of safe, best, fastest",
+            "best.yaml:7: pick: expected one of safe, best, fastest",
             "found 'bets'. Did you mean \"best\"?",
         ),
         ("\nbaseline:", "\nbaseliine:", 'best.yaml:12: unknown key "baseliine"', 'Did you mean "baseline"?'),
@@ -242,13 +242,13 @@ def test_infinite_interval_ends_are_left_out():
         (
             "    effect: NUMERIC",
             "    effect: NUMERC",
-            "effect: one of EXACT, NUMERIC",
+            "effect: expected one of EXACT, NUMERIC",
             'Did you mean "NUMERIC"?',
         ),
         (
             "how: patch",
             "how: ptch",
-            "changes.2.how: one of flag, env, keyword, patch",
+            "changes.2.how: expected one of flag, env, keyword, patch",
             'Did you mean "patch"?',
         ),
         (

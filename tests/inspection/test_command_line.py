@@ -507,7 +507,7 @@ def test_a_launcher_in_an_environment_is_one(project: Path) -> None:
     ("words", "message", "hint"),
     [
         (["torchrun", "--nnodes", "2", "train.py"], "on several machines", "--nproc-per-node 2"),
-        (["torchrun", "--nproc-per-node", "gpu", "train.py"], "finds no device", "say a number"),
+        (["torchrun", "--nproc-per-node", "gpu", "train.py"], "finds no device", "--nproc-per-node 2"),
         (["torchrun", "--nproc-per-node", "0", "train.py"], "not a number of processes", ""),
         (["torchrun", "--nproc-per-node", "two", "train.py"], "'two' is not a number", ""),
         (["torchrun", "--what", "train.py"], "--what cannot be carried over", "leave torchrun out"),

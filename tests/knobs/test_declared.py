@@ -74,7 +74,7 @@ def test_a_switch_is_on_where_it_stands(kind, values) -> None:
     assert own(one, switch) == values[0]
     assert own(one, switch, args=("--fuse",)) == values[1]
     assert said(one, values[1], switch) == ("--fuse",)
-    assert "cannot say" in said(one, values[0], switch)
+    assert "cannot express" in said(one, values[0], switch)
 
 
 def test_a_pair_is_said_either_way() -> None:
@@ -106,8 +106,8 @@ def test_values_go_over_as_they_are_written(kind, values, text) -> None:
 
 def test_an_option_is_held_to_its_choices_and_its_kind() -> None:
     flag = ScriptFlag(names=("--x",), dest="x", kind="str", choices=("a", "b"))
-    assert "cannot say c" in said(spec(Flag(("--x",)), ("a", "c")), "c", flag)
-    assert "cannot say 0.5" in said(spec(), 0.5, BUCKET)
+    assert "cannot express c" in said(spec(Flag(("--x",)), ("a", "c")), "c", flag)
+    assert "cannot express 0.5" in said(spec(), 0.5, BUCKET)
 
 
 def test_the_users_own_spelling_is_replaced() -> None:

@@ -512,7 +512,7 @@ def test_beside_what_a_fork_does_not_survive_trials_are_started_anew(
         assert isinstance(ended.outcome, Failure)
         assert ended.outcome.kind is FailureKind.CRASH_EXIT
         assert words in ended.notes[0]
-        assert ended.notes[0].startswith("trials are started anew: ")
+        assert ended.notes[0].startswith("every trial starts in a new interpreter: ")
 
 
 def test_a_module_of_the_users_under_the_name_of_a_library_is_no_case_for_a_fork(

@@ -10,6 +10,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 DECISIONS = ROOT / "docs" / "decisions"
+SITE = [
+    ROOT / "CHANGELOG.md",
+    *sorted(DECISIONS.glob("*.md")),
+    *sorted(p for p in (ROOT / "experiments").rglob("*.md") if "work" not in p.relative_to(ROOT).parts[:-1]),
+]
+"""Pages of the site beside `DOCUMENTS`."""
 DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
@@ -38,11 +44,23 @@ def commands(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Line number and words behind `autotune` of each command in a block."""
     for block in blocks(path):
         if block.language in ("", "sh"):
-            for number, line in enumerate(block.text.splitlines(), block.line + 1):
+            for number, line in _whole_lines(block):
                 for words in _parts(line):
                     if _PROGRAM.fullmatch(words[0]):
                         # Where the output goes, the shell decides.
                         yield number, words[1 : words.index(">") if ">" in words else None]
+
+
+def _whole_lines(block: Block) -> Iterator[tuple[int, str]]:
+    """Number and text of each line; a line that ends with a backslash goes on in the next one."""
+    begun, number = "", 0
+    for at, line in enumerate(block.text.splitlines(), block.line + 1):
+        number = number if begun else at
+        if line.endswith("\\"):
+            begun += line[:-1]
+        else:
+            yield number, begun + line
+            begun = ""
 
 
 def inline_commands(path: Path) -> Iterator[tuple[int, list[str]]]:

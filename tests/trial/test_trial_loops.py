@@ -184,7 +184,7 @@ def test_a_trial_whose_later_model_cannot_be_changed_is_not_ranked(run: Callable
     ran = run(LATER, argv=["refusing"], changes=[patch("precision", "bf16")], fidelity=SHORT)
     assert ran.faults == ""
     assert (ran.broke.kind, ran.broke.knob) == ("config_rejected", "precision")
-    assert ran.broke.message == "Asked for bf16, found fp32."
+    assert ran.broke.message == "Requested bf16, found fp32."
 
 
 CLIPPED = (

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from autotune.model.trial import Launch
 
 IN_PROCESS = ("keyword", "patch", "constant")
+_DELIVERY = {"flag": "option", "env": "variable", "patch": "a patch in the process"}
+"""Words for the deliveries of the file, where its own word is not that of people."""
 
 
 def apply(
@@ -144,21 +146,27 @@ def _check_is_result(file: str) -> None:
 def diff_text(best: BestConfig, name: str, pick: PickPart) -> str:
     """What a pick changes, a line per knob."""
     from autotune.model.config import value_text
+    from autotune.model.effect import Effect
+    from autotune.report.text.answer_screen import TRAINING
 
     if not pick.changes:
-        return f"{name}: your unchanged script\n"
+        others = {"likely": "not confirmed", "fastest": "changes the training"}
+        more = "".join(
+            f"\n{other}, {why}: --pick {other}" for other, why in others.items() if other in best.picks
+        )
+        return f"{name}: your unchanged script{more}\n"
     rows = [
         (
             c.knob,
             value_text(best.baseline.knobs.get(c.knob)) or "unread",
             value_text(c.value),
-            f"{c.how} {c.spelling}".strip(),
+            f"{_DELIVERY.get(c.how, c.how)} {c.spelling}".strip(),
         )
         for c in pick.changes
     ]
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     lines = [f"{k:<{widths[0]}}  {a:>{widths[1]}} -> {b:<{widths[2]}}  by {how}" for k, a, b, how in rows]
-    return "\n".join([f"{name}: {claim_text(pick)}, {pick.effect}", *lines]) + "\n"
+    return "\n".join([f"{name}: {claim_text(pick)}; {TRAINING[Effect[pick.effect]]}", *lines]) + "\n"
 
 
 def claim_text(pick: PickPart) -> str:

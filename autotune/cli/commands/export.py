@@ -300,9 +300,9 @@ def _reader(script_path: Path, script: ScriptSource) -> Callable[[str], ScriptSo
         try:
             return ScriptSource(_name_in_diff(path, script_path.parent), path.read_bytes())
         except OSError:
-            return f"{name}, where it stands, cannot be read"
+            return f"{name} holds the value and cannot be read"
         except (SyntaxError, ValueError):
-            return f"{name}, where it stands, is not Python in UTF-8"
+            return f"{name} holds the value and is not Python in UTF-8"
 
     return read
 
@@ -313,7 +313,7 @@ def _name_in_diff(path: Path, folder: Path) -> str:
     if name.startswith(".."):
         name = os.path.relpath(path, folder)
     if not name.isprintable():
-        raise UsageError(f"{name!a} cannot stand in a diff", hint="rename the file")
+        raise UsageError(f"a diff cannot name {name!a}", hint="rename the file")
     return name
 
 

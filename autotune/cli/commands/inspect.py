@@ -44,15 +44,14 @@ def inspect(
     script fails, its error is printed first.
     """
     from autotune.cli.outcome import guarded, print_json, say_error
-    from autotune.report.text.inspect_text import every_knob, table
+    from autotune.report.text.inspect_text import every_knob, every_knob_text
 
     with guarded(as_json=json):
         if knobs:
-            rows = every_knob()
             if json:
-                print_json({"schema": INSPECT_SCHEMA, "knobs": rows, "exit": EXIT_YES})
+                print_json({"schema": INSPECT_SCHEMA, "knobs": every_knob(), "exit": EXIT_YES})
             else:
-                sys.stdout.write(table(rows))
+                sys.stdout.write(every_knob_text())
             return EXIT_YES
         if not command:
             raise UsageError(
@@ -118,15 +117,16 @@ def _showed_nothing(found: InspectRun) -> bool:
 def screen(run: Command, found: InspectRun, *, static: bool) -> str:
     """The answer for people."""
     from autotune.answer.advice import advice_text
+    from autotune.cli.outcome import terminal_columns
     from autotune.inspection.sdk_calls import asked_values
     from autotune.inspection.source_advice import advise
-    from autotune.report.text.inspect_text import knob_rows, said_line, script_text, table
+    from autotune.report.text.inspect_text import knob_rows, knobs_text, said_line, script_text
 
     parts = [script_text(found.facts, run.title, run.args, found.measured)]
     parts += [said_line("note", note) for note in found.notes]
     if _showed_nothing(found):
         return "".join(parts)
-    parts += ["\n", table(knob_rows(found.facts))]
+    parts += ["\n", knobs_text(knob_rows(found.facts), terminal_columns()), "\n"]
     if static:
         parts.append("Nothing was run: a run may exclude more knobs, and shows the script's own values.\n")
     if found.space is not None:
@@ -138,9 +138,9 @@ def screen(run: Command, found: InspectRun, *, static: bool) -> str:
 
 
 def _asked_text(value: SdkValue) -> str:
-    own = "" if value.default is None else f", {value.default} by itself"
+    own = "" if value.default is None else f", default {value.default}"
     return (
-        f"{value.name}: asked for at {value.place}{own}; searched where a space file declares it "
+        f"{value.name}: requested at {value.place}{own}; searched if a space file declares it "
         f"(keyword: autotune.value:{value.name})"
     )
 

@@ -239,5 +239,5 @@ def screen(found: Scaled, written: dict[str, str] | None = None) -> str:
     if exit_code(found):
         lines.append(f"resume   autotune scale --resume {found.study.spec.label}")
     lines += [f"{name:<8} {place}" for name, place in (written or {}).items()]
-    lines.append(f"look     autotune show {found.study.spec.label}")
+    lines.append(f"details  autotune show {found.study.spec.label}")
     return "\n".join(lines) + "\n"

@@ -262,7 +262,7 @@ def search(
         typer.Option(
             metavar="same-script|all|off",
             envvar="AUTOTUNE_TRANSFER",
-            help="Earlier studies to start from; every figure is measured anew.",
+            help="Earlier studies to start from; every figure is measured again.",
             rich_help_panel="Expert",
         ),
     ] = "same-script",

@@ -48,7 +48,7 @@ def submit(
     ] = None,
     include: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATTERN", help="Send files that git ignores or that look secret."),
+        typer.Option(metavar="PATTERN", help="Send files that git ignores or that may hold secrets, too."),
     ] = None,
     exclude: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="Leave files out.")] = None,
     path: Annotated[
@@ -91,7 +91,7 @@ def submit(
             else ""
         )
         if packed.refused:
-            note += f"; not sent, as they look secret: {', '.join(packed.refused[:5])}"
+            note += f"; not sent, as they may hold secrets: {', '.join(packed.refused[:5])}"
         print(("would send " if dry_run else "sends ") + note, file=sys.stderr)
         if dry_run:
             for name in packed.files:

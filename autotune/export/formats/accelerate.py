@@ -74,7 +74,8 @@ def _keys(change: Change, *, compiled: bool) -> dict[str, Any] | str:
         case "compile_mode" if change.value in _MODES:
             return {"dynamo_backend": "INDUCTOR", "dynamo_mode": change.value}
         case "compile_mode":
-            return f"the file knows the modes {', '.join(_MODES)} alone, and undoes no compile of the script"
+            modes = ", ".join(_MODES)
+            return f"the file accepts the modes {modes} only, and switches off no compile of the script"
         case "compile_shapes" if compiled and change.value in _SHAPES:
             return {"dynamo_use_dynamic": _SHAPES[str(change.value)]}
         case "accumulation":

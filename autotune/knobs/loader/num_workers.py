@@ -192,7 +192,7 @@ def _keeps_steps(count: int, facts: Facts) -> bool:
 
 
 def _asked_twice(held: FetchState) -> str:
-    return f"{sentence(held.what)} when it gives an order, and a loader that starts workers asks for two."
+    return f"{sentence(held.what)} for every order of samples, and a loader that starts workers requests two."
 
 
 def worker_limit(facts: Facts) -> int:

@@ -56,7 +56,7 @@ class PersistentWorkers(Knob):
             what = loader.changed_at or "the data set"
             return f"The script changes {what} as it trains; workers that outlive a pass keep their own."
         if loader is not None and loader.rebuilt:
-            return "A loader is built anew for every pass, and workers end with it."
+            return "A new loader is built for every pass, and workers end with it."
         if "forks" in facts.script.hazards and (loader is None or not loader.persistent_workers):
             return (
                 "The script forks a child of its own, which may wait for the end of a pipe that living "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING, Any
 
 from autotune.compare.disturbances import is_disturbed
@@ -87,8 +88,10 @@ def figure(study: Study, answer: Answer) -> Any:
     Raises:
         BackendError: matplotlib is not installed.
     """
-    # Without pyplot nothing is registered, so nothing has to be closed.
-    drawn = _imported("matplotlib.figure").Figure(figsize=(8, 3.5), layout="constrained")
+    # Without pyplot nothing is registered, so nothing has to be closed; but then a notebook shows no figure
+    # unless it has its picture itself.
+    base = _imported("matplotlib.figure").Figure
+    drawn = type("Figure", (base,), {"_repr_png_": _png})(figsize=(8, 3.5), layout="constrained")
     axes = drawn.add_subplot()
     for kind, colour in _COLOURS.items():
         shown = [
@@ -102,6 +105,12 @@ def figure(study: Study, answer: Answer) -> Any:
     axes.set(xlabel="trial", ylabel="speed over the baseline", title=headline(study, answer))
     axes.legend()
     return drawn
+
+
+def _png(drawn: Any) -> bytes:
+    picture = io.BytesIO()
+    drawn.savefig(picture, format="png")
+    return picture.getvalue()
 
 
 def _kind(config: Any, answer: Answer) -> str:

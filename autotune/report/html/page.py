@@ -119,8 +119,11 @@ _FOLDED: Final = frozenset(
 
 
 def _section(name: str, title: str, text: Markup) -> Markup:
-    body = tag("details", tag("summary", title), text) if name in _FOLDED else text
-    return tag("section", body, id=name, aria_labelledby=f"{name}-h")
+    if name not in _FOLDED:
+        return tag("section", text, id=name, aria_labelledby=f"{name}-h")
+    # A heading that is folded away names nothing; the summary always does.
+    body = tag("details", tag("summary", title, id=f"{name}-s"), text)
+    return tag("section", body, id=name, aria_labelledby=f"{name}-s")
 
 
 def _top(view: View, links: Mapping[str, str]) -> Markup:

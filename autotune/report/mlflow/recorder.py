@@ -20,6 +20,7 @@ import logging
 import math
 import os
 import re
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +107,8 @@ class MlflowSink:
             return
         for name, value in SETTINGS.items():
             os.environ.setdefault(name, value)
+        # It imports tqdm, which warns in a notebook without ipywidgets; no bar of it is shown.
+        warnings.filterwarnings("ignore", message="IProgress not found")
         with border(self.tracking_uri), loggers_kept():
             import mlflow
             import mlflow.entities

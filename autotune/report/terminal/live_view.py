@@ -62,7 +62,7 @@ END_S: Final = 1.0
 WIDEST: Final = 10.0
 """An interval whose ends are further apart than this factor says nothing, and no live screen shows it."""
 
-TOO_NOISY: Final = "too noisy to tell"
+TOO_NOISY: Final = "too noisy for a verdict"
 
 _LABEL = 9
 _RECENT = 6

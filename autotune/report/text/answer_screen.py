@@ -47,6 +47,8 @@ INDENT: Final = 12
 """Columns before the text of a row."""
 MOST_LINES: Final = 15
 """Of the screen after a search; `autotune show` has every note and reason."""
+_FIRST_TO_GO: Final = ("search", "note", "memory", "speed")
+"""Rows that a screen leaves out if it would be longer, the least important one first."""
 TRAINING: Final = {
     Effect.EXACT: "training unchanged",
     Effect.NUMERIC: "training differs by rounding only",
@@ -97,6 +99,9 @@ def answer_screen(
     why = why if details else why[: min(2, max(1, room - bool(answer.caveats)))]
     notes = _notes(study, answer, most=len(answer.caveats) if details else max(1, room - len(why)))
     rest = [*found, *_named("why", why), *below, *notes, *end]
+    for name in () if details else _FIRST_TO_GO:
+        if len(rest) >= MOST_LINES:
+            rest = [row for row in rest if row[0] != name]
     lines = [f"{head[0]}: {head[1]}", *(f"  {name:<{INDENT - 2}}{text}".rstrip() for name, text in rest)]
     return "\n".join(lines) + "\n"
 
@@ -261,11 +266,12 @@ def _apply_line(study: Study, out: str, pick: str = "best") -> str:
 
 
 def _more(study: Study, links: Mapping[str, str], unsent: int, *, details: bool) -> list[Row]:
-    best_first = list(links.items())
-    rows: list[Row] = (
-        best_first if details else [r for i, r in enumerate(best_first) if not i or r[0] == "report"]
-    )
+    rows: list[Row] = list(links.items())
     if not details:
+        # The answer in MLflow comes first among the links; `autotune ui` opens the report.
+        rows = [row for i, row in enumerate(rows) if not i or row[0] == "report"]
+        if (opened := links.get("answer", "")).startswith("autotune ") and "report" in links:
+            rows = [("report", f"{opened}, or the file {links['report']}")]
         rows.append(("details", f"autotune show {study.spec.label}"))
     if unsent:
         waiting = f"{plural(unsent, 'record')} not in MLflow yet; the result is stored"

@@ -5,6 +5,7 @@ The object of `autotune inspect --json` is made here; its fields are listed in d
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Any, Final
 
 from autotune.knobs.declared import given_value
@@ -36,7 +37,9 @@ _WIDTH: Final = 11
 _WIDEST: Final = 56
 _MOST_OPTIONS: Final = 40
 
-LEFT_ALONE: Final = "left alone"
+NOT_VARIED: Final = "not varied"
+_IF_ALLOWED: Final = "if allowed"
+_LEGEND: Final = "Effect on the training: EXACT none, NUMERIC rounding only, TRAINING changed.\n"
 
 
 # Knobs --------------------------------------------------------------------------------------
@@ -68,22 +71,22 @@ def knob_rows(facts: Facts) -> list[dict[str, Any]]:
         reason = refusals.get(name) or knob.refuse(facts)
         row = _refused(name, reason) if reason is not None else _row(knob, facts)
         row["value"] = knob.own(facts)
-        row["risk"] = "" if row["status"] == LEFT_ALONE else knob.effect_for(facts).name
-        row["raised"] = "" if row["status"] == LEFT_ALONE else knob.raised(facts)
-        row["values"] = [] if row["status"] == LEFT_ALONE else list(tried.get(name, ()))
-        row["tunable"] = row["status"] != LEFT_ALONE
+        row["risk"] = "" if row["status"] == NOT_VARIED else knob.effect_for(facts).name
+        row["raised"] = "" if row["status"] == NOT_VARIED else knob.raised(facts)
+        row["values"] = [] if row["status"] == NOT_VARIED else list(tried.get(name, ()))
+        row["tunable"] = row["status"] != NOT_VARIED
         rows.append(row)
     return rows
 
 
 def _refused(name: str, reason: str) -> dict[str, Any]:
-    return {"knob": name, "status": LEFT_ALONE, "how": "", "why": reason}
+    return {"knob": name, "status": NOT_VARIED, "how": "", "why": reason}
 
 
 def _row(knob: Knob, facts: Facts) -> dict[str, Any]:
     effect, status = knob.effect_for(facts).name, "searched"
     if needs_permission(knob):
-        status = "if allowed"
+        status = _IF_ALLOWED
     why = f"{effect}: {knob.raised(facts) or knob.summary}"
     if knob.virtual:
         return {"knob": knob.name, "status": status, "how": f"through {', '.join(knob.requires)}", "why": why}
@@ -105,23 +108,62 @@ def _ways(knob: Knob, known: Sequence[Spelling]) -> str:
     return ", ".join(way_text(s) for s in known) or f"through {', '.join(knob.requires)}"
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The rows aligned: knob, its value and those to be tried where they are known, status, how, why."""
-    has_values = any(row.get("value") is not None for row in rows)
-    columns = ("knob", *(("value", "try") if has_values else ()), "status", "how", "why")
-    shown = [{**row, "value": value_text(row.get("value")) or "-", "try": _tried_text(row)} for row in rows]
-    cells = [tuple(c.upper() for c in columns), *(tuple(str(row[c]) for c in columns) for row in shown)]
-    widths = [min(_WIDEST, max(len(line[i]) for line in cells)) for i in range(len(columns) - 1)]
+def every_knob_text() -> str:
+    """The screen of `autotune inspect --knobs`."""
+    rows = [(row["knob"], row["status"], row["how"], row["why"]) for row in every_knob()]
+    return _aligned([("KNOB", "EFFECT", "HOW", "WHAT IT SETS"), *rows])
+
+
+def knobs_text(rows: Sequence[Mapping[str, Any]], columns: int = 0) -> str:
+    """The knobs of a script: a table of those that can be varied, then the reasons, one for each.
+
+    Args:
+        rows: Of `knob_rows`.
+        columns: Of the terminal; 0 wraps nothing.
+    """
+    varied = [row for row in rows if row["tunable"]]
+    cells = [
+        ("KNOB", "VALUE", "TRY", "EFFECT", "HOW"),
+        *(
+            (row["knob"], value_text(row["value"]) or "-", _tried_text(row), _effect_text(row), row["how"])
+            for row in varied
+        ),
+    ]
+    if all(row["value"] is None for row in varied):  # nothing was run
+        cells = [(row[0], *row[3:]) for row in cells]
+    text = _aligned(cells) + _LEGEND
+    text += _by_reason("Why an effect is higher than usual:", varied, "raised", columns)
+    return text + _by_reason("Not varied:", [row for row in rows if not row["tunable"]], "why", columns)
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
+    widths = [min(_WIDEST, max(len(row[i]) for row in rows)) for i in range(len(rows[0]) - 1)]
     lines = [
-        "".join(f"{text:<{w}}  " for text, w in zip(line, widths, strict=False)) + line[-1] for line in cells
+        "".join(f"{text:<{w}}  " for text, w in zip(row, widths, strict=False)) + row[-1] for row in rows
     ]
     return "\n".join(lines) + "\n"
 
 
 def _tried_text(row: Mapping[str, Any]) -> str:
     """``8 16 64``: values beside the script's own; a dash where there are none."""
-    others = [value for value in row.get("values", ()) if value != row.get("value")]
+    others = [value for value in row["values"] if value != row["value"]]
     return " ".join(value_text(value) for value in others) or "-"
+
+
+def _effect_text(row: Mapping[str, Any]) -> str:
+    return f"{row['risk']}, with --allow" if row["status"] == _IF_ALLOWED else row["risk"]
+
+
+def _by_reason(title: str, rows: Sequence[Mapping[str, Any]], key: str, columns: int) -> str:
+    """Return a paragraph per reason with its knobs: ``tf32, fp8: They need an NVIDIA device.``."""
+    names: dict[str, list[str]] = {}
+    for row in rows:
+        if row[key]:
+            names.setdefault(row[key], []).append(row["knob"])
+    lines = [f"  {', '.join(knobs)}: {reason}" for reason, knobs in names.items()]
+    width = columns if columns > _WIDEST else 10**6
+    shown = [part for line in lines for part in textwrap.wrap(line, width, subsequent_indent="    ")]
+    return "\n".join(["", title, *shown, ""]) if shown else ""
 
 
 # The script ---------------------------------------------------------------------------------

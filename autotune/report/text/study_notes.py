@@ -219,7 +219,7 @@ def _failures(failures: Mapping[str, int]) -> str:
 def _method(study: Study, answer: Answer) -> list[str]:
     confirmed = study.told(Stage.CONFIRM)
     trials, took = plural(len(study.told()), "trial"), duration_text(study.elapsed_s)
-    lines = [f"- {trials}, each a process of its own unless marked `segment`, in {took}."]
+    lines = [f"- {trials}, each in a process of its own, in {took}."]
     if confirmed and answer.is_better:
         lines.append(
             f"- The speed-up is from {plural(answer.best.speedup.n, 'pair')} of runs made after the search, "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.compare.disturbances import is_disturbed
+from autotune.compare.disturbances import MARKS, is_disturbed
 from autotune.model.config import config_text, value_text
 from autotune.report.text.answer_screen import INDENT, rate_text
 from autotune.report.view.study_view import log_tail
@@ -71,7 +71,7 @@ def _measured(measured: Measurement) -> list[tuple[str, str]]:
             ("loss", f"{first.loss:.4g} at {first.samples} samples, {last.loss:.4g} at {last.samples}")
         )
     if measured.contamination.flags:
-        rows.append(("flags", ", ".join(measured.contamination.flags)))
+        rows.append(("flags", ", ".join(MARKS.get(flag, flag) for flag in measured.contamination.flags)))
     asked = [reading for reading in measured.readings if reading.wanted is not None]
     rows += [
         (

@@ -55,7 +55,7 @@ def _line(who: str, verdict: Bottleneck, seen: Evidence) -> str:
     if not seen.probed:
         waits = f"{who} waits for data {100 * seen.wait_frac:.0f} % of its time"
         return f"{waits}; its limit is not clear. {reasons}".strip()
-    clear = f"what limits {who} back is not clear."
+    clear = f"what limits {who} is not clear."
     clear = clear if who == _SCRIPT else f"{_WITH} its limit is not clear."
     return f"{clear} {reasons}".strip()
 

@@ -93,8 +93,8 @@ class Readings:
             )
         spelling = change.spelling
         if not reason and isinstance(spelling, Env) and not says(os.environ, spelling.name, change.delivered):
-            reason = f"The script sets {spelling.name} itself: asked for {change.value}, found {found}."
-        reason = reason or f"Asked for {change.value}, found {found}."
+            reason = f"The script sets {spelling.name} itself: requested {change.value}, found {found}."
+        reason = reason or f"Requested {change.value}, found {found}."
         return Reading(knob=change.knob, wanted=change.value, found=found, status="refused", reason=reason)
 
     def _delivered(self, change: Change) -> Value | None:

@@ -197,7 +197,7 @@ def test_a_changed_script_is_only_a_warning_where_flags_do_it_all(cli, script, r
     script.write_text(TRAIN + "print('other')\n")
     code, _out, err = cli("apply", "best.yaml", "--", "python", "train.py")
     assert code == 7
-    assert err.count("warning") == 1
+    assert err.count("the gain may not hold") == 1
 
 
 def test_another_torch_and_device_are_named(cli, script, ran, monkeypatch):
@@ -253,8 +253,8 @@ def test_diff_shows_a_line_per_knob(cli, script, ran):
     written(script)
     code, out, _err = cli("apply", "best.yaml", "--diff")
     assert (code, ran) == (0, [])
-    assert out.splitlines()[0] == "best: 2.00x [1.95, 2.05], NUMERIC"
-    assert out.splitlines()[1].split() == ["batch_size", "32", "->", "64", "by", "flag", "--batch-size"]
+    assert out.splitlines()[0] == "best: 2.00x [1.95, 2.05]; training differs by rounding only"
+    assert out.splitlines()[1].split() == ["batch_size", "32", "->", "64", "by", "option", "--batch-size"]
 
 
 @pytest.mark.parametrize(
@@ -382,3 +382,10 @@ def test_a_module_really_runs_under_its_own_name_with_its_relative_imports(packa
     assert code == 0
     assert json.loads(lines[0])[:2] == [["--lr", "1", "--batch-size=64"], "2"]
     assert lines[1] == "__main__ package 7"
+
+
+def test_diff_of_a_file_without_a_gain_names_the_picks_that_there_are(cli, script, ran):
+    written(script, open_answer())
+    code, out, _err = cli("apply", "best.yaml", "--diff")
+    assert (code, ran) == (0, [])
+    assert out.splitlines() == ["best: your unchanged script", "likely, not confirmed: --pick likely"]

@@ -223,7 +223,8 @@ def test_a_study_is_written_for_optuna(cli, script):
     from journaled import journaled
 
     journaled(script, label="mine")
-    code, out, _err = cli("export", "mine", "--as", "optuna")
+    code, out, err = cli("export", "mine", "--as", "optuna")
+    assert err == ""
     assert code == 0
     assert out.startswith("mine.optuna.db: 18 trials; open it: optuna-dashboard sqlite:///")
     assert cli("export", "mine", "--as", "optuna")[0] == 2, "an existing file is kept"

@@ -103,7 +103,7 @@ def test_the_screen_has_the_parts_above_the_knobs(cli, written):
     head, _, knobs = out.partition("\n\n")
     keys = [line.split()[0] for line in head.splitlines()]
     assert keys[:8] == ["script", "options", "framework", "loader", "model", "optimizer", "loss", "step"]
-    assert knobs.splitlines()[0].split() == ["KNOB", "VALUE", "TRY", "STATUS", "HOW", "WHY"]
+    assert knobs.splitlines()[0].split() == ["KNOB", "VALUE", "TRY", "EFFECT", "HOW"]
     assert "batches of 64" in head
     assert "1 backward pass for an optimizer step" in head
 

@@ -74,7 +74,7 @@ def test_wishes_that_nothing_confirmed_meets_are_answered_with_what_single_runs_
     journaled(script)
     code, out, err = cli("report", "--max-memory", "1300MiB")
     assert (code, out) == (0, "train-1.html\n")
-    assert err.startswith("none    Nothing within these wishes is confirmed")
+    assert err.startswith("none    No configuration within these criteria is confirmed")
     assert "maybe   1.19x, 1.2 GiB in 1 single run, not confirmed: num_workers 0 -> 1\n" in err
     assert "apply" not in err
 

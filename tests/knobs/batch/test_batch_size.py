@@ -183,7 +183,7 @@ def test_an_option_that_sizes_several_loaders_moves_them_by_one_factor() -> None
     assert (change.value, change.delivered) == (56, "8")
     odd = way(KNOB, 100, facts(script=FLAGGED, run=replace(seen, loader=replace(seen.loader, beside=1))))
     assert isinstance(odd, str)
-    assert "cannot say 100" in odd
+    assert "cannot express 100" in odd
     plain = replace(seen, option_batch=0)
     assert way(KNOB, 56, facts(script=FLAGGED, run=plain)).delivered == "56"
 

@@ -68,7 +68,7 @@ def test_another_library_of_the_users_own_cannot_be_taken_out_again() -> None:
     given = facts(host=STOCKED, run=replace(CPU_RUN, values={**CPU_RUN.values, "malloc": "tcmalloc"}))
     assert KNOB.domain(given) == ("tcmalloc", "jemalloc")
     _, (refusal,) = choose(Config({"malloc": "glibc"}), given, {"malloc": KNOB})
-    assert "LD_PRELOAD cannot say glibc" in refusal.reason
+    assert "LD_PRELOAD cannot express glibc" in refusal.reason
 
 
 def reading(**known: object):

@@ -34,7 +34,7 @@ class TestNumWorkers(KnobContract):
             facts(run=loader(fetch_state=DRAWS)),
             "Your dataset draws from its own generator (rng) at data.py:31",
         ),
-        (facts(run=loader(fetch_state=replace(DRAWS, by="sampler"))), "asks for two"),
+        (facts(run=loader(fetch_state=replace(DRAWS, by="sampler"))), "requests two"),
         (facts(run=loader(fetch_state=replace(DRAWS, by="indices"))), "workers draw ahead of the loop"),
     ],
 )

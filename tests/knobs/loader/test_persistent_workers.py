@@ -53,7 +53,7 @@ def test_in_a_fixed_order_nothing_changes() -> None:
 
 
 def test_a_loader_of_one_pass_has_nothing_to_keep_workers_for() -> None:
-    assert "built anew" in str(KNOB.refuse(facts(run=loader(rebuilt=True))))
+    assert "built for every pass" in str(KNOB.refuse(facts(run=loader(rebuilt=True))))
 
 
 def test_a_child_that_the_script_forks_may_wait_for_what_workers_hold() -> None:

@@ -387,7 +387,12 @@ def test_an_inconclusive_page_offers_the_command_that_continues_and_what_is_like
     assert (found.outcome.value, found.likely.config) == ("inconclusive", WINNER)
     page = report_html(early, found)
     hero, data = pages.read(page).by_id("answer").text, pages.data(page)
-    assert "Inconclusive: precision=bf16" in hero
+    assert hero.startswith("Inconclusive")
+    assert "neither confirmed nor excluded" in hero
+    assert (
+        f"The likely configuration reads {found.likely.speedup.value:.2f}x in 1 run, not confirmed." in hero
+    )
+    assert "precision" in hero
     assert found.resume in hero
     assert "--pick likely" in hero
     assert "Keep your script" not in hero
@@ -524,3 +529,9 @@ def test_learning_rate_advice_stands_below_the_picks(study, found):
     for pick, told in ((fastest, True), (replace(fastest, advice=""), False)):
         text = pages.read(str(picks_section(View.of(study, replace(found, fastest=pick))))).text
         assert (said in text) is told
+
+
+def test_every_section_is_labelled_by_what_is_always_visible(tree):
+    folded = {s.attributes["id"] for d in tree.all("details") for s in d.all("h2") if "id" in s.attributes}
+    for section in tree.all("section"):
+        assert section.attributes["aria-labelledby"] not in folded

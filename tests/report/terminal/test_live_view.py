@@ -155,9 +155,9 @@ def test_an_interval_that_says_nothing_is_not_shown(low, high):
 
     trials = study().trials
     found = study(trials=(*trials[:3], noisy(trials[3])))
-    assert of(seen(found), "best") == "too noisy to tell within one run, not confirmed"
+    assert of(seen(found), "best") == "too noisy for a verdict within one run, not confirmed"
     alone = study(trials=(noisy(trials[0]),))
-    assert of(seen(alone), "yours") == "100 samples/s (too noisy to tell) within one run"
+    assert of(seen(alone), "yours") == "100 samples/s (too noisy for a verdict) within one run"
 
 
 def test_what_makes_the_machine_busy_has_a_line_of_its_own():

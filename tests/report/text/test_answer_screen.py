@@ -59,11 +59,21 @@ def test_the_first_line_is_the_outcome_and_the_screen_is_short(answer, outcome):
     assert len(text.splitlines()) <= MOST_LINES
 
 
+def test_a_screen_with_every_row_leaves_out_the_least_important_ones():
+    paid = replace(good_answer().best, compile_s=95.0, break_even_steps=1200)
+    crowded = good_answer(best=paid, fastest=replace(paid, pick="fastest", advice="Try a higher rate."))
+    text = screen(crowded, links=LINKS | {"answer": "http://y"}, unsent=3, folder="/elsewhere")
+    assert len(text.splitlines()) <= MOST_LINES
+    names = {line[2:INDENT].strip() for line in text.splitlines()[1:]}
+    assert {"changes", "loss", "safe", "fastest", "apply", "details", "unsent"} <= names
+    assert "search" not in names
+
+
 def test_notes_that_do_not_fit_are_counted_with_the_command_that_lists_them():
     noted = good_answer(caveats=("One.", "Two.", "Three.", "Four."))
     text = screen(noted, links=LINKS)
     assert row(text, "note") == "One."
-    assert "3 more notes: autotune show train-1121-1002\n" in text
+    assert "2 more notes: autotune show train-1121-1002\n" in text
     assert "Four." in screen(noted, details=True)
 
 
@@ -187,7 +197,9 @@ def test_compile_time_is_shown_with_the_steps_that_pay_for_it():
 
 def test_the_report_and_the_best_link_are_shown_and_others_are_details():
     short = screen(good_answer(), links=LINKS)
-    assert row(short, "report") == "~/report.html"
-    assert row(short, "answer") == "autotune ui"
+    assert row(short, "report") == "autotune ui, or the file ~/report.html"
+    remote = screen(good_answer(), links=LINKS | {"answer": "https://mlflow.example.org/#/x"})
+    assert row(remote, "answer") == "https://mlflow.example.org/#/x"
+    assert row(remote, "report") == "~/report.html"
     assert "http://x" not in short
     assert "http://x" in screen(good_answer(), links=LINKS, details=True)

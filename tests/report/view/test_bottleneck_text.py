@@ -22,7 +22,8 @@ from autotune.report.view.bottleneck_text import (
 def probed(number, config, *, wait, **figures):
     made = measured(number, config, 100.0, Stage.DIAGNOSE)
     extra = {PREFIX + name: value for name, value in figures.items()}
-    return replace(made, outcome=replace(made.outcome, data_wait_frac=wait, extra=extra))
+    outcome = replace(made.outcome, data_wait_frac=wait, extra=extra)
+    return replace(made, fidelity=replace(made.fidelity, probe="why"), outcome=outcome)
 
 
 def explained(**fields):

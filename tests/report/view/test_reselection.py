@@ -208,7 +208,7 @@ def test_speed_can_be_wished_for_where_the_search_was_for_energy(study):
     assert SelectionCriteria(objective="throughput")
     again = repick(searched, SelectionCriteria(objective="throughput"))
     assert again.answer.best.config == WINNER
-    assert any("wanted: speed" in n for n in again.notes)
+    assert any("Criteria: speed" in n for n in again.notes)
     bounded = repick(searched, SelectionCriteria(max_memory_bytes=64 * GIB))
     assert bounded.answer.best.config == SAFE, "what the search was for stays wanted"
 

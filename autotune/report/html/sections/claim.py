@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 def claim(view: View, answer: Answer) -> Markup:
     """The speed-up with its interval and what it rests on, or that there is none."""
     study, best = view.study, answer.best
+    if not answer.is_better and answer.likely is not None and view.repicked is None:
+        reads = f"The likely configuration reads {summary.likely_text(answer.likely)}."
+        text = f"A gain is neither confirmed nor excluded. {reads}"
+        return html(tag("h1", "Inconclusive"), tag("p", text, class_="interval"))
     if not answer.is_better:
         return tag("h1", headline(view, interval=False))
     speedup = best.speedup

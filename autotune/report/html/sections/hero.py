@@ -39,10 +39,11 @@ def hero(view: View) -> Markup:
         else Markup()
     )
     chart = claims_figure(view, answer)
+    named = best if answer.is_better else answer.likely if repicked is None else None
     body = html(
         tag("div", tag("div", claim(view, answer)), chart, class_="verdict" if chart else None),
         wishes,
-        _chips(view, best) if answer.is_better else Markup(),
+        _chips(view, named) if named is not None else Markup(),
         _why(view, answer),
         _apply(view, answer),
         tiles(view, answer),
@@ -137,7 +138,7 @@ def _further(study: Study) -> Markup:
         html("Permit knobs that change the training: ", tag("code", "autotune search --allow KNOB")),
         "Change the code: the section on your code names lines that cost time.",
     ]
-    return html(tag("p", "To look further:", class_="lead"), bullets(steps))
+    return html(tag("p", "What you can do next:", class_="lead"), bullets(steps))
 
 
 def _continue(given: dict[str, str]) -> Markup:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autotune.model.trial import FailureKind
 from autotune.report.html.markup import Markup, html, tag
 from autotune.report.view import summary
 from autotune.report.view.bottleneck_text import energy_rows, pays_back_text
@@ -46,7 +47,7 @@ def tiles(view: View, answer: Answer) -> Markup:
             once, _, after = paid.partition("; ")
             told.append(("Compiling", once, after))
     count = summary.failed_count(study)
-    kinds = ", ".join(f"{n} {label}" for label, n in answer.failures.items())
+    kinds = ", ".join(f"{n} {FailureKind.named(kind).words}" for kind, n in answer.failures.items())
     what_failed = f"{summary.plural(count, 'trial')}, survived" if count else "nothing"
     told.append(("What failed", what_failed, kinds))
     spent = f"of {summary.duration_text(study.spec.budget.seconds)} allowed"

@@ -18,7 +18,7 @@ _STAGES: Final = {
     "refine": "exploring",
     "drift": "your script again",
     "confirm": "confirming, in pairs",
-    "ablate": "taking the winner apart",
+    "ablate": "ablation of the winner",
     "diagnose": "finding what limits it",
 }
 _STAGE_CLASS: Final = {"drift": "baseline", "diagnose": "other"}

@@ -215,9 +215,9 @@ def _report_mismatch(wanted: InputFacts, reported: float) -> str:
     if not wanted.told or not reported or abs(reported / wanted.told - 1.0) <= _TOLD_FRAC:
         return ""
     return (
-        f"With a batch of {wanted.said} the script reports {reported:.3g} samples for each one of its model, "
-        f"and {wanted.told:.3g} unchanged: its calls of autotune.step() do not follow its batch, so its rate "
-        "is not known."
+        f"With a batch of {wanted.said} the script reports {reported:.3g} samples to autotune.step() for each "
+        f"sample of its model, and {wanted.told:.3g} unchanged. The count does not follow the batch, so the "
+        "rate is not known."
     )
 
 

@@ -166,4 +166,4 @@ def test_a_trial_counts_as_bf16_where_it_multiplies_in_bf16(
         assert (ran.reading("precision").status, ran.reading("precision").found) == ("applied", "bf16")
     else:
         assert (ran.broke.kind, ran.broke.knob) == ("config_rejected", "precision")
-        assert ran.broke.message == "Asked for bf16, found fp32."
+        assert ran.broke.message == "Requested bf16, found fp32."
