@@ -32,6 +32,7 @@ class CompileRegion(Knob):
     effect: ClassVar[Effect] = Effect.NUMERIC
     family: ClassVar[str] = "compile"
     spellings: ClassVar[Sequence[Spelling]] = (Patch(),)
+    rank: ClassVar[int] = 220
 
     def own(self, facts: Facts) -> Value | None:
         read = facts.value(self.name)

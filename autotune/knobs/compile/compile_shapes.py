@@ -6,13 +6,17 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import as_switch
+from autotune.knobs.compile.compile_mode import ACCELERATE_MODES
 from autotune.knobs.compile.compiled import has_dropout, settled, without_compile
+from autotune.knobs.frameworks import ACCELERATOR
 from autotune.model.change import Patch, Spelling
 from autotune.model.effect import Effect
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
+    from autotune.knobs.traits import Fields
+    from autotune.model.change import Change
     from autotune.model.config import Config, Value
     from autotune.model.facts import Facts
 
@@ -32,6 +36,7 @@ class CompileShapes(Knob):
     effect: ClassVar[Effect] = Effect.NUMERIC
     family: ClassVar[str] = "compile"
     spellings: ClassVar[Sequence[Spelling]] = (Patch(),)
+    rank: ClassVar[int] = 230
 
     def own(self, facts: Facts) -> Value | None:
         read = facts.value(self.name)
@@ -67,3 +72,9 @@ class CompileShapes(Knob):
 
     def seen(self, patches: Patches) -> Value | None:
         return patches.shapes.observed()
+
+    def exported(self, change: Change, target: str, changed: Mapping[str, Value]) -> Fields:
+        compiled = changed.get("compile_mode") in ACCELERATE_MODES
+        if target != ACCELERATOR or not compiled or change.value not in ("static", "dynamic"):
+            return None
+        return {"dynamo_use_dynamic": change.value == "dynamic"}

@@ -13,11 +13,14 @@ from autotune.model.effect import Effect
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from autotune.knobs.traits import Setting
     from autotune.model.config import Config, Value
     from autotune.model.facts import Facts
 
 _ALL: Final = 1.0
 _OLDEST: Final = (2, 4)
+_RECOMPUTES: Final = 0.10
+"""Ln of the rate of computing that recomputation takes; a design value."""
 
 
 class MemoryBudget(Knob):
@@ -36,6 +39,7 @@ class MemoryBudget(Knob):
     unit: ClassVar[str] = "share"
     family: ClassVar[str] = "memory"
     spellings: ClassVar[Sequence[Spelling]] = (Patch(),)
+    rank: ClassVar[int] = 200
 
     def own(self, facts: Facts) -> Value | None:
         read = facts.value(self.name)
@@ -73,3 +77,6 @@ class MemoryBudget(Knob):
 
     def seen(self, patches: Patches) -> Value | None:
         return patches.budget.observed()
+
+    def expected_gain(self, value: Value, setting: Setting) -> float:
+        return -_RECOMPUTES if isinstance(value, float) and value < 1.0 else 0.0
