@@ -272,6 +272,10 @@ class Patches(Protocol):
     def assign(self, owner: object, attribute: str, value: object) -> None:
         """Set an attribute and remember the old one."""
 
+    def hook(self, path: str) -> Any:
+        """Return the one object of a class ``package.module:Class``, built with (state, undo, torch)."""
+        ...
+
     def call(self, setter: Any, value: object, *, undo: object) -> None:
         """Call a setter now, and again with `undo` when patches are undone."""
 

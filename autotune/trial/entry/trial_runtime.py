@@ -403,6 +403,7 @@ class TrialRuntime:
             copies,
             model,
             distributed,
+            state,
         )
         for change in self.plan.changes:
             spelling = change.spelling
