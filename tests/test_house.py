@@ -171,7 +171,7 @@ def test_importing_the_package_in_a_function_is_found_too():
 
 def knob_files():
     """Modules of knobs/ that define a knob: a class with a name of its own."""
-    for path in (PACKAGE / "knobs").glob("*.py"):
+    for path in (PACKAGE / "knobs").rglob("*.py"):
         classes = [node for node in tree(path).body if isinstance(node, ast.ClassDef)]
         named = [
             item

@@ -474,12 +474,6 @@ class FakePatches:
         return (self.threads, self.matmul, self.cudnn.benchmark, *settings, *kept, *hooks)
 
 
-def _switched(hook: Any, value: Value) -> Callable[[], None]:
-    own = hook.value
-    hook.value = value
-    return lambda: setattr(hook, "value", own)
-
-
 class _Loader:
     def __init__(self, patches: FakePatches) -> None:
         self.patches = patches
