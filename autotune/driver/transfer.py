@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from autotune.compare.transfer import fingerprint, is_own
 from autotune.driver.rebuild_space import space_of
 from autotune.errors import AutotuneError
-from autotune.model.history_record import ALL, OFF, Transfer
+from autotune.model.history_record import OFF, Transfer
 from autotune.search.history_export import lessons, unfit
 from autotune.search.samplers.registry import PLANNER
 from autotune.store.fold import fold
@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 
 MOST_READ: Final = 20
 """Studies that are opened, the newest ones."""
-MOST_OWN, MOST_OTHERS = 3, 5
-"""Studies of the same script, and of others, that are taken over."""
+MOST_OWN: Final = 3
+"""Studies that are taken over."""
 MOST_S, MOST_SHARE = 3.0, 0.02
 """Reading ends after this long, or this share of the budget where that is less; a study begun is read."""
 MOST_BYTES: Final = 8 * 1024 * 1024
@@ -70,10 +70,9 @@ def gather(
         log.warning("earlier studies could not be searched for", exc_info=True)
         return None
     own: list[Earlier] = []
-    others: list[Earlier] = []
     left_out: list[str] = []
     for path in [p for p in found if p.name != present.spec.study_id][:MOST_READ]:
-        if len(own) == MOST_OWN and len(others) == MOST_OTHERS:
+        if len(own) == MOST_OWN:
             break
         if now_s() > until_s:
             left_out.append(f"what is older than {path.name}: reading takes too long.")
@@ -83,11 +82,10 @@ def gather(
             left_out.append(told)
             log.info("earlier study left out: %s", told)
         elif told is not None:
-            kin, most = (own, MOST_OWN) if is_own(mine, told.fingerprint) else (others, MOST_OTHERS)
-            kin.extend([told][: most - len(kin)])
-    if not own and not others and not left_out:
+            own.append(told)
+    if not own and not left_out:
         return None
-    return Transfer(present=mine, earlier=(*own, *others), left_out=tuple(left_out))
+    return Transfer(present=mine, earlier=tuple(own), left_out=tuple(left_out))
 
 
 def _told(path: Path, present: Study, mine: Fingerprint) -> Earlier | str | None:
@@ -115,20 +113,16 @@ def _read(path: Path, present: Study, mine: Fingerprint) -> Earlier | str | None
         for entry in journal.entries():
             entries.append(entry)
             # Whose it is stands at its begin: what is of no use is not read to its end.
-            if entry.kind == "inspected" and not _may_tell(fold(entries), present, mine):
+            if entry.kind == "inspected" and not _is_of_use(fold(entries), mine):
                 return None
         study = fold(entries)
     finally:
         journal.close()
-    theirs = fingerprint(study)
-    is_ours = is_own(mine, theirs)
-    label = (study.spec.label if is_ours else "") or path.name
-    if study.spec.purpose:
+    if not _is_of_use(study, mine):
         return None
+    theirs, label = fingerprint(study), study.spec.label or path.name
     if not study.stopped:
         return f"{label}: it has not ended."
-    if not is_ours and (present.spec.transfer != ALL or theirs.versions != mine.versions):
-        return None
     if theirs.device != mine.device:
         return f"{label}: another machine."
     if theirs.power != mine.power:
@@ -139,30 +133,9 @@ def _read(path: Path, present: Study, mine: Fingerprint) -> Earlier | str | None
         return f"{label}: {why}"
     assert study.facts is not None
     space, refusals = space_of(study.spec, study.facts)
-    told = lessons(replace(study, space=space, refusals=refusals))
-    return told if is_ours or told is None else _of_another_script(told, study)
+    return lessons(replace(study, space=space, refusals=refusals))
 
 
-def _may_tell(begun: Study, present: Study, mine: Fingerprint) -> bool:
-    """It is a search of the same script, or of another one where these are asked for."""
-    if begun.spec.purpose:
-        return False
-    return present.spec.transfer == ALL or is_own(mine, fingerprint(begun))
-
-
-def _of_another_script(told: Earlier, study: Study) -> Earlier:
-    """What each built-in value did: knobs that its user declared stay where they mean something."""
-    requests = (study.spec.space, *study.spec.space.candidates)
-    declared = {spec.name for request in requests for spec in request.declared}
-    return replace(
-        told,
-        starts=(),
-        seen=(),
-        gains=tuple(gain for gain in told.gains if gain.knob not in declared),
-        owns={knob: value for knob, value in told.owns.items() if knob not in declared},
-        compile_s={},
-        doubted=(),
-        # A report is made to be sent on: which other scripts there are is nobody's business.
-        label=told.study_id,
-        fingerprint=replace(told.fingerprint, script="", path="", args="", modules="", data=""),
-    )
+def _is_of_use(study: Study, mine: Fingerprint) -> bool:
+    """Return whether it is a search of the same script."""
+    return not study.spec.purpose and is_own(mine, fingerprint(study))

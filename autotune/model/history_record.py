@@ -12,16 +12,15 @@ from typing import Final
 from autotune.model.config import Config, Value
 
 SAME_SCRIPT: Final = "same-script"
-ALL: Final = "all"
 OFF: Final = "off"
 
-SETTINGS: Final = (SAME_SCRIPT, ALL, OFF)
-"""What may be taken over: from studies of the same script, from all that are akin, nothing."""
+SETTINGS: Final = (SAME_SCRIPT, OFF)
+"""What may be taken over: from studies of the same script, or nothing. Old journals may have ``all``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprint:
-    """What two studies have to share before one tells anything about the other; digests but for the last two.
+    """What two studies have to share before one is of use to the other; digests.
 
     Args:
         device: Processor, cores, memory and accelerators, and the cluster if there is one.
@@ -32,8 +31,7 @@ class Fingerprint:
         versions: Python, the libraries, drivers.
         modules: Content of the user's own modules that the script has imported; empty before it ran.
         data: Shape of the batches and of the data set; empty before it ran.
-        model: ``cpu/convolution``: where it trains and what kind of model it is; empty before it ran.
-        bound: ``input`` where the first run waited for data, else ``compute``; empty before it ran.
+        model, bound: Of older journals; not used.
     """
 
     device: str = ""

@@ -129,7 +129,7 @@ class StudySpec:
         profile: Keep a profile of some steps of both as well.
         start: Whether screening trials may be forked from a process with their libraries loaded.
         objective: What is searched for: ``throughput``, ``energy``, ``cost``; see `autotune.model.objective`.
-        transfer: Which earlier studies may tell something: ``same-script``, ``all``, ``off``; see
+        transfer: Which earlier studies may tell something: ``same-script`` or ``off``; see
             `autotune.model.history_record`.
         constants: Names of constants that the user has given (``--set CONFIG.batch_size=16,32``), each as
             the one that holds its knob's value.

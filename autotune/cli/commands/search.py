@@ -260,7 +260,7 @@ def search(
     transfer: Annotated[
         str,
         typer.Option(
-            metavar="same-script|all|off",
+            metavar="same-script|off",
             envvar="AUTOTUNE_TRANSFER",
             help="Earlier studies to start from; every figure is measured anew.",
             rich_help_panel="Expert",
