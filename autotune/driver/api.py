@@ -264,7 +264,7 @@ def tune(
             is not connected to Ray.
         address: An existing Ray cluster.
         concurrency: Trials at a time under Ray; 0 lets the driver choose.
-        sampler: Method that proposes configurations: ``staged``, ``tpe``, ``gp``, ``nsga2``, ``random``,
+        sampler: Method that proposes configurations: ``staged``, ``tpe``, ``nsga2``, ``random``,
             ``brute``, ``coordinate``; see docs/search.md.
         transfer: Earlier studies to start from: ``same-script`` or ``off``.
         start: How screening trials start. ``auto``: forked from a process that has imported PyTorch, where
