@@ -156,7 +156,6 @@ class Recorder:
         """Rows of the window that the device has come by, with their periods in seconds."""
         self._growths = 0
         self._next_check_ns = 0
-        self._checked_ns = 0
         self._ready: deque[tuple[int, int]] = deque(maxlen=_KEPT_STEPS)
         """When, and how many batches lay ready in the loader's queue."""
         self._next_level_ns = 0
