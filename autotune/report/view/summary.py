@@ -356,12 +356,6 @@ def loss_sentence(pick: Recommendation) -> str:
     return f"Not inferior to your script: {behind}."
 
 
-def costs_text(pick: Recommendation) -> str:
-    """``359.9 samples/s, 1009 MiB, loss holds``: what a pick does and what it costs."""
-    rate, loss = pick.throughput, LOSS_WORDS[pick.loss.verdict]
-    return f"{number_text(rate.value)} {rate.unit}, {bytes_text(pick.peak_bytes)}, {loss}"
-
-
 def further_reasons(pick: Recommendation) -> list[str]:
     """Its reasons but for its ratio, its loss and its memory, which have a place of their own."""
     return [r for r in pick.reasons if r != pick.loss.reason and not r.startswith(_TOLD_ELSEWHERE)]
