@@ -258,8 +258,8 @@ def _statements(
                 about="baseline",
                 verdict=base,
                 sentence=f"The unchanged script ran at {rate_text(a.answer.baseline_throughput)} in A and at "
-                f"{rate_text(b.answer.baseline_throughput)} in B, beyond their intervals: the machine was not "
-                "in the same state, so no difference in throughput between the picks is claimed.",
+                f"{rate_text(b.answer.baseline_throughput)} in B, beyond their intervals: the machine was "
+                "not in the same state, so no difference in throughput between the picks is claimed.",
             )
         )
         return found
