@@ -484,7 +484,8 @@ def _entry_faults(entry: Lines) -> Iterator[tuple[str, str, str]]:
     if not said:
         yield "name", "it has no delivery", "Add one of: flag, env, keyword."
     if len(said) > 1:
-        yield said[1], f"it has {len(said)} deliveries: {', '.join(said)}", "Keep one; a knob has one delivery."
+        deliveries = f"it has {len(said)} deliveries: {', '.join(said)}"
+        yield said[1], deliveries, "Keep one; a knob has one delivery."
     for way in said:
         faults = [*_spelling_faults(way, entry[way], name)]
         yield from faults or _power_faults(way, str(entry[way]), entry.get("values"))

@@ -339,7 +339,8 @@ def _set(
             continue
         held = source.only_value_of(node) if isinstance(node, ast.Name) else node
         if held is None or not is_literal(held):
-            return f"{name} is not a literal on line {node.lineno} of {source.name}, but {source.written(node)}"
+            where = f"line {node.lineno} of {source.name}"
+            return f"{name} is not a literal on {where}, but {source.written(node)}"
         if source.written(held) != text:
             actions.append(_Replaced(source, held, text))
     return actions
