@@ -66,11 +66,8 @@ def core_dataclasses() -> list[type]:
 
 def is_plain(kind: type) -> bool:
     """Holds no function, no space and nothing derived from one: those never cross a border."""
-    return not any(
-        word in str(hint)
-        for hint in typing.get_type_hints(kind).values()
-        for word in ("Callable", "LateHarm", "SearchSpace", "Study]", "model.study.Study'", "transfer.Foretold")
-    )
+    words = ("Callable", "LateHarm", "SearchSpace", "Study]", "model.study.Study'", "transfer.Foretold")
+    return not any(word in str(hint) for hint in typing.get_type_hints(kind).values() for word in words)
 
 
 PLAIN = [kind for kind in core_dataclasses() if is_plain(kind)]
