@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from autotune.knobs.registry import builtin
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "autotune"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
@@ -76,6 +78,40 @@ def forbidden(root):
                 yield node.lineno, "shell=True: takes text from a file for a command"
 
 
+KNOB_TABLES = {
+    "model/config.py": "order of display, below the knobs in the layers",
+    "model/knob_families.py": "families, some named like their first knob",
+    "launch/fake.py": "scripts of the simulation",
+    "space/build_space.py": "the two that bind each other's values",
+    "export/formats/diff.py": "arguments of DataLoader",
+    "export/formats/lightning.py": "arguments of DataLoader",
+    "export/formats/content.py": "the two that make one step together",
+    "trial/hooks/data/loader_overrides.py": "arguments of DataLoader",
+    "trial/hooks/distributed/data_parallel.py": "what this hook implements",
+}
+"""Module-level tables of two and more knob names outside `knobs/`, and why they are there."""
+
+
+def tables_of_knobs(root, names):
+    """Lines of module-level assignments that hold two knob names or more."""
+    for node in root.body:
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+            held = {n.value for n in ast.walk(node.value) if isinstance(n, ast.Constant)}
+            if len(held & names) > 1:
+                yield node.lineno
+
+
+def test_what_is_known_of_a_knob_is_in_its_own_module():
+    names = set(builtin())
+    files = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in SOURCES
+        if path.relative_to(PACKAGE).parts[0] not in ("knobs", "testing")
+        and any(tables_of_knobs(tree(path), names))
+    }
+    assert files == set(KNOB_TABLES)
+
+
 @pytest.mark.parametrize(("library", "importer"), SINGLE_IMPORTERS.items())
 def test_a_backend_has_exactly_one_importer(library, importer):
     found = {
@@ -135,7 +171,7 @@ def test_importing_the_package_in_a_function_is_found_too():
 
 def knob_files():
     """Modules of knobs/ that define a knob: a class with a name of its own."""
-    for path in (PACKAGE / "knobs").glob("*.py"):
+    for path in (PACKAGE / "knobs").rglob("*.py"):
         classes = [node for node in tree(path).body if isinstance(node, ast.ClassDef)]
         named = [
             item
@@ -157,7 +193,7 @@ def test_a_knob_is_one_file_of_its_own_name():
 
 
 def test_every_knob_has_a_test():
-    tested = {path.stem.removeprefix("test_") for path in (ROOT / "tests" / "knobs").glob("test_*.py")}
+    tested = {path.stem.removeprefix("test_") for path in (ROOT / "tests" / "knobs").rglob("test_*.py")}
     assert {stem for stem, _ in knob_files()} - tested == set()
 
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from autotune.knobs.registry import builtin
+from autotune.model.effect import Effect
 from autotune.model.facts import training_memory_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from autotune.model.config import Value
     from autotune.model.facts import Facts, RunFacts
     from autotune.model.measurement import Measurement
     from autotune.model.study import SpaceRequest, Study, StudySpec
@@ -33,21 +32,6 @@ _COPIES: Final = 4
 _STILL_WAITS: Final = 2.0
 _LOADER_WAITS: Final = 0.5
 _STARVED_ON_CPU: Final = 0.8
-_COLLECTS: Final = 0.02
-"""Share of the time in garbage collection from which its knob is worth a run."""
-_COLLECTOR: Final = "gc_control"
-_DISTRIBUTED: Final[Mapping[str, tuple[str, ...]]] = {
-    "ddp": (
-        *("ddp_bucket_cap_mb", "ddp_comm_hook", "ddp_no_sync", "ddp_find_unused_parameters"),
-        *("ddp_gradient_as_bucket_view", "ddp_static_graph", "cpu_affinity"),
-    ),
-    "fsdp": ("fsdp_reshard_after_forward", "fsdp_prefetch", "fsdp_param_dtype", "cpu_affinity"),
-}
-"""Wrapper of several processes -> knobs that keep the training, by expected gain (docs/distributed.md)."""
-_DISTRIBUTED_STARTS: Final[Mapping[str, tuple[Mapping[str, Value], ...]]] = {
-    "ddp": ({"ddp_bucket_cap_mb": "one_bucket"}, {"ddp_comm_hook": "fp16"}),
-    "fsdp": ({"fsdp_reshard_after_forward": False},),
-}
 
 
 def settled(study: Study) -> StudySpec:
@@ -59,7 +43,7 @@ def settled(study: Study) -> StudySpec:
     measured = next((t.measurement for t in study.baseline if t.measurement), None)
     if not spec.space.candidates or facts is None or facts.run is None or measured is None:
         return spec
-    space = _with_collector(_taken(spec.space, *_choice(facts, measured, spec.max_memory_bytes)), facts.run)
+    space = _with_seen(_taken(spec.space, *_choice(facts, measured, spec.max_memory_bytes)), facts.run)
     space = _with_distributed(space, facts.run)
     bounds = [b for b in (spec.max_memory_bytes, space.bound_bytes(facts.host, facts.run)) if b is not None]
     return replace(spec, space=space, max_memory_bytes=min(bounds, default=None))
@@ -87,35 +71,38 @@ def _taken(request: SpaceRequest, name: str, reason: str) -> SpaceRequest:
     return replace(found, reason=reason)
 
 
-def _with_collector(space: SpaceRequest, run: RunFacts) -> SpaceRequest:
-    """Return the space with `gc_control` in second place if garbage collection takes much time.
+def _with_seen(space: SpaceRequest, run: RunFacts) -> SpaceRequest:
+    """Return the space with knobs for which the run showed a need, after the first knob.
 
-    Unchanged if the user narrowed the space, or if the script sets garbage collection itself.
+    Unchanged if the user narrowed the space.
     """
-    frac = run.collecting_frac
-    if frac is None or frac < _COLLECTS or run.values.get(_COLLECTOR) not in (None, "auto"):
-        return space
-    if space.narrowed or _COLLECTOR in {*space.knobs, *space.fixed}:
-        return space
-    first, *rest = space.knobs.items() or [(_COLLECTOR, ())]
-    knobs = dict([first, (_COLLECTOR, ("auto", "freeze")), *rest])
-    why = f"{_COLLECTOR} is included: garbage collection takes {100 * frac:.0f} % of the time"
-    return replace(space, knobs=knobs, added=(_COLLECTOR,), reason=f"{space.reason}; {why}")
+    for name, knob in builtin().items():
+        found = knob.added_by(run)
+        if found is None or space.narrowed or name in {*space.knobs, *space.fixed}:
+            continue
+        values, why = found
+        first, *rest = space.knobs.items() or [(name, ())]
+        knobs = dict([first, (name, tuple(values)), *rest])
+        reason = f"{space.reason}; {name} is included: {why}"
+        space = replace(space, knobs=knobs, added=(*space.added, name), reason=reason)
+    return space
 
 
 def _with_distributed(space: SpaceRequest, run: RunFacts) -> SpaceRequest:
-    """Knobs of several processes take part where several train, before all others.
+    """Return the space with the knobs of the run's wrapper first, if several processes train.
 
-    Not where the user has left knobs out. In a single process they would add nothing but refusals.
+    Unchanged if the user narrowed the space. In a single process they would add nothing but refusals.
     """
     if run.parallel is None or space.narrowed:
         return space
-    named = {*space.knobs, *space.fixed}
-    added = tuple(knob for knob in _DISTRIBUTED[run.parallel.wrapper] if knob not in named)
+    wrappers = ("any", run.parallel.wrapper)
+    offered = [k for k in builtin().values() if k.wrapper in wrappers and k.effect is not Effect.TRAINING]
+    added = tuple(k.name for k in offered if k.name not in {*space.knobs, *space.fixed})
+    firsts = tuple({k.name: k.first_value} for k in offered if k.first_value is not None)
     return replace(
         space,
         knobs={**dict.fromkeys(added, ()), **space.knobs},
-        starts=(*_DISTRIBUTED_STARTS[run.parallel.wrapper], *space.starts),
+        starts=(*firsts, *space.starts),
         added=(*space.added, *added),
         reason=f"{space.reason}; {run.ranks} processes train together",
     )

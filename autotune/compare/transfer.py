@@ -3,9 +3,9 @@
 All results follow from the journal's start (`autotune.model.history_record`) and from the study's own
 measurements, so a resumed or replayed search has the same priors.
 
-A study of the same script, arguments, data and versions on the same device gives start points and readings.
-One that differs in some of that gives start points and the effect of each value. One of another script with
-the same bottleneck gives the latter only. Evidence against a study's records drops them.
+A study of the same script, with the same arguments, data and versions on the same device, gives start points
+and readings. One that differs in some of that gives start points and the effect of each value. Evidence
+against a study's records drops them.
 """
 
 from __future__ import annotations
@@ -54,10 +54,8 @@ TRUSTED: Final = 2
 SPOILED: Final = frozenset({"cpu_contended", NEIGHBOUR, "foreign_gpu", "throttled"})
 """Marks of runs that others on the machine, or its limits, have slowed down."""
 
-_WAITS: Final = 0.1
 _MOST_STARTS: Final = 3
 _MOST_FIRST: Final = 48
-_OTHER_MODEL_SD: Final = 0.35
 _OURS: Final = ("ray", "optuna", "mlflow")
 _WHOLE: Final = ("script", "args", "versions", "modules", "data")
 _SCREENED: Final = (Stage.BASELINE, Stage.INITIAL, Stage.REFINE, Stage.DRIFT_CHECK)
@@ -68,10 +66,9 @@ class Kinship(Enum):
 
     SAME = "same"
     CHANGED = "changed"
-    ALIKE = "alike"
 
 
-_SD: Final = {Kinship.SAME: 0.04, Kinship.CHANGED: 0.12, Kinship.ALIKE: 0.20}
+_SD: Final = {Kinship.SAME: 0.04, Kinship.CHANGED: 0.12}
 """Added uncertainty of a figure from there, in ln rate."""
 
 
@@ -107,8 +104,8 @@ class Beliefs:
         first: For the throughput model, in addition to measurements.
         trusted: Configs that need no run at the start: an identical study has measured them, and its readings
             were confirmed so far.
-        compile_s: Seconds of a first compile, by mode; of the same script alone.
-        doubted: (knob, value) that failed for certain there; of the same script alone.
+        compile_s: Seconds of a first compile, by mode.
+        doubted: (knob, value) that failed for certain there.
         told: Messages for the user, in the order of their validity.
     """
 
@@ -152,15 +149,13 @@ def fingerprint(study: Study) -> Fingerprint:
         versions=_digest(host.python, sorted(versions.items()), [d.driver for d in host.devices]),
         modules="" if run is None else _digest(sorted(run.modules.values())),
         data="" if run is None else _data(run),
-        model="" if run is None or run.model is None else f"{_place(run)}/{_kind(run)}",
-        bound=_bound(study),
     )
 
 
 def here(study: Study, transfer: Transfer) -> Fingerprint:
     """Return the study's own fingerprint: the journaled facts of its start, the rest from its first run."""
     now = fingerprint(study)
-    return replace(transfer.present, modules=now.modules, data=now.data, model=now.model, bound=now.bound)
+    return replace(transfer.present, modules=now.modules, data=now.data)
 
 
 def is_own(now: Fingerprint, then: Fingerprint) -> bool:
@@ -171,17 +166,14 @@ def is_own(now: Fingerprint, then: Fingerprint) -> bool:
 def kinship(now: Fingerprint, then: Fingerprint) -> Kinship | None:
     """Return the similarity of two studies; None if they are unrelated.
 
-    On another device, or with another power limit, nothing does.
+    Of another script, on another device, or with another power limit, nothing does.
     """
     if not now.device or (now.device, now.power) != (then.device, then.power):
         return None
-    if is_own(now, then):
-        is_same = all(getattr(now, name) == getattr(then, name) for name in _WHOLE)
-        return Kinship.SAME if is_same else Kinship.CHANGED
-    trains, trained = now.model.partition("/")[0], then.model.partition("/")[0]
-    is_bound = bool(now.bound) and now.bound == then.bound
-    is_alike = is_bound and bool(trains) and trains == trained and now.versions == then.versions
-    return Kinship.ALIKE if is_alike else None
+    if not is_own(now, then):
+        return None
+    is_same = all(getattr(now, name) == getattr(then, name) for name in _WHOLE)
+    return Kinship.SAME if is_same else Kinship.CHANGED
 
 
 # What counts -------------------------------------------------------------------------------------
@@ -210,27 +202,20 @@ class _Kin:
     readings: Mapping[Config, Foretold]
 
     @classmethod
-    def of(
-        cls, earlier: Earlier, now: Fingerprint, space: SearchSpace, declared: frozenset[str]
-    ) -> _Kin | None:
+    def of(cls, earlier: Earlier, now: Fingerprint, space: SearchSpace) -> _Kin | None:
         near = kinship(now, earlier.fingerprint)
         if near is Kinship.SAME and not _same_owns(earlier, space):
             near = Kinship.CHANGED
         if near is None:
             return None
         doubt = _SD[near]
-        if near is Kinship.ALIKE and now.model != earlier.fingerprint.model:
-            doubt = _OTHER_MODEL_SD
         readings: dict[Config, Foretold] = {}
         if near is Kinship.SAME:
             for read in earlier.seen:
                 if _in(space, read.config) == read.config:
                     sd = math.hypot(doubt, earlier.noise)
                     readings[read.config] = Foretold(config=read.config, log=read.log, sd=sd)
-        # What a knob of the user's own is called means nothing in another script.
-        strange = declared if near is Kinship.ALIKE else frozenset[str]()
-        singles = _singles(earlier, space, doubt, strange)
-        return cls(earlier, near, singles, readings)
+        return cls(earlier, near, _singles(earlier, space, doubt), readings)
 
     @property
     def label(self) -> str:
@@ -250,19 +235,15 @@ class _Kin:
 
 def _believed(study: Study, transfer: Transfer, space: SearchSpace) -> Beliefs:
     now = here(study, transfer)
-    declared = frozenset(spec.name for spec in study.spec.space.declared)
-    found = [_Kin.of(earlier, now, space, declared) for earlier in transfer.earlier]
-    akin = [kin for kin in found if kin is not None]
-    own = [kin for kin in akin if kin.kinship is not Kinship.ALIKE]
+    found = (_Kin.of(earlier, now, space) for earlier in transfer.earlier)
+    own = [kin for kin in found if kin is not None]
     has_starts = bool(_starts(own, space))
-    # Other scripts have nothing to add to what the script itself has shown.
-    chosen = sorted(own, key=lambda kin: kin.kinship is not Kinship.SAME) or akin
+    chosen = sorted(own, key=lambda kin: kin.kinship is not Kinship.SAME)
     runs = list(_runs(study))
     against = {kin.earlier.study_id: why for kin in chosen if (why := _contradiction(kin, runs))}
     left = [kin for kin in chosen if kin.earlier.study_id not in against]
-    own = [kin for kin in left if kin.kinship is not Kinship.ALIKE]
     compiles: dict[str, float] = {}
-    for kin in own:
+    for kin in left:
         if kin.kinship is not Kinship.SAME:
             continue  # other arguments, another model: it compiles for another time
         for mode, seconds in kin.earlier.compile_s.items():
@@ -270,11 +251,11 @@ def _believed(study: Study, transfer: Transfer, space: SearchSpace) -> Beliefs:
     gone = [kin.earlier for kin in chosen if kin.earlier.study_id in against]
     dropped = [f"{earlier.label} no longer counts: {against[earlier.study_id]}" for earlier in gone]
     return Beliefs(
-        starts=_starts(own, space),
+        starts=_starts(left, space),
         first=_together(left),
         trusted=frozenset(config for kin in left if _agrees(kin, runs) for config in kin.readings),
         compile_s=compiles,
-        doubted=frozenset((s.knob, s.value) for kin in own for s in kin.earlier.doubted),
+        doubted=frozenset((s.knob, s.value) for kin in left for s in kin.earlier.doubted),
         told=(*_said(chosen, has_starts=has_starts), *dropped),
     )
 
@@ -315,9 +296,7 @@ def _said(chosen: Sequence[_Kin], *, has_starts: bool) -> Iterator[str]:
         return
     labels = ", ".join(kin.label for kin in chosen)
     studies = "1 earlier study" if len(chosen) == 1 else f"{len(chosen)} earlier studies"
-    if chosen[0].kinship is Kinship.ALIKE:
-        yield f"priors from {studies} of other scripts on this machine ({labels})"
-    elif has_starts or not any(kin.earlier.starts for kin in chosen):
+    if has_starts or not any(kin.earlier.starts for kin in chosen):
         what = "start points" if has_starts else "first beliefs"
         rest = "none taken over unmeasured" if has_starts else "where nothing was confirmed"
         yield f"{what} from {studies} of this script ({labels}), {rest}"
@@ -417,9 +396,7 @@ def _same_owns(earlier: Earlier, space: SearchSpace) -> bool:
     return all(d.own == earlier.owns[d.knob] for d in known)
 
 
-def _singles(
-    earlier: Earlier, space: SearchSpace, doubt: float, strange: frozenset[str]
-) -> dict[Config, Foretold]:
+def _singles(earlier: Earlier, space: SearchSpace, doubt: float) -> dict[Config, Foretold]:
     """Return the predicted effect of each value in the present space, relative to the script here."""
     gains = {Config({g.knob: g.value}): (g.log, g.sd) for g in earlier.gains}
     gains |= {Config({knob: value}): (0.0, 0.0) for knob, value in earlier.owns.items()}
@@ -428,7 +405,7 @@ def _singles(
         knob, own = dimension.knob, dimension.own
         known = None if own is None else gains.get(Config({knob: own}))
         # What the script itself has here was never seen there: nothing is known over it.
-        if own is None or known is None or knob in strange:
+        if own is None or known is None:
             continue
         for value in dimension.values:
             single = Config({knob: value})
@@ -457,23 +434,3 @@ def _data(run: RunFacts) -> str:
     batches = None if loader is None else (loader.kind, loader.batch_size, loader.dataset_length)
     made = None if inputs is None else (inputs.said, inputs.shape)
     return _digest(batches, made, run.effective_batch, run.input_shapes_vary)
-
-
-def _place(run: RunFacts) -> str:
-    return "" if run.model is None else run.model.device.partition(":")[0]
-
-
-def _kind(run: RunFacts) -> str:
-    if run.attention is not None:
-        return "attention"
-    model = run.model
-    convolves = model is not None and (model.has_4d or model.has_5d or model.convolves)
-    return "convolution" if convolves else "other"
-
-
-def _bound(study: Study) -> str:
-    """Return the bottleneck by the first run alone, so that it does not change."""
-    first = next((t.measurement for t in study.baseline if t.measurement is not None), None)
-    if first is None:
-        return ""
-    return "input" if first.data_wait_frac > _WAITS else "compute"

@@ -64,7 +64,6 @@ ALIASES: Final[Mapping[str, str]] = {"vision": "gpu_vision", "transformer": "gpu
 
 _MAX_EXTENDS: Final = 8
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
-_RULED: Final = "effective_batch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,8 +388,9 @@ def _check_values(space: _Space, option: str, name: str, values: Sequence[Value]
 
 
 def _check_allowed(space: _Space, name: str) -> None:
-    if name == _RULED:
-        hint = "--effective-batch sets its range: explore, keep or LO..HI."
+    known = builtin().get(name)
+    if known is not None and known.permission:
+        hint = f"{known.permission} sets its range."
         raise UsageError(f"--allow {name}: it has an option of its own", hint=hint)
     if not space.is_locked(name) and not is_ruled(name, space.declared.get(name)):
         effect = space.declared[name].effect if name in space.declared else builtin()[name].effect

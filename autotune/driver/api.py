@@ -265,9 +265,9 @@ def tune(
             is not connected to Ray.
         address: An existing Ray cluster.
         concurrency: Trials at a time under Ray; 0 lets the driver choose.
-        sampler: Method that proposes configurations: ``staged``, ``tpe``, ``gp``, ``nsga2``, ``random``,
+        sampler: Method that proposes configurations: ``staged``, ``tpe``, ``nsga2``, ``random``,
             ``brute``, ``coordinate``; see docs/search.md.
-        transfer: Earlier studies to start from: ``same-script``, ``all``, ``off``.
+        transfer: Earlier studies to start from: ``same-script`` or ``off``.
         start: How screening trials start. ``auto``: forked from a process that has imported PyTorch, where
             that is safe. ``fork``: the same, with a note where it is not safe. ``cold``: each in a new
             interpreter. See docs/search.md.

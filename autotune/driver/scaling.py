@@ -232,11 +232,8 @@ def read_scaled(directory: Path) -> Scaled:
     Raises:
         StoreError: The study cannot be read, or is not by `scale`.
     """
-    journal = Journal.read(directory / JOURNAL_FILE)
-    try:
+    with Journal.read(directory / JOURNAL_FILE) as journal:
         entries = list(journal.entries())
-    finally:
-        journal.close()
     question = _question(entries, directory)
     return _found(question, fold(entries, build=_planner(question, {}).space), directory)
 

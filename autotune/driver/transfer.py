@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from autotune.compare.transfer import fingerprint, is_own
 from autotune.driver.rebuild_space import space_of
 from autotune.errors import AutotuneError
-from autotune.model.history_record import ALL, OFF, Transfer
+from autotune.model.history_record import OFF, Transfer
 from autotune.search.history_export import lessons, unfit
 from autotune.search.samplers.registry import PLANNER
 from autotune.store.fold import fold
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MOST_READ: Final = 20
-"""Largest number of studies opened, newest first."""
-MOST_OWN, MOST_OTHERS = 3, 5
-"""Largest number of used studies of the same script, and of others."""
+"""Studies that are opened, the newest ones."""
+MOST_OWN: Final = 3
+"""Largest number of used studies of the same script."""
 MOST_S, MOST_SHARE = 3.0, 0.02
 """Reading ends after this time, or this share of the budget if less; a started study is completed."""
 MOST_BYTES: Final = 8 * 1024 * 1024
@@ -70,10 +70,9 @@ def gather(
         log.warning("earlier studies could not be searched for", exc_info=True)
         return None
     own: list[Earlier] = []
-    others: list[Earlier] = []
     left_out: list[str] = []
     for path in [p for p in found if p.name != present.spec.study_id][:MOST_READ]:
-        if len(own) == MOST_OWN and len(others) == MOST_OTHERS:
+        if len(own) == MOST_OWN:
             break
         if now_s() > until_s:
             left_out.append(f"what is older than {path.name}: reading takes too long.")
@@ -83,11 +82,10 @@ def gather(
             left_out.append(record)
             log.info("earlier study left out: %s", record)
         elif record is not None:
-            kin, most = (own, MOST_OWN) if is_own(mine, record.fingerprint) else (others, MOST_OTHERS)
-            kin.extend([record][: most - len(kin)])
-    if not own and not others and not left_out:
+            own.append(record)
+    if not own and not left_out:
         return None
-    return Transfer(present=mine, earlier=(*own, *others), left_out=tuple(left_out))
+    return Transfer(present=mine, earlier=tuple(own), left_out=tuple(left_out))
 
 
 def _record_of(path: Path, present: Study, mine: Fingerprint) -> Earlier | str | None:
@@ -115,20 +113,16 @@ def _read(path: Path, present: Study, mine: Fingerprint) -> Earlier | str | None
         for entry in journal.entries():
             entries.append(entry)
             # The begin of the journal identifies the study: irrelevant ones are not read to the end.
-            if entry.kind == "inspected" and not _is_relevant(fold(entries), present, mine):
+            if entry.kind == "inspected" and not _is_relevant(fold(entries), mine):
                 return None
         study = fold(entries)
     finally:
         journal.close()
-    earlier = fingerprint(study)
-    is_same_script = is_own(mine, earlier)
-    label = (study.spec.label if is_same_script else "") or path.name
-    if study.spec.purpose:
+    if not _is_relevant(study, mine):
         return None
+    earlier, label = fingerprint(study), study.spec.label or path.name
     if not study.stopped:
         return f"{label}: it has not ended."
-    if not is_same_script and (present.spec.transfer != ALL or earlier.versions != mine.versions):
-        return None
     if earlier.device != mine.device:
         return f"{label}: another machine."
     if earlier.power != mine.power:
@@ -139,30 +133,9 @@ def _read(path: Path, present: Study, mine: Fingerprint) -> Earlier | str | None
         return f"{label}: {why}"
     assert study.facts is not None
     space, refusals = space_of(study.spec, study.facts)
-    record = lessons(replace(study, space=space, refusals=refusals))
-    return record if is_same_script or record is None else _of_another_script(record, study)
+    return lessons(replace(study, space=space, refusals=refusals))
 
 
-def _is_relevant(begun: Study, present: Study, mine: Fingerprint) -> bool:
-    """Return whether a study searched the same script, or another one if these are requested."""
-    if begun.spec.purpose:
-        return False
-    return present.spec.transfer == ALL or is_own(mine, fingerprint(begun))
-
-
-def _of_another_script(record: Earlier, study: Study) -> Earlier:
-    """Return the effects of built-in values; user-declared knobs apply to their own script only."""
-    requests = (study.spec.space, *study.spec.space.candidates)
-    declared = {spec.name for request in requests for spec in request.declared}
-    return replace(
-        record,
-        starts=(),
-        seen=(),
-        gains=tuple(gain for gain in record.gains if gain.knob not in declared),
-        owns={knob: value for knob, value in record.owns.items() if knob not in declared},
-        compile_s={},
-        doubted=(),
-        # Reports may be passed on, and must not reveal the user's other scripts.
-        label=record.study_id,
-        fingerprint=replace(record.fingerprint, script="", path="", args="", modules="", data=""),
-    )
+def _is_relevant(study: Study, mine: Fingerprint) -> bool:
+    """Return whether it is a search of the same script."""
+    return not study.spec.purpose and is_own(mine, fingerprint(study))

@@ -259,11 +259,8 @@ def read_verified(directory: Path) -> Verified:
     Raises:
         StoreError: The study cannot be read, or is not by `verify`.
     """
-    journal = Journal.read(directory / JOURNAL_FILE)
-    try:
+    with Journal.read(directory / JOURNAL_FILE) as journal:
         entries = list(journal.entries())
-    finally:
-        journal.close()
     data = next((entry.data for entry in entries if entry.kind == "verifying"), None)
     if data is None:
         raise StoreError(f"{directory} does not contain what was verified")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from autotune.devices.find import find_devices
 from autotune.devices.nsys import find_nsys
+from autotune.inspection.interpreter import PACKAGES
 from autotune.model.facts import HostFacts
 
 if TYPE_CHECKING:
@@ -34,19 +35,7 @@ _FLAGS: Final = frozenset(
     }
     | {"asimd", "bf16", "sve", "i8mm"}
 )
-_PACKAGES: Final = (
-    "torch",
-    "torchvision",
-    "triton",
-    "numpy",
-    "accelerate",
-    "lightning",
-    "transformers",
-    "timm",
-    "ray",
-    "optuna",
-    "mlflow",
-)
+_PACKAGES: Final = (*PACKAGES, "ray", "optuna", "mlflow")
 _ALLOCATORS: Final = {
     "jemalloc": ("libjemalloc.so.2", "libjemalloc.so"),
     "tcmalloc": (

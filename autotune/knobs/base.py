@@ -15,14 +15,16 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from autotune.knobs.frameworks import refuse_by_owner
+from autotune.knobs.traits import Prior
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from autotune.model.change import Env, Keyword, Spelling
+    from autotune.knobs.traits import ActsAt, Fields, LateHarm, MemoryUse, Setting
+    from autotune.model.change import Change, Env, Keyword, Spelling
     from autotune.model.config import Config, Value
     from autotune.model.effect import Effect
-    from autotune.model.facts import Facts, ScriptFlag
+    from autotune.model.facts import Facts, RunFacts, ScriptFlag
 
 
 class LoaderHook(Protocol):
@@ -270,6 +272,10 @@ class Patches(Protocol):
     def assign(self, owner: object, attribute: str, value: object) -> None:
         """Set an attribute and remember the old one."""
 
+    def hook(self, path: str) -> Any:
+        """Return the one object of a class ``package.module:Class``, built with (state, undo, torch)."""
+        ...
+
     def call(self, setter: Any, value: object, *, undo: object) -> None:
         """Call a setter now, and again with `undo` when patches are undone."""
 
@@ -296,6 +302,23 @@ class Knob(ABC):
     """One of `autotune.model.knob_families.FAMILIES`: knobs of a family act on the same part of a step."""
     withdraws_with: ClassVar[Sequence[str]] = ()
     """Knobs that make no sense, or another training, where this one is withdrawn (`withdraw`)."""
+    rank: ClassVar[int] = 1000
+    """Place among all knobs by expected gain per cost of trying, smallest first."""
+    prior: ClassVar[Prior] = Prior()
+    late_harms: ClassVar[Sequence[LateHarm]] = ()
+    """Harms of its values that a short trace of the loss cannot show."""
+    permission: ClassVar[str] = ""
+    """The option of its own that lets a knob take part that changes the training; empty for ``--allow``."""
+    acts_at: ClassVar[ActsAt] = "call"
+    memory: ClassVar[MemoryUse] = "any"
+    feeds: ClassVar[bool] = False
+    """Whether it acts on the loading of batches and not on computing."""
+    loads_compiler: ClassVar[bool] = False
+    """Whether a process in which it is changed imports PyTorch's compiler."""
+    wrapper: ClassVar[str] = ""
+    """Wrapper of several processes (``ddp``, ``fsdp``, ``any``) with which an automatic space varies it."""
+    first_value: ClassVar[Value | None] = None
+    """Value that such a space tries first."""
 
     @property
     def summary(self) -> str:
@@ -351,6 +374,15 @@ class Knob(ABC):
             facts: Of this script and machine.
         """
         return ()
+
+    def added_by(self, run: RunFacts) -> tuple[Sequence[Value], str] | None:
+        """Values with which an automatic space varies this knob after a run, and the reason; or None."""
+        return None
+
+    def expected_gain(self, value: Value, setting: Setting) -> float:
+        """Ln of the rate of computing with this value, before it was measured."""
+        known = self.prior.gain.get(setting.device, {}) if isinstance(value, (str, bool)) else {}
+        return known.get(value, 0.0)
 
     def effect_for(self, facts: Facts) -> Effect:
         """The declared effect, raised where facts demand it; never lowered."""
@@ -439,6 +471,19 @@ class Knob(ABC):
     def arguments(self, value: Value, spelling: Keyword) -> Mapping[str, Value | None]:
         """What a framework's callable is called with to have this value; None takes an argument away."""
         return {spelling.name: value}
+
+    def exported(self, change: Change, target: str, changed: Mapping[str, Value]) -> Fields:
+        """What the configuration of a framework contains for a value, where its arguments do not express it.
+
+        Args:
+            change: The value, and the spelling on which it was measured.
+            target: Of the framework's rows (`autotune.knobs.frameworks`).
+            changed: Every changed knob of the same pick.
+
+        Returns:
+            Its fields; the reason why it has none; or None where the rows of `spellings` decide.
+        """
+        return None
 
     def patch(self, value: Value, patches: Patches) -> None:
         """Apply the value in the training process, before the script builds anything.

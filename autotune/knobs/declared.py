@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, ClassVar, Final, cast
 from autotune.errors import did_you_mean
 from autotune.knobs.base import Knob
 from autotune.knobs.common import as_switch
+from autotune.knobs.traits import LateHarm
 from autotune.model.change import Env, Flag, Keyword, Spelling
 from autotune.model.effect import Effect
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from autotune.knobs.traits import ChangedKnob
     from autotune.model.config import Value
     from autotune.model.facts import Facts, ScriptFacts, ScriptFlag
     from autotune.model.study import DeclaredSpec
@@ -45,6 +47,21 @@ _TRUSTS: Final = frozenset({"trust_remote_code", "weights_only", "allow_pickle"}
 
 _SWITCHES: Final = ("switch", "off_switch", "pair", "bool")
 _NO: Final = frozenset({"false", "f", "0", "no", "off"})
+
+
+_FEW_BITS: Final = re.compile(r"(?<![0-9])[48][ _-]?bit", re.IGNORECASE)
+
+
+def compresses_state(changed: ChangedKnob) -> bool:
+    """Return whether a value of a declared knob stores the optimizer's state in 4 or 8 bits."""
+    return isinstance(changed.value, str) and _FEW_BITS.search(changed.value) is not None
+
+
+_ROUNDED_STATE: Final = LateHarm(
+    applies=compresses_state,
+    harm="optimizer state of 4 or 8 bits rounds values accumulated over many steps",
+    source="arXiv 2110.02861",
+)
 
 
 class DeclaredKnob(Knob):
@@ -142,11 +159,17 @@ def declared_knob(spec: DeclaredSpec) -> DeclaredKnob:
         "spellings": (spec.spelling,),
         "ordinal": len(numbers) == len([v for v in spec.values if v != "asis"]) > 2,
         "declared": spec,
+        "late_harms": (_ROUNDED_STATE,) if _may_compress(spec) else (),
         "__doc__": DeclaredKnob.__doc__,
         "__module__": __name__,
     }
     kind = cast("type[DeclaredKnob]", type(f"Declared_{spec.name}", (DeclaredKnob,), row))
     return kind()
+
+
+def _may_compress(spec: DeclaredSpec) -> bool:
+    named = "optim" in spec.name.lower() or "optim" in spec.spelling.text.lower()
+    return named and any(isinstance(value, str) and _FEW_BITS.search(value) for value in spec.values)
 
 
 def refuse_powerful(spelling: Spelling, values: Iterable[Value]) -> str | None:

@@ -1,5 +1,6 @@
 """All knobs by name: the built-in ones, and those that installed packages add.
 
+A built-in knob is a class in a module ``autotune/knobs/<group>/<name>.py`` of its own name; no list names it.
 Another package adds a knob by an entry point in the group ``autotune.knobs`` that names its
 `Knob` class. Those are loaded on first use.
 """
@@ -7,53 +8,16 @@ Another package adds a knob by an entry point in the group ``autotune.knobs`` th
 from __future__ import annotations
 
 import functools
+import importlib
+import pkgutil
 from importlib import metadata
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from autotune.errors import UsageError
 from autotune.knobs.base import Knob
-from autotune.knobs.batch.accumulation import Accumulation
-from autotune.knobs.batch.batch_size import BatchSize
-from autotune.knobs.batch.effective_batch import EffectiveBatch
-from autotune.knobs.compile.compile_mode import CompileMode
-from autotune.knobs.compile.compile_region import CompileRegion
-from autotune.knobs.compile.compile_shapes import CompileShapes
-from autotune.knobs.compile.memory_budget import MemoryBudget
 from autotune.knobs.declared import declared_knob
-from autotune.knobs.distributed.cpu_affinity import CpuAffinity
-from autotune.knobs.distributed.ddp_bucket_cap_mb import DdpBucketCapMb
-from autotune.knobs.distributed.ddp_comm_hook import DdpCommHook
-from autotune.knobs.distributed.ddp_find_unused_parameters import DdpFindUnusedParameters
-from autotune.knobs.distributed.ddp_gradient_as_bucket_view import DdpGradientAsBucketView
-from autotune.knobs.distributed.ddp_no_sync import DdpNoSync
-from autotune.knobs.distributed.ddp_powersgd_rank import DdpPowersgdRank
-from autotune.knobs.distributed.ddp_static_graph import DdpStaticGraph
-from autotune.knobs.distributed.fsdp_param_dtype import FsdpParamDtype
-from autotune.knobs.distributed.fsdp_prefetch import FsdpPrefetch
-from autotune.knobs.distributed.fsdp_reshard_after_forward import FsdpReshardAfterForward
-from autotune.knobs.host.gc_control import GcControl
-from autotune.knobs.host.malloc import Malloc
-from autotune.knobs.host.threads import Threads
-from autotune.knobs.host.wait_policy import WaitPolicy
-from autotune.knobs.kernels.attention_backend import AttentionBackend
-from autotune.knobs.kernels.channels_last import ChannelsLast
-from autotune.knobs.kernels.cudnn_benchmark import CudnnBenchmark
-from autotune.knobs.kernels.fused_optimizer import FusedOptimizer
-from autotune.knobs.loader.in_order import InOrder
-from autotune.knobs.loader.mp_context import MpContext
-from autotune.knobs.loader.non_blocking import NonBlocking
-from autotune.knobs.loader.num_workers import NumWorkers
-from autotune.knobs.loader.persistent_workers import PersistentWorkers
-from autotune.knobs.loader.pin_memory import PinMemory
-from autotune.knobs.loader.prefetch_factor import PrefetchFactor
-from autotune.knobs.memory.activation_checkpointing import ActivationCheckpointing
-from autotune.knobs.memory.allocator import Allocator
-from autotune.knobs.memory.set_to_none import SetToNone
-from autotune.knobs.numerics.fp8 import Fp8
-from autotune.knobs.numerics.precision import Precision
-from autotune.knobs.numerics.pure_bf16 import PureBf16
-from autotune.knobs.numerics.tf32 import Tf32
 from autotune.model.effect import Effect
 
 if TYPE_CHECKING:
@@ -62,50 +26,7 @@ if TYPE_CHECKING:
     from autotune.model.study import SpaceRequest
 
 ENTRY_POINTS: Final = "autotune.knobs"
-
-_BUILTIN: Final[tuple[type[Knob], ...]] = (
-    Precision,
-    NumWorkers,
-    CompileMode,
-    Tf32,
-    AttentionBackend,
-    ChannelsLast,
-    BatchSize,
-    EffectiveBatch,
-    Accumulation,
-    FusedOptimizer,
-    Threads,
-    WaitPolicy,
-    Malloc,
-    PrefetchFactor,
-    PinMemory,
-    NonBlocking,
-    PersistentWorkers,
-    CudnnBenchmark,
-    ActivationCheckpointing,
-    MemoryBudget,
-    Allocator,
-    CompileRegion,
-    CompileShapes,
-    SetToNone,
-    GcControl,
-    MpContext,
-    InOrder,
-    PureBf16,
-    Fp8,
-    DdpBucketCapMb,
-    DdpCommHook,
-    DdpNoSync,
-    DdpFindUnusedParameters,
-    DdpGradientAsBucketView,
-    DdpStaticGraph,
-    FsdpReshardAfterForward,
-    FsdpPrefetch,
-    FsdpParamDtype,
-    CpuAffinity,
-    DdpPowersgdRank,
-)
-"""By expected gain per cost of trying, largest first."""
+_FOLDERS: Final = (str(Path(__file__).parent),)
 
 
 @functools.cache
@@ -115,7 +36,7 @@ def builtin() -> Mapping[str, Knob]:
     Raises:
         UsageError: Two knobs have one name, or an installed package's entry point is no knob.
     """
-    return MappingProxyType(named([*(kind() for kind in _BUILTIN), *_installed()]))
+    return MappingProxyType(named([*_shipped(), *_installed()]))
 
 
 def knobs_for(request: SpaceRequest) -> Mapping[str, Knob]:
@@ -130,11 +51,8 @@ def knobs_for(request: SpaceRequest) -> Mapping[str, Knob]:
 
 
 def needs_permission(knob: Knob) -> bool:
-    """Whether a knob takes part only where the user allows it by name: it changes the training.
-
-    The effective batch has an option of its own (`--effective-batch`) that says how far it may go.
-    """
-    return knob.effect is Effect.TRAINING and knob.name != EffectiveBatch.name
+    """Whether a knob takes part only where the user allows it by name: it changes the training."""
+    return knob.effect is Effect.TRAINING and not knob.permission
 
 
 def named(knobs: Iterable[Knob]) -> dict[str, Knob]:
@@ -151,6 +69,26 @@ def named(knobs: Iterable[Knob]) -> dict[str, Knob]:
             raise UsageError(message, hint="Remove one of the packages, or rename its knob.")
         found[knob.name] = knob
     return found
+
+
+def _shipped() -> list[Knob]:
+    """Return the knob of each module of this package that has one, by `rank`."""
+    groups = [f"{__package__}.{found.name}" for found in pkgutil.iter_modules(_FOLDERS) if found.ispkg]
+    names = [
+        f"{group}.{found.name}"
+        for group in groups
+        for found in pkgutil.iter_modules(importlib.import_module(group).__path__)
+    ]
+    kinds = [
+        kind
+        for name in names
+        for kind in vars(importlib.import_module(name)).values()
+        if isinstance(kind, type)
+        and issubclass(kind, Knob)
+        and kind.__module__ == name
+        and "name" in vars(kind)
+    ]
+    return [kind() for kind in sorted(kinds, key=lambda kind: (kind.rank, kind.name))]
 
 
 def _installed() -> list[Knob]:

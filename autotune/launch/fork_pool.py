@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
+from autotune.knobs.registry import builtin
 from autotune.launch.guard import guard, process_tree
 from autotune.launch.workspace import compile_caches, isolation, runtime_library
 from autotune.protocol import forking
@@ -435,7 +436,8 @@ def in_order(available: Collection[_K], requested: set[_K], plain: _K, with_comp
 
 def compiles(launch: Launch) -> bool:
     """Return whether the launch compiles, so that a server with the compiler loaded is useful."""
-    return any(change.knob == "compile_mode" for change in launch.changes)
+    changed = (builtin().get(change.knob) for change in launch.changes)
+    return any(knob is not None and knob.loads_compiler for knob in changed)
 
 
 def _key(launch: Launch, our_part: str, preload: tuple[str, ...]) -> _Key:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 Value = bool | int | float | str
 """The values a knob can take; they survive JSON unchanged."""
 
-_FIRST = ("precision", "batch_size", "num_workers", "compile_mode", "accumulation")
+FIRST_KNOBS = ("precision", "batch_size", "num_workers", "compile_mode", "accumulation")
 """Knobs listed first; others follow by name."""
 
 
@@ -24,7 +24,7 @@ def value_text(value: Value | None) -> str:
 
 def in_order(values: Mapping[str, Value]) -> list[tuple[str, Value]]:
     """Return the items in display order."""
-    rank = {knob: place for place, knob in enumerate(_FIRST)}
+    rank = {knob: place for place, knob in enumerate(FIRST_KNOBS)}
     return sorted(values.items(), key=lambda item: (rank.get(item[0], len(rank)), item[0]))
 
 

@@ -12,16 +12,15 @@ from typing import Final
 from autotune.model.config import Config, Value
 
 SAME_SCRIPT: Final = "same-script"
-ALL: Final = "all"
 OFF: Final = "off"
 
-SETTINGS: Final = (SAME_SCRIPT, ALL, OFF)
-"""Permitted sources: studies of the same script, all related ones, none."""
+SETTINGS: Final = (SAME_SCRIPT, OFF)
+"""Permitted sources: studies of the same script, or none. Old journals may have ``all``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprint:
-    """Properties compared between two studies; digests except for the last two.
+    """Properties compared between two studies; digests.
 
     Args:
         device: Processor, cores, memory and accelerators, and the cluster if there is one.
@@ -31,9 +30,8 @@ class Fingerprint:
         args: Its arguments in the journal, without secrets; objective and planned length of the run.
         versions: Python, the libraries, drivers.
         modules: Content of the user's own modules that the script has imported; empty before it ran.
-        data: Shape of the batches and of the dataset; empty before it ran.
-        model: ``cpu/convolution``: training device and kind of model; empty before it ran.
-        bound: ``input`` if the first run waited for data, else ``compute``; empty before it ran.
+        data: Shape of the batches and of the data set; empty before it ran.
+        model, bound: Of older journals; not used.
     """
 
     device: str = ""

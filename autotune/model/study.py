@@ -127,7 +127,7 @@ class StudySpec:
         profile: Store a profile of some steps of both as well.
         start: Whether screening trials may be forked from a process with their libraries loaded.
         objective: Objective: ``throughput``, ``energy``, ``cost``; see `autotune.model.objective`.
-        transfer: Permitted earlier studies: ``same-script``, ``all``, ``off``; see
+        transfer: Permitted earlier studies: ``same-script`` or ``off``; see
             `autotune.model.history_record`.
         constants: Names of constants selected by the user (``--set CONFIG.batch_size=16,32``), each for its
             knob's value.

@@ -19,7 +19,6 @@ from autotune.search.trial_limit import CYCLES
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from autotune.model.measurement import Measurement
     from autotune.model.study import Study
     from autotune.model.trial import Trial
 
@@ -300,11 +299,6 @@ def _cold_start_runs(trials: Sequence[Trial]) -> list[float]:
 
 def _recent(seconds: Sequence[float]) -> float:
     return statistics.fmean(seconds[-8:]) if seconds else 0.0
-
-
-def cold_compile_s(measurement: Measurement) -> float:
-    """Seconds of a compile that found its cache empty."""
-    return measurement.compile_s if measurement.cold_compile else 0.0
 
 
 def _told_by_itself(study: Study) -> frozenset[str]:

@@ -233,11 +233,6 @@ class Journal:
             journal._take_ballast(ballast_bytes)
         return journal
 
-    @property
-    def is_writable(self) -> bool:
-        """Whether it was opened by `create` or `open`."""
-        return self._lock is not None
-
     def append(
         self, kind: str, uid: str, data: Mapping[str, Any], *, outbox: Sequence[OutboxRow] = ()
     ) -> int:

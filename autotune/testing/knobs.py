@@ -14,6 +14,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from autotune.knobs.vocabulary import is_value
 from autotune.model.change import Change, Env, Flag
 from autotune.model.config import Config, Value
 from autotune.model.effect import Effect
@@ -39,7 +40,7 @@ from autotune.space.choose_delivery import choose, way
 from autotune.testing.fake_model import FakeModelHooks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from autotune.knobs.base import (
         AccumulationHook,
@@ -253,6 +254,10 @@ class KnobContract:
 
     knob: ClassVar[Knob]
     facts: ClassVar[Sequence[Facts]] = example_facts()
+    torch_parts: ClassVar[Mapping[str, object]] = {}
+    """Attributes of torch that the knob needs, and their values: ``backends.mkldnn.enabled`` -> True."""
+    hooks: ClassVar[Mapping[str, Callable[[FakePatches], Any]]] = {}
+    """Stand-ins for classes that the knob gets from `Patches.hook`, by the same path."""
 
     def test_it_says_what_it_is(self) -> None:
         knob = self.knob
@@ -356,7 +361,7 @@ class KnobContract:
         if not any(s.how in ("patch", "keyword") for s in self.knob.spellings):
             return
         for given, value in self.values():
-            patches = FakePatches()
+            patches = self.patches()
             before = patches.state()
             self.knob.patch(value, patches)
             if value != self.knob.own(given):
@@ -364,7 +369,16 @@ class KnobContract:
             patches.undo()
             assert patches.state() == before
             # A part that was made for this knob alone is none of the state's.
-            assert self.knob.seen(patches) == self.knob.seen(FakePatches()), "what it patched is not undone"
+            assert self.knob.seen(patches) == self.knob.seen(self.patches()), "what it patched is not undone"
+
+    def patches(self) -> FakePatches:
+        """Return a stand-in for a training process that has what this knob needs."""
+        return FakePatches(self.torch_parts, self.hooks)
+
+    def test_a_gain_is_expected_of_values_that_it_can_have(self) -> None:
+        prior = self.knob.prior
+        expected = {value for gains in (*prior.gain.values(), prior.host) for value in gains}
+        assert all(is_value(self.knob, value) for value in expected), expected
 
     def values(self) -> Iterator[tuple[Facts, Value]]:
         """Every value of the domain under all example facts."""
@@ -376,8 +390,12 @@ class KnobContract:
 class FakePatches:
     """Scripted training process that restores its state on `undo`."""
 
-    def __init__(self) -> None:
-        """Begin with torch's own defaults."""
+    def __init__(
+        self,
+        torch_parts: Mapping[str, object] | None = None,
+        hooks: Mapping[str, Callable[[FakePatches], Any]] | None = None,
+    ) -> None:
+        """Begin with torch's own defaults, and with these attributes of torch and these hooks."""
         self.threads = 4
         self.matmul = "highest"
         self.cudnn = SimpleNamespace(benchmark=False)
@@ -389,6 +407,13 @@ class FakePatches:
             set_float32_matmul_precision=self._set_matmul,
             backends=SimpleNamespace(cudnn=self.cudnn),
         )
+        for path, value in (torch_parts or {}).items():
+            *parents, name = path.split(".")
+            owner = self.torch
+            for parent in parents:
+                owner = owner.__dict__.setdefault(parent, SimpleNamespace())
+            setattr(owner, name, value)
+        self._hooks = {path: made(self) for path, made in (hooks or {}).items()}
         loader, precision, mode = _Loader(self), _Precision(self, "fp32"), _Compile(self, "off")
         layout, optimizer, count = _Switch(self), _Switch(self), _Count(self)
         self._seams = (precision, mode, layout, optimizer, count)
@@ -427,6 +452,10 @@ class FakePatches:
         self.done.append(lambda: setattr(owner, attribute, old))
         setattr(owner, attribute, value)
 
+    def hook(self, path: str) -> Any:
+        """Return the stand-in for a class of a training process."""
+        return self._hooks[path]
+
     def call(self, setter: Any, value: object, *, undo: object) -> None:
         """Call a setter now, and with `undo` later."""
         setter(value)
@@ -443,12 +472,6 @@ class FakePatches:
         kept = (self._collector.value, self._copies.value, *self._model.state())
         settings = (dict(self._keywords), dict(self._distributed.settings))
         return (self.threads, self.matmul, self.cudnn.benchmark, *settings, *kept, *hooks)
-
-
-def _switched(hook: Any, value: Value) -> Callable[[], None]:
-    own = hook.value
-    hook.value = value
-    return lambda: setattr(hook, "value", own)
 
 
 class _Loader:

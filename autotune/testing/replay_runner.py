@@ -345,11 +345,6 @@ def _started(row: TableRow, share: float) -> TableRow:
     return replace(row, start_up_s=share * (row.start_up_s or 0.0), charged_s=row.charged_s - saved_s)
 
 
-def _log_rate(row: TableRow, unit: str) -> float:
-    rate = row.throughput(unit)
-    return math.log(rate.value) if rate is not None and rate.value > 0.0 else -math.inf
-
-
 def _failed(row: TableRow, fidelity: Fidelity) -> tuple[Failure, float]:
     kind = FailureKind.named(row.kind)
     seconds = min(row.charged_s, fidelity.deadline_s)

@@ -18,7 +18,7 @@ from autotune.model.measurement import Measurement
 from autotune.model.trial import Proposal, Stage
 from autotune.search.costs import Costs
 from autotune.search.models.memory_model import MemoryModel
-from autotune.search.models.throughput_model import LOADER_KNOBS, wait_frac
+from autotune.search.models.throughput_model import loader_knobs, wait_frac
 from autotune.search.samplers.optuna_sampler import OptunaSampler
 from autotune.search.screening.feasible import FITS
 from autotune.search.stages import Staged
@@ -279,7 +279,7 @@ class PriorDescent(Sampler):
         if start is not None:
             return start
         waits = wait_frac(study) > WAITS
-        knobs = sorted(space.free(), key=lambda d: (d.knob in LOADER_KNOBS) is not waits)
+        knobs = sorted(space.free(), key=lambda d: (d.knob in loader_knobs()) is not waits)
         here = max([Config(), *space.starts], key=lambda config: rates.get(config, 0.0))
         for _ in range(SWEEPS):
             before = here

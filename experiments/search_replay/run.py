@@ -68,7 +68,7 @@ OTHERS = ("transfer", "synthetic", "held-out", "hold", "freeze", "open")
 ALL = ("develop", "ablations", "adverse", "parallel")
 """Sets on recorded tables that may be opened."""
 
-EVERYBODY = (*(name for name in SAMPLERS if name not in analyse.SLOW), *RIVALS, *analyse.SLOW)
+EVERYBODY = (*SAMPLERS, *RIVALS)
 ABLATIONS = (
     PLANNER,
     *(f"{PLANNER} {'without' if getattr(DEFAULT, name) else 'with'} {name}" for name in NAMES),

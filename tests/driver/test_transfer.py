@@ -20,7 +20,7 @@ from autotune.driver.transfer import MOST_OWN, MOST_READ, gather
 from autotune.launch.fake import COMPUTE_BOUND
 from autotune.launch.runner import TrialResult
 from autotune.model.facts import DeviceFacts
-from autotune.model.history_record import ALL, OFF, SAME_SCRIPT, Transfer
+from autotune.model.history_record import OFF, Transfer
 from autotune.model.study import VERIFY, Study
 from autotune.model.trial import Assignment, Stage
 from autotune.model.wire import dumps, to_wire
@@ -159,17 +159,12 @@ def test_nothing_is_read_where_it_is_not_wanted(ended: Path, present: Study, cha
     assert gather(replace(present, spec=spec), folders=[ended]) is None
 
 
-def test_other_scripts_tell_where_all_may(ended: Path, present: Study) -> None:
-    other = replace(present, spec=replace(present.spec, script="/replay/other.py", transfer=ALL))
-    found = gather(other, folders=[ended])
-    assert found is not None
-    (told,) = found.earlier
-    assert told.gains
-    assert not told.starts
-    assert not told.seen
-    alone = replace(other, spec=replace(other.spec, transfer=SAME_SCRIPT))
-    assert gather(alone, folders=[ended]) is None
-    assert gather(replace(present, spec=replace(present.spec, transfer=SAME_SCRIPT)), folders=[ended])
+def test_another_script_is_not_read_and_a_setting_of_older_versions_changes_nothing(
+    ended: Path, present: Study
+) -> None:
+    other = replace(present, spec=replace(present.spec, script="/replay/other.py", transfer="all"))
+    assert gather(other, folders=[ended]) is None
+    assert gather(replace(present, spec=replace(present.spec, transfer="all")), folders=[ended])
 
 
 # What is left out ----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""CONTRIBUTING's recipe "Add a knob", followed to the letter in a copy of the package."""
+"""CONTRIBUTING's recipe "Add a knob", followed to the letter for two kinds of knobs, in a copy."""
 
 import json
 import os
@@ -13,6 +13,18 @@ import pytest
 from autotune.knobs.base import Knob
 
 ROOT = Path(__file__).parents[2]
+KNOWN = {
+    "name",
+    "effect",
+    "spellings",
+    "family",
+    "rank",
+    "prior",
+    "late_harms",
+    "acts_at",
+    "domain",
+    "settle",
+}
 RECIPE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("## Add a knob")[1].split("\n## ")[0]
 
 KNOB = '''"""Whether oneDNN's kernels are used."""
@@ -42,6 +54,7 @@ class Onednn(Knob):
     name: ClassVar[str] = "onednn"
     effect: ClassVar[Effect] = Effect.NUMERIC
     family: ClassVar[str] = "kernels"
+    rank: ClassVar[int] = 65
     spellings: ClassVar[Sequence[Spelling]] = (Patch(),)
 
     def domain(self, facts: Facts) -> Sequence[Value]:
@@ -61,17 +74,83 @@ class Onednn(Knob):
     def seen(self, patches: Patches) -> Value | None:
         return bool(patches.torch.backends.mkldnn.enabled)
 '''
-CONTRACT = """from autotune.knobs.onednn import Onednn
+CONTRACT = """from autotune.knobs.kernels.onednn import Onednn
 from autotune.knobs.registry import builtin
 from autotune.testing.knobs import KnobContract
 
 
 class TestOnednn(KnobContract):
     knob = Onednn()
+    torch_parts = {"backends.mkldnn.enabled": True}
 
 
 def test_it_is_known():
-    assert isinstance(builtin()["onednn"], Onednn)
+    names = list(builtin())
+    assert names.index("channels_last") < names.index("onednn") < names.index("batch_size")
+"""
+
+ONEDNN = "autotune/knobs/kernels/onednn.py"
+
+ACTUATOR = '''"""Whether backward passes use threads of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class BackwardThreads:
+    """Implements the knob `backward_threads`."""
+
+    def __init__(self, state: Any, undo: Any, torch: Any) -> None:
+        self._undo = undo
+        self._engine = torch._C
+
+    def set(self, on: bool) -> None:
+        """Use threads, or not."""
+        switch = self._engine._set_multithreading_enabled
+        self._undo.call(switch, on, undo=self._engine._is_multithreading_enabled())
+
+    def observed(self) -> bool:
+        """Return whether threads are used."""
+        return bool(self._engine._is_multithreading_enabled())
+'''
+ACTUATED = (
+    KNOB.replace("Whether oneDNN's kernels are used", "Whether backward passes use threads of their own")
+    .replace("class Onednn", "class BackwardThreads")
+    .replace('"onednn"', '"backward_threads"')
+    .replace('    family: ClassVar[str] = "kernels"', '    family: ClassVar[str] = "threads"')
+    .replace('patches.assign(patches.torch.backends.mkldnn, "enabled", value)', "_hook(patches).set(value)")
+    .replace("bool(patches.torch.backends.mkldnn.enabled)", "_hook(patches).observed()")
+    + """
+
+def _hook(patches: Patches):
+    return patches.hook("autotune.trial.actuators.backward_threads:BackwardThreads")
+"""
+)
+ACTUATED_CONTRACT = """from types import SimpleNamespace
+
+from autotune.knobs.host.backward_threads import BackwardThreads
+from autotune.testing.knobs import KnobContract
+from autotune.trial.actuators import backward_threads
+
+
+class Engine:
+    on = True
+
+    def _set_multithreading_enabled(self, on):
+        self.on = on
+
+    def _is_multithreading_enabled(self):
+        return self.on
+
+
+class TestBackwardThreads(KnobContract):
+    knob = BackwardThreads()
+    hooks = {
+        "autotune.trial.actuators.backward_threads:BackwardThreads": lambda patches: (
+            backward_threads.BackwardThreads(None, patches, SimpleNamespace(_C=Engine()))
+        )
+    }
 """
 
 
@@ -83,23 +162,11 @@ def replaced(path, old, new):
 
 @pytest.fixture
 def copy(tmp_path):
-    """A copy of the package in which steps 1 to 5 were taken."""
+    """A copy of the package in which a knob was added, by its module and its test alone."""
     ours = tmp_path / "clone"
     shutil.copytree(ROOT / "autotune", ours / "autotune", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "search_spaces", ours / "search_spaces")
-    knobs = ours / "autotune" / "knobs"
-    (knobs / "onednn.py").write_text(KNOB, encoding="utf-8")
-    registry = knobs / "registry.py"
-    imported = "from autotune.knobs.loader.num_workers import NumWorkers\n"
-    replaced(registry, imported, imported + "from autotune.knobs.onednn import Onednn\n")
-    replaced(registry, "    ChannelsLast,\n", "    ChannelsLast,\n    Onednn,\n")
-    made = ours / "autotune" / "testing" / "knobs.py"
-    part = "mkldnn=SimpleNamespace(enabled=True)"
-    replaced(
-        made,
-        "backends=SimpleNamespace(cudnn=self.cudnn)",
-        f"backends=SimpleNamespace(cudnn=self.cudnn, {part})",
-    )
+    (ours / ONEDNN).write_text(KNOB, encoding="utf-8")
     (ours / "tests").mkdir()
     (ours / "tests" / "test_onednn.py").write_text(CONTRACT, encoding="utf-8")
     return ours
@@ -114,26 +181,28 @@ def run(copy, *words, timeout_s=100, cwd=None):
     )
 
 
-def contract(copy):
-    done = run(copy, "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(copy), "tests/test_onednn.py")
+def contract(copy, file="tests/test_onednn.py"):
+    done = run(copy, "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(copy), file)
     return done.returncode, done.stdout
 
 
 def test_the_recipe_names_what_there_is():
     words = set(re.findall(r"`([^`]+)`", RECIPE))
     attributes = {re.split(r"[(\s]", word)[0] for word in words if re.fullmatch(r"\w+(\(.*\))?", word)}
-    for name in ("name", "effect", "spellings", "domain", "refuse", "settle", "patch", "seen"):
+    for name in ("name", "effect", "spellings", "rank", "prior", "late_harms", "acts_at", "domain", "refuse"):
         assert name in attributes, f"the recipe says nothing of {name}"
-        assert hasattr(Knob, name) or name in Knob.__annotations__, name
+    for name in ("settle", "patch", "seen", "resolve", "own"):
+        assert name in attributes, f"the recipe says nothing of {name}"
+    assert all(hasattr(Knob, name) or name in Knob.__annotations__ for name in KNOWN & attributes)
     for path in (
-        "autotune/knobs/<name>.py",
-        "knobs/registry.py",
-        "tests/knobs/test_<name>.py",
+        "autotune/knobs/<group>/<name>.py",
+        "tests/knobs/<group>/test_<name>.py",
+        "autotune/trial/actuators/<name>.py",
         "docs/knobs.md",
     ):
         assert path in words
-        shown = path.replace("<name>", "precision")
-        assert (ROOT / shown).is_file() or (ROOT / "autotune" / shown).is_file(), path
+        shown = path.replace("<group>", "numerics").replace("actuators/<name>", "actuators/float8")
+        assert (ROOT / shown.replace("<name>", "precision")).is_file(), path
     assert "def reference(" in (ROOT / "noxfile.py").read_text(encoding="utf-8"), "nox -s reference"
 
 
@@ -155,6 +224,15 @@ def test_a_knob_that_follows_the_recipe_keeps_the_contract_and_is_offered_everyw
     assert (refused.returncode, "mine.yaml:2: onednn has no value maybe" in refused.stderr) == (2, True)
     (copy / "mine.yaml").write_text("schema: autotune.space/v1\nknobs: {onednn: auto}\n")
     assert run(copy, "autotune", "spaces", "validate", "mine.yaml").returncode == 0
+
+
+@pytest.mark.thorough
+def test_a_knob_with_an_actuator_of_its_own_is_one_more_module(copy):
+    (copy / "autotune/trial/actuators/backward_threads.py").write_text(ACTUATOR, encoding="utf-8")
+    (copy / "autotune/knobs/host/backward_threads.py").write_text(ACTUATED, encoding="utf-8")
+    (copy / "tests/test_backward_threads.py").write_text(ACTUATED_CONTRACT, encoding="utf-8")
+    code, said = contract(copy, "tests/test_backward_threads.py")
+    assert code == 0, said
 
 
 @pytest.mark.thorough
@@ -181,7 +259,7 @@ def test_a_knob_that_follows_the_recipe_keeps_the_contract_and_is_offered_everyw
     ids=["not read back", "not undone", "no sentence", "no source"],
 )
 def test_a_knob_that_leaves_a_step_out_is_found(copy, right, wrong, told):
-    replaced(copy / "autotune" / "knobs" / "onednn.py", right, wrong)
+    replaced(copy / ONEDNN, right, wrong)
     code, said = contract(copy)
     assert code == 1, said
     assert told in said

@@ -11,7 +11,9 @@ from autotune.answer.pick import answer
 from autotune.compare.comparison import compare
 from autotune.compare.finalists import finalists
 from autotune.compare.loss_verdicts import trace_steps
-from autotune.loss.delayed_harm_rules import RULES, barred, is_ruled, unshown
+from autotune.knobs.declared import declared_knob
+from autotune.knobs.registry import builtin
+from autotune.loss.delayed_harm_rules import barred, is_ruled, unshown
 from autotune.model.change import Keyword
 from autotune.model.config import Config, Value
 from autotune.model.effect import Effect
@@ -184,7 +186,9 @@ def test_permission_is_there_for_what_is_refused() -> None:
 
 
 def test_every_rule_says_where_it_is_known_from() -> None:
-    assert all(rule.source and rule.harm and not rule.harm.endswith(".") for rule in RULES)
+    rules = [harm for knob in (*builtin().values(), declared_knob(EIGHT_BIT)) for harm in knob.late_harms]
+    assert len(rules) == 10
+    assert all(rule.source and rule.harm and not rule.harm.endswith(".") for rule in rules)
 
 
 # In a search: what is refused is neither confirmed nor recommended, and it is said.

@@ -193,15 +193,16 @@ def _wishes_markdown(repicked: Repicked | None) -> str:
 def _picked_text(repicked: Repicked, yaml: str) -> str:
     """What was picked under other wishes, for whoever typed them: the answer is not in the file alone."""
     from autotune.cli.open_study import elsewhere
+    from autotune.report.view.answer_view import PickView
     from autotune.report.view.next_commands import commands
     from autotune.report.view.study_view import View, headline
-    from autotune.report.view.summary import bytes_text, changes_text, costs_text, plural
+    from autotune.report.view.summary import bytes_text, changes_text, plural
     from autotune.text.redact import redact
 
     study, answer = repicked.study, repicked.answer
     rows = [("best" if answer.is_better else "none", headline(View.of(study, answer, repicked=repicked)))]
     if answer.is_better:
-        rows += [("", costs_text(answer.best)), ("", changes_text(study, answer.best.config))]
+        rows += [("", PickView.of(answer.best).costs), ("", changes_text(study, answer.best.config))]
     rows += [("note", text) for text in repicked.notes]
     for e in repicked.estimates:
         seen = f"{e.ratio:.2f}x, {bytes_text(e.peak_bytes)} in {plural(e.runs, 'single run')}, not confirmed"

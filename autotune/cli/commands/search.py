@@ -251,7 +251,7 @@ def search(
     sampler: Annotated[
         str,
         typer.Option(
-            metavar="staged|tpe|gp|nsga2|random|brute|coordinate",
+            metavar="staged|tpe|nsga2|random|brute|coordinate",
             envvar="AUTOTUNE_SAMPLER",
             help="What proposes configurations.",
             rich_help_panel="Expert",
@@ -260,7 +260,7 @@ def search(
     transfer: Annotated[
         str,
         typer.Option(
-            metavar="same-script|all|off",
+            metavar="same-script|off",
             envvar="AUTOTUNE_TRANSFER",
             help="Earlier studies to start from; every figure is measured again.",
             rich_help_panel="Expert",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from autotune.export.formats.content import Exported, Left, arguments_of, translated, why_left
+from autotune.export.formats.content import Exported, Left, fields_of, translated, why_left
 from autotune.knobs.frameworks import ACCELERATOR
 
 if TYPE_CHECKING:
@@ -30,10 +30,7 @@ _ONE_PROCESS: Final[dict[str, Any]] = {
     "tpu_use_sudo": False,
 }
 """One process on one machine, which is what a search measures."""
-_MODES: Final = ("default", "reduce-overhead", "max-autotune")
-_SHAPES: Final = {"static": False, "dynamic": True}
 _FORMATS: Final = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
-_VARIABLE: Final = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
 
 
 def accelerate_config(tuned: TunedValues) -> Exported:
@@ -46,9 +43,9 @@ def accelerate_config(tuned: TunedValues) -> Exported:
     config["mixed_precision"] = _FORMATS.get(str(tuned.knobs.get("precision", "fp32")), "no")
     said: list[Change] = []
     left: list[Left] = []
-    compiled = any(c.knob == "compile_mode" and c.value in _MODES for c in tuned.changes)
     for change in tuned.changes:
-        found = _keys(change, compiled=compiled)
+        found = fields_of(change, ACCELERATOR, tuned, or_arguments=change.knob == "precision")
+        found = found or why_left(change, "the file")
         if isinstance(found, str):
             left.append(Left(knob=change.knob, value=change.value, reason=found))
             continue
@@ -64,27 +61,6 @@ def accelerate_config(tuned: TunedValues) -> Exported:
         left=tuple(left),
         notes=(*translated(said, ACCELERATOR), *_notes(said), *_about_device(tuned)),
     )
-
-
-def _keys(change: Change, *, compiled: bool) -> dict[str, Any] | str:
-    """The keys of the file, or why there are none."""
-    match change.knob:
-        case "precision":
-            return dict(arguments_of(change, (ACCELERATOR,)) or {})
-        case "compile_mode" if change.value in _MODES:
-            return {"dynamo_backend": "INDUCTOR", "dynamo_mode": change.value}
-        case "compile_mode":
-            modes = ", ".join(_MODES)
-            return f"the file accepts the modes {modes} only, and switches off no compile of the script"
-        case "compile_shapes" if compiled and change.value in _SHAPES:
-            return {"dynamo_use_dynamic": _SHAPES[str(change.value)]}
-        case "accumulation":
-            return (
-                f"the file has no key for it; {_VARIABLE}={change.value} in the environment, or "
-                f"Accelerator(gradient_accumulation_steps={change.value})"
-            )
-        case _:
-            return why_left(change, "the file")
 
 
 def _about_device(tuned: TunedValues) -> list[str]:

@@ -125,6 +125,26 @@ def arguments_of(change: Change, targets: Collection[str]) -> Mapping[str, Value
     return {row.name: change.value} if knob is None else knob.arguments(change.value, row)
 
 
+def fields_of(
+    change: Change, target: str, tuned: TunedValues, *, or_arguments: bool = True
+) -> Mapping[str, Any] | str | None:
+    """Return what a framework's configuration contains for a change, or why it contains nothing.
+
+    Args:
+        change: The value, and the way on which it was measured.
+        target: Of the framework's arguments.
+        tuned: The pick of which it is a part.
+        or_arguments: Take the framework's arguments where the knob has no fields of its own.
+
+    Returns:
+        None where neither the knob nor an argument of the framework decides.
+    """
+    knob = builtin().get(change.knob)
+    changed = {each.knob: each.value for each in tuned.changes}
+    found = None if knob is None else knob.exported(change, target, changed)
+    return arguments_of(change, (target,)) if found is None and or_arguments else found
+
+
 def is_by(change: Change, *targets: str) -> bool:
     """Whether the value was measured as an argument of one of these callables."""
     return isinstance(change.spelling, Keyword) and change.spelling.target in targets

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from autotune.export.formats.content import Exported, Left, json_text, why_left
+from autotune.export.formats.content import TOGETHER, Exported, Left, fields_of, json_text, why_left
 from autotune.knobs.frameworks import DEEPSPEED
-from autotune.model.change import Keyword
+from autotune.model.change import Change, Keyword, Patch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autotune.export.formats.content import TunedValues
-    from autotune.model.change import Change
     from autotune.model.config import Value
-
-_BATCHES: Final = {
-    "batch_size": "train_micro_batch_size_per_gpu",
-    "accumulation": "gradient_accumulation_steps",
-}
-_DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16"}
-_REASONS: Final = {
-    "activation_checkpointing": "its section of that name acts only where the model calls "
-    "deepspeed.checkpointing itself",
-    "compile_mode": "compiling is requested in code, engine.compile()",
-    "pure_bf16": "`bf16` keeps a float32 copy of the weights, unlike this value",
-}
 
 
 def deepspeed_config(tuned: TunedValues) -> Exported:
@@ -33,26 +20,19 @@ def deepspeed_config(tuned: TunedValues) -> Exported:
 
     DeepSpeed refuses a file without any batch size. The rest (ZeRO, optimizer, schedule) is the user's.
     """
-    config: dict[str, Any] = {
-        key: tuned.knobs[knob] for knob, key in _BATCHES.items() if _is_count(tuned.knobs, knob)
-    }
+    counts = {knob: tuned.knobs[knob] for knob in TOGETHER if _is_count(tuned.knobs, knob)}
+    own = (Change(knob=knob, value=value, spelling=Patch()) for knob, value in counts.items())
+    config: dict[str, Any] = {}
+    for found in (fields_of(change, DEEPSPEED, tuned) for change in own):
+        config |= found if isinstance(found, dict) else {}
     said: list[Change] = []
     left: list[Left] = []
     for change in tuned.changes:
-        if change.knob in _BATCHES:
-            config[_BATCHES[change.knob]] = change.value
-        elif change.knob == "precision" and _is_its_own(change):
-            name = _DTYPES.get(str(change.value))
-            config["torch_autocast"] = {
-                "enabled": name is not None,
-                **({} if name is None else {"dtype": name}),
-            }
-        elif change.knob == "precision":
-            config |= {form: {"enabled": change.value == form} for form in ("bf16", "fp16")}
-        else:
-            reason = _REASONS.get(change.knob) or why_left(change, "its file")
-            left.append(Left(knob=change.knob, value=change.value, reason=reason))
+        found = fields_of(change, DEEPSPEED, tuned, or_arguments=False) or why_left(change, "its file")
+        if isinstance(found, str):
+            left.append(Left(knob=change.knob, value=change.value, reason=found))
             continue
+        config |= found
         said.append(change)
     return Exported(
         text=json_text(config),

@@ -8,7 +8,7 @@ from autotune.export.formats.content import (
     Exported,
     Left,
     about_accumulation,
-    arguments_of,
+    fields_of,
     is_by,
     json_text,
     python_dict,
@@ -24,15 +24,8 @@ if TYPE_CHECKING:
     from autotune.model.change import Change
     from autotune.model.config import Value
 
-_NEWER: Final = {
-    "mp_context": "dataloader_multiprocessing_context",
-    "in_order": "dataloader_in_order",
-}
+_NEWER: Final = ("dataloader_multiprocessing_context", "dataloader_in_order")
 """Fields that came late; they exist in 5.23."""
-_REASONS: Final = {
-    "attention_backend": "this is set on the model (`attn_implementation`), not in TrainingArguments",
-    "pure_bf16": "`bf16` keeps the weights in float32; load the model in bfloat16 for this",
-}
 
 
 def training_arguments(tuned: TunedValues, *, keywords: bool) -> Exported:
@@ -47,7 +40,7 @@ def training_arguments(tuned: TunedValues, *, keywords: bool) -> Exported:
     said: list[Change] = []
     left: list[Left] = []
     for change in tuned.changes:
-        found = _fields(change)
+        found = fields_of(change, ARGUMENTS, tuned) or why_left(change, "TrainingArguments")
         if isinstance(found, str):
             left.append(Left(knob=change.knob, value=change.value, reason=found))
             continue
@@ -67,27 +60,6 @@ def training_arguments(tuned: TunedValues, *, keywords: bool) -> Exported:
     )
 
 
-def _fields(change: Change) -> Mapping[str, Value | None] | str:
-    """The fields, or why there are none."""
-    match change.knob:
-        case "fused_optimizer" if not is_by(change, ARGUMENTS):
-            return "`optim` sets the optimizer as well as its kernel, and the script uses its own optimizer"
-        case "tf32":
-            if change.value in ("high", "medium"):
-                return {"tf32": True}
-            return "`tf32=False` also disables TF32 in convolutions, unlike this value"
-        case "activation_checkpointing":
-            known = {"full": True, "none": False}
-            if str(change.value) not in known:
-                return "`gradient_checkpointing` covers all blocks or none"
-            return {"gradient_checkpointing": known[str(change.value)]}
-        case "mp_context" | "in_order":
-            return {_NEWER[change.knob]: change.value}
-        case _:
-            found = arguments_of(change, (ARGUMENTS,))
-            return found or _REASONS.get(change.knob) or why_left(change, "TrainingArguments")
-
-
 def _notes(said: list[Change], fields: Mapping[str, Value | None]) -> list[str]:
     notes = about_accumulation(said, ARGUMENTS, TRAINER)
     if any(is_by(change, TRAINER) for change in said):
@@ -101,7 +73,7 @@ def _notes(said: list[Change], fields: Mapping[str, Value | None]) -> list[str]:
         notes.append("`torch_compile` turns TF32 on as well, on devices that have it")
     if "gradient_checkpointing" in fields:
         notes.append("newer releases of transformers call the field `activation_checkpointing`")
-    if set(_NEWER.values()) & set(fields):
-        names = ", ".join(f"`{name}`" for name in _NEWER.values() if name in fields)
+    if newer := [f"`{name}`" for name in _NEWER if name in fields]:
+        names = ", ".join(newer)
         notes.append(f"older releases of transformers 5 lack {names}; 5.23 has it")
     return notes

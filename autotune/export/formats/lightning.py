@@ -9,6 +9,7 @@ from autotune.export.formats.content import (
     Left,
     about_accumulation,
     arguments_of,
+    fields_of,
     json_text,
     python_dict,
     translated,
@@ -38,15 +39,13 @@ def lightning_keywords(tuned: TunedValues, *, keywords: bool) -> Exported:
     said: list[Change] = []
     left: list[Left] = []
     for change in tuned.changes:
-        own, of_loader = arguments_of(change, (LIGHTNING,)), arguments_of(change, (LOADER,))
-        if own is not None:
+        own, of_loader = fields_of(change, LIGHTNING, tuned), arguments_of(change, (LOADER,))
+        if own is not None and not isinstance(own, str):
             trainer |= own
-        elif change.knob == "cudnn_benchmark":
-            trainer["benchmark"] = change.value
         elif of_loader is not None:
             loader |= of_loader
         else:
-            reason = why_left(change, "the Trainer")
+            reason = own or why_left(change, "the Trainer")
             left.append(Left(knob=change.knob, value=change.value, reason=reason))
             continue
         said.append(change)

@@ -21,6 +21,7 @@ from autotune.knobs.frameworks import (
     rows,
     setting,
 )
+from autotune.knobs.traits import LateHarm
 from autotune.model.change import Constant, Flag, Keyword, Patch, Spelling
 from autotune.model.effect import Effect
 from autotune.source import loops
@@ -28,6 +29,8 @@ from autotune.source import loops
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from autotune.knobs.traits import ChangedKnob, Fields, MemoryUse
+    from autotune.model.change import Change
     from autotune.model.config import Config, Value
     from autotune.model.facts import Facts, LoaderFacts, RunFacts
 
@@ -78,6 +81,16 @@ _HAZARDS: Final = {
 _ALIKE_FRAC: Final = 0.02
 
 
+def is_ragged(changed: ChangedKnob) -> bool:
+    """Return whether means over batches of different length accumulate, over tokens or over samples."""
+    run = changed.run
+    if run is None or not isinstance(changed.value, int) or changed.value <= 1:
+        return False
+    # Images of several sizes are one sample each, whatever their size.
+    pictures = run.model is not None and (run.model.has_4d or run.model.has_5d)
+    return run.input_shapes_vary and run.reduction == "mean" and not pictures
+
+
 class Accumulation(Knob):
     """Micro-batches per optimizer step: keeps the effective batch when the micro-batch changes.
 
@@ -106,6 +119,19 @@ class Accumulation(Knob):
         Keyword(ACCELERATOR, "gradient_accumulation_steps"),
         Keyword(DEEPSPEED, "gradient_accumulation_steps"),
         Patch(),
+    )
+    rank: ClassVar[int] = 90
+    memory: ClassVar[MemoryUse] = "none"
+    late_harms: ClassVar[Sequence[LateHarm]] = (
+        LateHarm(
+            applies=is_ragged,
+            harm=(
+                "batches differ in length, and where the loss is a mean over tokens, each micro-batch has "
+                "the same weight regardless of its tokens: a slightly different objective"
+            ),
+            bars=False,
+            source="the gradient of a mean of means is not that of the mean",
+        ),
     )
 
     def own(self, facts: Facts) -> Value | None:
@@ -220,6 +246,16 @@ class Accumulation(Knob):
 
     def seen(self, patches: Patches) -> Value | None:
         return patches.accumulation.observed()
+
+    def exported(self, change: Change, target: str, changed: Mapping[str, Value]) -> Fields:
+        if target == DEEPSPEED:
+            return {"gradient_accumulation_steps": change.value}
+        if target == ACCELERATOR:
+            return (
+                f"the file has no key for it; ACCELERATE_GRADIENT_ACCUMULATION_STEPS={change.value} in the "
+                f"environment, or Accelerator(gradient_accumulation_steps={change.value})"
+            )
+        return None
 
 
 def _sum_in_compiled_code(config: Config, facts: Facts) -> str | None:

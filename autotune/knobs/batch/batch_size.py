@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+import math
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.batch import batching
@@ -18,13 +19,16 @@ from autotune.knobs.common import (
     loader_of,
 )
 from autotune.knobs.declared import given_value
-from autotune.knobs.frameworks import ARGUMENTS, fits_by_keras, is_row, refuse_engine, setting
+from autotune.knobs.frameworks import ARGUMENTS, DEEPSPEED, fits_by_keras, is_row, refuse_engine, setting
+from autotune.knobs.traits import LateHarm, Prior
 from autotune.model.change import Keyword, Patch, Spelling
 from autotune.model.effect import Effect, strictest
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from autotune.knobs.traits import ActsAt, ChangedKnob, Fields, MemoryUse, Setting
+    from autotune.model.change import Change
     from autotune.model.config import Config, Value
     from autotune.model.facts import Facts, ScriptFacts
 
@@ -40,6 +44,18 @@ BATCH_OPTIONS = flag_variants(
     "batch",
 )
 _STEPS = range(-3, 4)
+_BY_DOUBLING: Final = {"cpu": (0.0, 0.15), "cuda": (0.08, 0.15)}
+"""Ln of the rate of computing that each doubling gains and each halving loses (experiments/grids)."""
+_ENOUGH_FOR_STATISTICS: Final = 16
+"""Samples per micro-batch (arXiv 1803.08494, figure 1)."""
+
+
+def starves_statistics(changed: ChangedKnob) -> bool:
+    """Return whether BatchNorm averages over fewer samples than it needs, and fewer than in the script."""
+    run = changed.run
+    normed = run is not None and run.model is not None and run.model.batch_norm
+    few = isinstance(changed.value, int) and changed.value < _ENOUGH_FOR_STATISTICS
+    return normed and few and changed.is_smaller
 
 
 class BatchSize(Knob):
@@ -65,6 +81,21 @@ class BatchSize(Knob):
         BATCH_OPTIONS,
         BATCH_CONSTANTS,
         Keyword(LOADER, "batch_size"),
+    )
+    rank: ClassVar[int] = 70
+    prior: ClassVar[Prior] = Prior(spread=0.15, spread_on={"cpu": 0.12})
+    acts_at: ClassVar[ActsAt] = "construction"
+    memory: ClassVar[MemoryUse] = "monotone"
+    late_harms: ClassVar[Sequence[LateHarm]] = (
+        LateHarm(
+            applies=starves_statistics,
+            harm=(
+                "BatchNorm evaluates by averages over micro-batches, which are poor below 16 samples; the "
+                "training loss does not show that"
+            ),
+            in_training=False,
+            source="arXiv 1803.08494, figure 1",
+        ),
     )
 
     def own(self, facts: Facts) -> Value | None:
@@ -193,6 +224,17 @@ class BatchSize(Knob):
 
     def seen(self, patches: Patches) -> Value | None:
         return patches.loader.observed("batch_size")
+
+    def expected_gain(self, value: Value, setting: Setting) -> float:
+        own = setting.own.get(self.name)
+        if not isinstance(value, int) or not isinstance(own, int) or value <= 0 or own <= 0:
+            return 0.0
+        up, down = _BY_DOUBLING.get(setting.device, (0.0, 0.0))
+        doublings = math.log2(value / own)
+        return doublings * (up if doublings > 0 else down)
+
+    def exported(self, change: Change, target: str, changed: Mapping[str, Value]) -> Fields:
+        return {"train_micro_batch_size_per_gpu": change.value} if target == DEEPSPEED else None
 
 
 def available(facts: Facts) -> Collection[str]:

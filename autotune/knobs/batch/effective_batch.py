@@ -9,6 +9,7 @@ from autotune.knobs.batch import batching
 from autotune.knobs.batch.batch_size import available
 from autotune.knobs.batch.batching import unseen
 from autotune.knobs.common import as_count
+from autotune.knobs.traits import LateHarm
 from autotune.model.effect import Effect
 from autotune.model.facts import COUNTED
 
@@ -37,6 +38,26 @@ class EffectiveBatch(Knob):
     family: ClassVar[str] = "batch"
     requires: ClassVar[Sequence[str]] = ("batch_size", "accumulation")
     spellings: ClassVar[Sequence[Spelling]] = ()
+    rank: ClassVar[int] = 80
+    late_harms: ClassVar[Sequence[LateHarm]] = (
+        LateHarm(
+            applies=lambda changed: changed.is_smaller,
+            harm="a smaller effective batch gains early; its gradient noise has an effect when the loss "
+            "flattens",
+            source="arXiv 1812.06162, 2.2",
+        ),
+        LateHarm(
+            applies=lambda changed: changed.own not in (None, changed.value) and not changed.is_smaller,
+            harm=(
+                "the cost of a larger effective batch at the same learning rate appears late in training and "
+                "on held-out data"
+            ),
+            in_training=False,
+            bars=False,
+            source="arXiv 1609.04836",
+        ),
+    )
+    permission: ClassVar[str] = "--effective-batch LO..HI"
 
     def own(self, facts: Facts) -> Value | None:
         own = batching.own_batch(facts)

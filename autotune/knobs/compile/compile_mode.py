@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import as_switch, devices_of, flag_variants, trains_on_cuda
-from autotune.knobs.frameworks import ARGUMENTS, owner_of
+from autotune.knobs.frameworks import ACCELERATOR, ARGUMENTS, DEEPSPEED, owner_of
+from autotune.knobs.traits import Prior
 from autotune.model.change import Constant, Keyword, Patch, Spelling
 from autotune.model.effect import Effect
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from autotune.knobs.traits import Fields
+    from autotune.model.change import Change
     from autotune.model.config import Config, Value
     from autotune.model.facts import Facts, ScriptFlag
 
@@ -23,6 +26,8 @@ _OVERWRITES: Final = "records CUDA graphs, and each replay overwrites the previo
 _KEPT: Final = "the script zeroes gradients in place instead of setting them to None"
 _MOST_ROOTS: Final = 4
 _OLDEST: Final = (7, 0)
+ACCELERATE_MODES: Final = ("default", "reduce-overhead", "max-autotune")
+"""Modes that the configuration file of `accelerate launch` knows."""
 
 
 class CompileMode(Knob):
@@ -46,6 +51,23 @@ class CompileMode(Knob):
         Constant(("compile", "torch_compile", "use_compile", "use_torch_compile", "compile_model")),
         Patch(),
     )
+    rank: ClassVar[int] = 30
+    prior: ClassVar[Prior] = Prior(
+        gain={
+            "cpu": {"default": -0.03, "max-autotune": -0.03},
+            "cuda": dict.fromkeys(_MODES[1:], 0.20),
+        },
+        # Compiled code has fewer operations to launch, and a recorded graph is one.
+        host={
+            "default": -0.5,
+            "max-autotune-no-cudagraphs": -0.5,
+            "reduce-overhead": -1.9,
+            "max-autotune": -1.9,
+        },
+        spread=0.2,
+        spread_on={"cpu": 0.13},
+    )
+    loads_compiler: ClassVar[bool] = True
 
     def own(self, facts: Facts) -> Value | None:
         read, run = facts.value(self.name), facts.run
@@ -111,6 +133,16 @@ class CompileMode(Knob):
 
     def seen(self, patches: Patches) -> Value | None:
         return patches.compile.observed()
+
+    def exported(self, change: Change, target: str, changed: Mapping[str, Value]) -> Fields:
+        if target == DEEPSPEED:
+            return "compiling is requested in code, engine.compile()"
+        if target != ACCELERATOR:
+            return None
+        if change.value in ACCELERATE_MODES:
+            return {"dynamo_backend": "INDUCTOR", "dynamo_mode": change.value}
+        modes = ", ".join(ACCELERATE_MODES)
+        return f"the file knows the modes {modes} alone, and undoes no compile of the script"
 
 
 def _missing(facts: Facts) -> str | None:

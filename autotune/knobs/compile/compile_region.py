@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from autotune.knobs.base import Knob, Patches
-from autotune.knobs.compile.compiled import has_dropout, own_compile, settled, without_compile
-from autotune.model.change import Patch, Spelling
-from autotune.model.effect import Effect
+from autotune.knobs.compile.compiled import CompiledKnob, own_compile
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
-    from autotune.model.config import Config, Value
+    from autotune.knobs.base import Patches
+    from autotune.model.config import Value
     from autotune.model.facts import Facts
 
 _REGIONS: Final = ("whole", "block")
 
 
-class CompileRegion(Knob):
+class CompileRegion(CompiledKnob):
     """What is compiled as one piece: the trained module, or each of its repeated blocks.
 
     Equal blocks share compiled code, so the compiler works once; the code between them stays eager. Only
@@ -29,9 +27,8 @@ class CompileRegion(Knob):
     """
 
     name: ClassVar[str] = "compile_region"
-    effect: ClassVar[Effect] = Effect.NUMERIC
     family: ClassVar[str] = "compile"
-    spellings: ClassVar[Sequence[Spelling]] = (Patch(),)
+    rank: ClassVar[int] = 220
 
     def own(self, facts: Facts) -> Value | None:
         read = facts.value(self.name)
@@ -58,15 +55,6 @@ class CompileRegion(Knob):
         if not run.model.blocks.alike:
             return f"The {run.model.blocks.name} blocks differ in size, so each would be compiled on its own."
         return None
-
-    def idle(self, facts: Facts, varied: Collection[str]) -> str | None:
-        return without_compile(facts, varied)
-
-    def changes_rng_streams(self, facts: Facts) -> bool:
-        return has_dropout(facts)
-
-    def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:
-        return settled(self.name, config, facts)
 
     def patch(self, value: Value, patches: Patches) -> None:
         patches.region.set(str(value))

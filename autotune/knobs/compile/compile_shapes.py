@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import as_switch
-from autotune.knobs.compile.compiled import has_dropout, settled, without_compile
-from autotune.model.change import Patch, Spelling
-from autotune.model.effect import Effect
+from autotune.knobs.compile.compile_mode import ACCELERATE_MODES
+from autotune.knobs.compile.compiled import CompiledKnob
+from autotune.knobs.frameworks import ACCELERATOR
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from autotune.model.config import Config, Value
+    from autotune.knobs.base import Patches
+    from autotune.knobs.traits import Fields
+    from autotune.model.change import Change
+    from autotune.model.config import Value
     from autotune.model.facts import Facts
 
 _SHAPES: Final = ("auto", "static", "dynamic")
 
 
-class CompileShapes(Knob):
+class CompileShapes(CompiledKnob):
     """How compiled code treats sizes: one code for all sizes, or one for each.
 
     ``auto`` is torch's default: fixed sizes first, dynamic ones where a size changed. ``static`` compiles
@@ -29,9 +31,8 @@ class CompileShapes(Knob):
     """
 
     name: ClassVar[str] = "compile_shapes"
-    effect: ClassVar[Effect] = Effect.NUMERIC
     family: ClassVar[str] = "compile"
-    spellings: ClassVar[Sequence[Spelling]] = (Patch(),)
+    rank: ClassVar[int] = 230
 
     def own(self, facts: Facts) -> Value | None:
         read = facts.value(self.name)
@@ -53,17 +54,14 @@ class CompileShapes(Knob):
             return "The input sizes do not vary, so one compiled version is enough."
         return None
 
-    def idle(self, facts: Facts, varied: Collection[str]) -> str | None:
-        return without_compile(facts, varied)
-
-    def changes_rng_streams(self, facts: Facts) -> bool:
-        return has_dropout(facts)
-
-    def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:
-        return settled(self.name, config, facts)
-
     def patch(self, value: Value, patches: Patches) -> None:
         patches.shapes.set(str(value))
 
     def seen(self, patches: Patches) -> Value | None:
         return patches.shapes.observed()
+
+    def exported(self, change: Change, target: str, changed: Mapping[str, Value]) -> Fields:
+        compiled = changed.get("compile_mode") in ACCELERATE_MODES
+        if target != ACCELERATOR or not compiled or change.value not in ("static", "dynamic"):
+            return None
+        return {"dynamo_use_dynamic": change.value == "dynamic"}

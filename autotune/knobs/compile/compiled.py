@@ -1,11 +1,15 @@
-"""What knobs that act on compiled code alone ask of facts. Standard library only."""
+"""What knobs of compiled code have in common. Standard library only."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
+
+from autotune.knobs.base import Knob
+from autotune.model.change import Patch, Spelling
+from autotune.model.effect import Effect
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from autotune.model.config import Config
     from autotune.model.facts import Facts
@@ -33,12 +37,23 @@ def without_compile(facts: Facts, varied: Collection[str]) -> str | None:
     return "Nothing is compiled: the script does not compile, and compile_mode is not varied."
 
 
-def settled(knob: str, config: Config, facts: Facts) -> Config:
-    """Without this knob where nothing is compiled."""
-    return config if is_compiled(config, facts) else config.without(knob)
-
-
 def has_dropout(facts: Facts) -> bool:
     """Compiled code draws random numbers its own way, so another code deals them anew."""
     model = None if facts.run is None else facts.run.model
     return model is not None and model.dropout
+
+
+class CompiledKnob(Knob):
+    """A setting of compiled code: without effect where nothing is compiled."""
+
+    effect: ClassVar[Effect] = Effect.NUMERIC
+    spellings: ClassVar[Sequence[Spelling]] = (Patch(),)
+
+    def idle(self, facts: Facts, varied: Collection[str]) -> str | None:
+        return without_compile(facts, varied)
+
+    def changes_rng_streams(self, facts: Facts) -> bool:
+        return has_dropout(facts)
+
+    def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:
+        return config if is_compiled(config, facts) else config.without(self.name)

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import torch_version
-from autotune.knobs.compile.compiled import has_dropout, settled, without_compile
-from autotune.model.change import Patch, Spelling
-from autotune.model.effect import Effect
+from autotune.knobs.compile.compiled import CompiledKnob
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
-    from autotune.model.config import Config, Value
+    from autotune.knobs.base import Patches
+    from autotune.knobs.traits import Setting
+    from autotune.model.config import Value
     from autotune.model.facts import Facts
 
 _ALL: Final = 1.0
 _OLDEST: Final = (2, 4)
+_RECOMPUTES: Final = 0.10
+"""Ln of the rate of computing that recomputation takes; a design value."""
 
 
-class MemoryBudget(Knob):
+class MemoryBudget(CompiledKnob):
     """Memory that compiled code keeps for its backward pass: the compiler recomputes what is cheap.
 
     Only with compile; 1.0 is the compiler's own value. Like checkpointing, it helps through larger
@@ -31,11 +32,10 @@ class MemoryBudget(Knob):
     """
 
     name: ClassVar[str] = "memory_budget"
-    effect: ClassVar[Effect] = Effect.NUMERIC
     ordinal: ClassVar[bool] = True
     unit: ClassVar[str] = "share"
     family: ClassVar[str] = "memory"
-    spellings: ClassVar[Sequence[Spelling]] = (Patch(),)
+    rank: ClassVar[int] = 200
 
     def own(self, facts: Facts) -> Value | None:
         read = facts.value(self.name)
@@ -59,17 +59,11 @@ class MemoryBudget(Knob):
             return "The activation memory budget needs PyTorch 2.4 or newer."
         return None
 
-    def idle(self, facts: Facts, varied: Collection[str]) -> str | None:
-        return without_compile(facts, varied)
-
-    def changes_rng_streams(self, facts: Facts) -> bool:
-        return has_dropout(facts)
-
-    def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:
-        return settled(self.name, config, facts)
-
     def patch(self, value: Value, patches: Patches) -> None:
         patches.budget.set(float(value))
 
     def seen(self, patches: Patches) -> Value | None:
         return patches.budget.observed()
+
+    def expected_gain(self, value: Value, setting: Setting) -> float:
+        return -_RECOMPUTES if isinstance(value, float) and value < 1.0 else 0.0

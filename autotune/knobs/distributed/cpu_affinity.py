@@ -12,6 +12,7 @@ from autotune.model.effect import Effect
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autotune.knobs.traits import ActsAt
     from autotune.model.config import Value
     from autotune.model.facts import Facts
 
@@ -28,6 +29,9 @@ class CpuAffinity(Knob):
     effect: ClassVar[Effect] = Effect.EXACT
     family: ClassVar[str] = "threads"
     spellings: ClassVar[Sequence[Spelling]] = (Patch(),)
+    rank: ClassVar[int] = 390
+    acts_at: ClassVar[ActsAt] = "construction"
+    wrapper: ClassVar[str] = "any"
 
     def domain(self, facts: Facts) -> Sequence[Value]:
         return ("none", "block")

@@ -11,6 +11,7 @@ from autotune.model.effect import Effect
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autotune.knobs.traits import ActsAt
     from autotune.model.config import Value
     from autotune.model.facts import Facts, ParallelFacts
 
@@ -34,6 +35,9 @@ class DdpBucketCapMb(DistributedKnob):
     effect: ClassVar[Effect] = Effect.EXACT
     ordinal: ClassVar[bool] = True
     unit: ClassVar[str] = "MiB"
+    rank: ClassVar[int] = 300
+    acts_at: ClassVar[ActsAt] = "construction"
+    first_value: ClassVar[Value | None] = "one_bucket"
 
     def domain(self, facts: Facts) -> Sequence[Value]:
         own, whole = self.own(facts), _whole_mb(parallel_of(facts))

@@ -10,6 +10,7 @@ from autotune.model.effect import Effect
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from autotune.knobs.traits import ActsAt
     from autotune.model.config import Config, Value
     from autotune.model.facts import Facts, ParallelFacts
 
@@ -27,6 +28,9 @@ class DdpCommHook(DistributedKnob):
 
     name: ClassVar[str] = "ddp_comm_hook"
     effect: ClassVar[Effect] = Effect.NUMERIC
+    rank: ClassVar[int] = 310
+    acts_at: ClassVar[ActsAt] = "construction"
+    first_value: ClassVar[Value | None] = "fp16"
 
     def domain(self, facts: Facts) -> Sequence[Value]:
         own, parallel = self.own(facts), parallel_of(facts)

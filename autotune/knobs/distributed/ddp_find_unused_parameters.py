@@ -8,6 +8,7 @@ from autotune.knobs.distributed.wrapper_knob import SwitchKnob
 from autotune.model.effect import Effect
 
 if TYPE_CHECKING:
+    from autotune.knobs.traits import ActsAt
     from autotune.model.facts import Facts, ParallelFacts
 
 
@@ -24,6 +25,8 @@ class DdpFindUnusedParameters(SwitchKnob):
     name: ClassVar[str] = "ddp_find_unused_parameters"
     effect: ClassVar[Effect] = Effect.EXACT
     family: ClassVar[str] = "wrapper"
+    rank: ClassVar[int] = 330
+    acts_at: ClassVar[ActsAt] = "construction"
 
     def refuse_wrapper(self, parallel: ParallelFacts, facts: Facts) -> str | None:
         if self.own(facts) is False:

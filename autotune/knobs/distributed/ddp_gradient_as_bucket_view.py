@@ -8,6 +8,7 @@ from autotune.knobs.distributed.wrapper_knob import SwitchKnob, uses_gradients
 from autotune.model.effect import Effect
 
 if TYPE_CHECKING:
+    from autotune.knobs.traits import ActsAt
     from autotune.model.facts import Facts, ParallelFacts
 
 
@@ -21,6 +22,8 @@ class DdpGradientAsBucketView(SwitchKnob):
     name: ClassVar[str] = "ddp_gradient_as_bucket_view"
     effect: ClassVar[Effect] = Effect.EXACT
     family: ClassVar[str] = "wrapper"
+    rank: ClassVar[int] = 340
+    acts_at: ClassVar[ActsAt] = "construction"
 
     def refuse_wrapper(self, parallel: ParallelFacts, facts: Facts) -> str | None:
         if uses_gradients(facts):

@@ -29,6 +29,7 @@ class DdpNoSync(DistributedKnob):
     effect: ClassVar[Effect] = Effect.EXACT
     ordinal: ClassVar[bool] = True
     unit: ClassVar[str] = "backward passes"
+    rank: ClassVar[int] = 320
 
     def domain(self, facts: Facts) -> Sequence[Value]:
         run = facts.run

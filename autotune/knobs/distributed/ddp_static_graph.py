@@ -10,6 +10,7 @@ from autotune.model.effect import Effect
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from autotune.knobs.traits import ActsAt
     from autotune.model.config import Config, Value
     from autotune.model.facts import Facts, ParallelFacts
 
@@ -26,6 +27,8 @@ class DdpStaticGraph(SwitchKnob):
     name: ClassVar[str] = "ddp_static_graph"
     effect: ClassVar[Effect] = Effect.EXACT
     family: ClassVar[str] = "wrapper"
+    rank: ClassVar[int] = 350
+    acts_at: ClassVar[ActsAt] = "construction"
 
     def refuse_wrapper(self, parallel: ParallelFacts, facts: Facts) -> str | None:
         if self.own(facts) is True:

@@ -10,6 +10,7 @@ from autotune.model.effect import Effect
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from autotune.knobs.traits import ActsAt
     from autotune.model.config import Config, Value
     from autotune.model.facts import Facts, ParallelFacts
 
@@ -25,6 +26,8 @@ class FsdpParamDtype(DistributedKnob):
     name: ClassVar[str] = "fsdp_param_dtype"
     effect: ClassVar[Effect] = Effect.NUMERIC
     wrapper: ClassVar[str] = "fsdp"
+    rank: ClassVar[int] = 380
+    acts_at: ClassVar[ActsAt] = "construction"
 
     def domain(self, facts: Facts) -> Sequence[Value]:
         return tuple(dict.fromkeys((self.own(facts) or "float32", "bfloat16")))

@@ -29,6 +29,7 @@ class FsdpPrefetch(DistributedKnob):
     ordinal: ClassVar[bool] = True
     unit: ClassVar[str] = "modules"
     wrapper: ClassVar[str] = "fsdp"
+    rank: ClassVar[int] = 370
 
     def domain(self, facts: Facts) -> Sequence[Value]:
         return (0, 1, 2)

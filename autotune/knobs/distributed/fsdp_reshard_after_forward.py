@@ -8,6 +8,8 @@ from autotune.knobs.distributed.wrapper_knob import SwitchKnob
 from autotune.model.effect import Effect
 
 if TYPE_CHECKING:
+    from autotune.knobs.traits import ActsAt
+    from autotune.model.config import Value
     from autotune.model.facts import Facts, ParallelFacts
 
 
@@ -22,6 +24,9 @@ class FsdpReshardAfterForward(SwitchKnob):
     name: ClassVar[str] = "fsdp_reshard_after_forward"
     effect: ClassVar[Effect] = Effect.EXACT
     wrapper: ClassVar[str] = "fsdp"
+    rank: ClassVar[int] = 360
+    acts_at: ClassVar[ActsAt] = "construction"
+    first_value: ClassVar[Value | None] = False
 
     def refuse_wrapper(self, parallel: ParallelFacts, facts: Facts) -> str | None:
         if parallel.count < 2:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from autotune.knobs.base import Knob, Patches
+from autotune.knobs.traits import Prior
 from autotune.model.change import Patch, Spelling
 from autotune.model.effect import Effect
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autotune.knobs.traits import ActsAt
     from autotune.model.config import Value
-    from autotune.model.facts import Facts
+    from autotune.model.facts import Facts, RunFacts
+
+_COLLECTS_FRAC: Final = 0.02
+"""Share of the time in garbage collection from which the knob is worth a run; a design value."""
 
 
 class GcControl(Knob):
@@ -29,6 +34,9 @@ class GcControl(Knob):
     effect: ClassVar[Effect] = Effect.EXACT
     family: ClassVar[str] = "memory"
     spellings: ClassVar[Sequence[Spelling]] = (Patch(),)
+    rank: ClassVar[int] = 250
+    prior: ClassVar[Prior] = Prior(spread=0.05)
+    acts_at: ClassVar[ActsAt] = "step_end"
 
     def domain(self, facts: Facts) -> Sequence[Value]:
         own = self.own(facts)
@@ -49,3 +57,9 @@ class GcControl(Knob):
 
     def seen(self, patches: Patches) -> Value | None:
         return patches.collector.observed()
+
+    def added_by(self, run: RunFacts) -> tuple[Sequence[Value], str] | None:
+        frac = run.collecting_frac
+        if frac is None or frac < _COLLECTS_FRAC or run.values.get(self.name) not in (None, "auto"):
+            return None
+        return ("auto", "freeze"), f"garbage collection takes {100 * frac:.0f} % of the time"

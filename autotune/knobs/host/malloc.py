@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import trains_on_cuda
+from autotune.knobs.traits import Prior
 from autotune.model.change import Env, Spelling
 from autotune.model.effect import Effect
 
@@ -36,6 +37,8 @@ class Malloc(Knob):
     effect: ClassVar[Effect] = Effect.EXACT
     family: ClassVar[str] = "memory"
     spellings: ClassVar[Sequence[Spelling]] = (Env("LD_PRELOAD"), Env("GLIBC_TUNABLES"))
+    rank: ClassVar[int] = 130
+    prior: ClassVar[Prior] = Prior(spread=0.06)
 
     def domain(self, facts: Facts) -> Sequence[Value]:
         own = self.own(facts) or "glibc"

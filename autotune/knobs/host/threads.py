@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import as_count, flag_variants, joined, trains_on_cuda
 from autotune.knobs.loader.num_workers import workers_of
+from autotune.knobs.traits import Prior
 from autotune.model.change import Env, Flag, Patch, Spelling
 from autotune.model.effect import Effect
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autotune.knobs.traits import ActsAt
     from autotune.model.config import Value
     from autotune.model.facts import Facts
 
@@ -38,6 +40,9 @@ class Threads(Knob):
     unit: ClassVar[str] = "threads"
     family: ClassVar[str] = "threads"
     spellings: ClassVar[Sequence[Spelling]] = (_OPTIONS, Env("OMP_NUM_THREADS"), Patch())
+    rank: ClassVar[int] = 110
+    prior: ClassVar[Prior] = Prior(spread=0.25)
+    acts_at: ClassVar[ActsAt] = "construction"
 
     def own(self, facts: Facts) -> Value | None:
         read = None if facts.run is None else facts.run.threads

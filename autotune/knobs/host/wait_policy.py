@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import trains_on_cuda
+from autotune.knobs.traits import Prior
 from autotune.model.change import Env, Spelling
 from autotune.model.effect import Effect
 
@@ -36,6 +37,8 @@ class WaitPolicy(Knob):
     effect: ClassVar[Effect] = Effect.EXACT
     family: ClassVar[str] = "threads"
     spellings: ClassVar[Sequence[Spelling]] = (Env(_GNU), Env(_INTEL))
+    rank: ClassVar[int] = 120
+    prior: ClassVar[Prior] = Prior(spread=0.15)
 
     def domain(self, facts: Facts) -> Sequence[Value]:
         return tuple(dict.fromkeys((self.own(facts) or "unset", "PASSIVE")))

@@ -6,12 +6,16 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import devices_of, flag_variants, torch_version, trains_on_cuda
+from autotune.knobs.frameworks import ARGUMENTS
+from autotune.knobs.traits import Prior
 from autotune.model.change import Patch, Spelling
 from autotune.model.effect import Effect
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
+    from autotune.knobs.traits import Fields, Setting
+    from autotune.model.change import Change
     from autotune.model.config import Config, Value
     from autotune.model.facts import Facts, ScriptFlag
 
@@ -19,6 +23,9 @@ _KERNELS: Final = ("auto", "flash", "efficient", "cudnn", "math")
 _HALF: Final = ("flash", "cudnn")
 _FORMATS: Final = ("bf16", "fp16")
 _NEWEST_WITHOUT_CUDNN: Final = (2, 4)
+_NOT_FLASH: Final = 0.1
+"""Ln of the rate that is lost: mostly the default is the fastest kernel in 16 bits (experiments/gpu)."""
+_SET_ON_MODEL: Final = "this is set on the model (`attn_implementation`), not in TrainingArguments"
 
 
 class AttentionBackend(Knob):
@@ -35,6 +42,8 @@ class AttentionBackend(Knob):
     effect: ClassVar[Effect] = Effect.NUMERIC
     family: ClassVar[str] = "kernels"
     spellings: ClassVar[Sequence[Spelling]] = (flag_variants("attention-backend", "sdpa-backend"), Patch())
+    rank: ClassVar[int] = 50
+    prior: ClassVar[Prior] = Prior(spread=0.15, spread_on={"cuda": 0.08})
 
     def own(self, facts: Facts) -> Value | None:
         read = facts.value(self.name)
@@ -90,6 +99,12 @@ class AttentionBackend(Knob):
 
     def seen(self, patches: Patches) -> Value | None:
         return patches.attention.observed()
+
+    def expected_gain(self, value: Value, setting: Setting) -> float:
+        return -_NOT_FLASH if value == "efficient" and setting.is_half else 0.0
+
+    def exported(self, change: Change, target: str, changed: Mapping[str, Value]) -> Fields:
+        return _SET_ON_MODEL if target == ARGUMENTS else None
 
 
 def _is_half(config: Config, facts: Facts) -> bool:

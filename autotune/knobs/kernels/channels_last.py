@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import as_switch, flag_variants
 from autotune.knobs.frameworks import setting
+from autotune.knobs.traits import Prior
 from autotune.model.change import Patch, Spelling
 from autotune.model.effect import Effect
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autotune.knobs.traits import Setting
     from autotune.model.config import Value
     from autotune.model.facts import Facts
+
+_GAIN_IN_HALF: Final = 0.10
+"""Ln of the rate of computing on CUDA; a design value."""
 
 
 class ChannelsLast(Knob):
@@ -30,6 +35,8 @@ class ChannelsLast(Knob):
     effect: ClassVar[Effect] = Effect.NUMERIC
     family: ClassVar[str] = "layout"
     spellings: ClassVar[Sequence[Spelling]] = (flag_variants("channels-last"), Patch())
+    rank: ClassVar[int] = 60
+    prior: ClassVar[Prior] = Prior(gain={"cpu": {True: 0.06}})
 
     def own(self, facts: Facts) -> Value | None:
         read = facts.value(self.name)
@@ -66,3 +73,8 @@ class ChannelsLast(Knob):
 
     def seen(self, patches: Patches) -> Value | None:
         return patches.layout.observed()
+
+    def expected_gain(self, value: Value, setting: Setting) -> float:
+        if value is not True or not setting.has_images:
+            return 0.0
+        return _GAIN_IN_HALF if setting.is_half else super().expected_gain(value, setting)

@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import as_switch, flag_variants, trains_on_cuda
+from autotune.knobs.frameworks import LIGHTNING
 from autotune.model.change import Patch, Spelling
 from autotune.model.effect import Effect
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from autotune.knobs.traits import ActsAt, Fields
+    from autotune.model.change import Change
     from autotune.model.config import Value
     from autotune.model.facts import Facts
 
@@ -27,6 +30,8 @@ class CudnnBenchmark(Knob):
     effect: ClassVar[Effect] = Effect.NUMERIC
     family: ClassVar[str] = "kernels"
     spellings: ClassVar[Sequence[Spelling]] = (flag_variants("cudnn-benchmark", "cudnn.benchmark"), Patch())
+    rank: ClassVar[int] = 180
+    acts_at: ClassVar[ActsAt] = "construction"
 
     def domain(self, facts: Facts) -> Sequence[Value]:
         return (False, True)
@@ -55,3 +60,6 @@ class CudnnBenchmark(Knob):
 
     def seen(self, patches: Patches) -> Value | None:
         return bool(patches.torch.backends.cudnn.benchmark)
+
+    def exported(self, change: Change, target: str, changed: Mapping[str, Value]) -> Fields:
+        return {"benchmark": change.value} if target == LIGHTNING else None

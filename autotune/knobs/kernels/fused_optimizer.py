@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import as_switch, flag_variants
 from autotune.knobs.frameworks import ARGUMENTS, is_row, setting
+from autotune.knobs.traits import Prior
 from autotune.model.change import Keyword, Patch, Spelling
 from autotune.model.effect import Effect
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from autotune.knobs.traits import ActsAt, Fields
+    from autotune.model.change import Change
     from autotune.model.config import Value
     from autotune.model.facts import Facts
 
@@ -35,6 +38,9 @@ class FusedOptimizer(Knob):
         flag_variants("fused-optimizer", "fused-adam", "fused"),
         Patch(),
     )
+    rank: ClassVar[int] = 100
+    prior: ClassVar[Prior] = Prior(gain={"cuda": {True: 0.03}}, host={True: -0.1}, spread=0.06)
+    acts_at: ClassVar[ActsAt] = "construction"
 
     def own(self, facts: Facts) -> Value | None:
         read, run = facts.value(self.name), facts.run
@@ -87,3 +93,9 @@ class FusedOptimizer(Knob):
 
     def seen(self, patches: Patches) -> Value | None:
         return patches.optimizer.observed()
+
+    def exported(self, change: Change, target: str, changed: Mapping[str, Value]) -> Fields:
+        is_measured = isinstance(change.spelling, Keyword) and change.spelling.target == ARGUMENTS
+        if target != ARGUMENTS or is_measured:
+            return None
+        return "`optim` sets the optimizer as well as its kernel, and the script uses its own optimizer"

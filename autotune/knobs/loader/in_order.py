@@ -6,14 +6,18 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import LOADER, as_switch, loader_of, no_loader, torch_version
+from autotune.knobs.frameworks import ARGUMENTS
 from autotune.knobs.loader.num_workers import workers_of
 from autotune.knobs.loader.prefetch_factor import without_workers
+from autotune.knobs.traits import LateHarm
 from autotune.model.change import Keyword, Spelling
 from autotune.model.effect import Effect
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
+    from autotune.knobs.traits import ActsAt, Fields
+    from autotune.model.change import Change
     from autotune.model.config import Config, Value
     from autotune.model.facts import Facts
 
@@ -35,6 +39,16 @@ class InOrder(Knob):
     effect: ClassVar[Effect] = Effect.TRAINING
     family: ClassVar[str] = "loader"
     spellings: ClassVar[Sequence[Spelling]] = (Keyword(LOADER, "in_order"),)
+    rank: ClassVar[int] = 270
+    acts_at: ClassVar[ActsAt] = "construction"
+    feeds: ClassVar[bool] = True
+    late_harms: ClassVar[Sequence[LateHarm]] = (
+        LateHarm(
+            applies=lambda changed: changed.value is False,
+            harm="samples that are slow to load arrive late, which changes the order of the training data",
+            source="torch.utils.data.DataLoader docs, in_order",
+        ),
+    )
 
     def own(self, facts: Facts) -> Value | None:
         read = facts.value(self.name)
@@ -69,3 +83,6 @@ class InOrder(Knob):
 
     def seen(self, patches: Patches) -> Value | None:
         return patches.loader.observed("in_order")
+
+    def exported(self, change: Change, target: str, changed: Mapping[str, Value]) -> Fields:
+        return {"dataloader_in_order": change.value} if target == ARGUMENTS else None

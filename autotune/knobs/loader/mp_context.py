@@ -15,14 +15,18 @@ from autotune.knobs.common import (
     no_loader,
     trains_on_cuda,
 )
+from autotune.knobs.frameworks import ARGUMENTS
 from autotune.knobs.loader.num_workers import NumWorkers, workers_of
 from autotune.knobs.loader.prefetch_factor import without_workers
+from autotune.knobs.traits import Prior
 from autotune.model.change import Keyword, Spelling
 from autotune.model.effect import Effect
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
+    from autotune.knobs.traits import ActsAt, Fields
+    from autotune.model.change import Change
     from autotune.model.config import Config, Value
     from autotune.model.facts import Facts
 
@@ -47,6 +51,10 @@ class MpContext(Knob):
     effect: ClassVar[Effect] = Effect.EXACT
     family: ClassVar[str] = "loader"
     spellings: ClassVar[Sequence[Spelling]] = (Keyword(LOADER, "multiprocessing_context"),)
+    rank: ClassVar[int] = 260
+    prior: ClassVar[Prior] = Prior(spread=0.05, is_of_loading=True)
+    acts_at: ClassVar[ActsAt] = "construction"
+    feeds: ClassVar[bool] = True
 
     def own(self, facts: Facts) -> Value | None:
         loader = loader_of(facts)
@@ -117,3 +125,6 @@ class MpContext(Knob):
 
     def seen(self, patches: Patches) -> Value | None:
         return patches.loader.observed("multiprocessing_context")
+
+    def exported(self, change: Change, target: str, changed: Mapping[str, Value]) -> Fields:
+        return {"dataloader_multiprocessing_context": change.value} if target == ARGUMENTS else None

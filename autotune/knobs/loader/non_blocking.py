@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import as_switch, no_loader, trains_on_cuda
+from autotune.knobs.traits import Prior
 from autotune.model.change import Patch, Spelling
 from autotune.model.effect import Effect
 
@@ -30,6 +31,8 @@ class NonBlocking(Knob):
     effect: ClassVar[Effect] = Effect.EXACT
     family: ClassVar[str] = "transfer"
     spellings: ClassVar[Sequence[Spelling]] = (Patch(),)
+    rank: ClassVar[int] = 160
+    prior: ClassVar[Prior] = Prior(spread=0.05)
 
     def own(self, facts: Facts) -> Value | None:
         # Copies of batches that are not pinned are not looked at: nobody can go on meanwhile.

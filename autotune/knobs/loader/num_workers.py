@@ -18,12 +18,14 @@ from autotune.knobs.common import (
     sentence,
 )
 from autotune.knobs.frameworks import ARGUMENTS, fits_by_keras
+from autotune.knobs.traits import Prior
 from autotune.model.change import Constant, Keyword, Spelling
 from autotune.model.effect import Effect
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from autotune.knobs.traits import ActsAt, MemoryUse
     from autotune.model.config import Value
     from autotune.model.facts import Facts, FetchState, LoaderFacts
 
@@ -68,6 +70,11 @@ class NumWorkers(Knob):
         Constant(("num_workers", "n_workers", "workers", "num_data_workers", "dataloader_num_workers")),
         Keyword(LOADER, "num_workers"),
     )
+    rank: ClassVar[int] = 20
+    prior: ClassVar[Prior] = Prior(spread=0.2, is_of_loading=True)
+    acts_at: ClassVar[ActsAt] = "construction"
+    memory: ClassVar[MemoryUse] = "monotone"
+    feeds: ClassVar[bool] = True
 
     def own(self, facts: Facts) -> Value | None:
         return workers_of(None, facts)

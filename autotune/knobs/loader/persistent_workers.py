@@ -9,12 +9,14 @@ from autotune.knobs.common import LOADER, as_switch, dealt_otherwise, flag_varia
 from autotune.knobs.frameworks import ARGUMENTS
 from autotune.knobs.loader.num_workers import workers_of
 from autotune.knobs.loader.prefetch_factor import without_workers
+from autotune.knobs.traits import Prior
 from autotune.model.change import Keyword, Spelling
 from autotune.model.effect import Effect
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from autotune.knobs.traits import ActsAt
     from autotune.model.config import Config, Value
     from autotune.model.facts import Facts
 
@@ -38,6 +40,10 @@ class PersistentWorkers(Knob):
         flag_variants("persistent-workers", "dataloader-persistent-workers"),
         Keyword(LOADER, "persistent_workers"),
     )
+    rank: ClassVar[int] = 170
+    prior: ClassVar[Prior] = Prior(is_of_loading=True)
+    acts_at: ClassVar[ActsAt] = "construction"
+    feeds: ClassVar[bool] = True
 
     def own(self, facts: Facts) -> Value | None:
         loader = loader_of(facts)

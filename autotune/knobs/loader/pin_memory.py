@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, ClassVar
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import LOADER, as_switch, flag_variants, loader_of, no_loader, trains_on_cuda
 from autotune.knobs.frameworks import ARGUMENTS
+from autotune.knobs.traits import Prior
 from autotune.model.change import Keyword, Spelling
 from autotune.model.effect import Effect
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autotune.knobs.traits import ActsAt
     from autotune.model.config import Value
     from autotune.model.facts import Facts
 
@@ -33,6 +35,10 @@ class PinMemory(Knob):
         flag_variants("pin-memory", "pin-mem", "dataloader-pin-memory"),
         Keyword(LOADER, "pin_memory"),
     )
+    rank: ClassVar[int] = 150
+    prior: ClassVar[Prior] = Prior(spread=0.05)
+    acts_at: ClassVar[ActsAt] = "construction"
+    feeds: ClassVar[bool] = True
 
     def own(self, facts: Facts) -> Value | None:
         loader = loader_of(facts)

@@ -8,12 +8,14 @@ from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import LOADER, as_count, flag_variants, joined, loader_of, no_loader
 from autotune.knobs.frameworks import ARGUMENTS
 from autotune.knobs.loader.num_workers import workers_of
+from autotune.knobs.traits import Prior
 from autotune.model.change import Keyword, Spelling
 from autotune.model.effect import Effect
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from autotune.knobs.traits import ActsAt, MemoryUse
     from autotune.model.config import Config, Value
     from autotune.model.facts import Facts
 
@@ -38,6 +40,11 @@ class PrefetchFactor(Knob):
         flag_variants("prefetch-factor", "dataloader-prefetch-factor"),
         Keyword(LOADER, "prefetch_factor"),
     )
+    rank: ClassVar[int] = 140
+    prior: ClassVar[Prior] = Prior(spread=0.05, is_of_loading=True)
+    acts_at: ClassVar[ActsAt] = "construction"
+    memory: ClassVar[MemoryUse] = "monotone"
+    feeds: ClassVar[bool] = True
 
     def own(self, facts: Facts) -> Value | None:
         loader = loader_of(facts)

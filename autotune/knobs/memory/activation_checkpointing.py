@@ -6,12 +6,16 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import as_switch, flag_variants
+from autotune.knobs.frameworks import ARGUMENTS, DEEPSPEED
+from autotune.knobs.traits import Prior
 from autotune.model.change import Patch, Spelling
 from autotune.model.effect import Effect
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from autotune.knobs.traits import Fields
+    from autotune.model.change import Change
     from autotune.model.config import Value
     from autotune.model.facts import BlockFacts, Facts, ScriptFlag
 
@@ -34,6 +38,10 @@ class ActivationCheckpointing(Knob):
     effect: ClassVar[Effect] = Effect.NUMERIC
     family: ClassVar[str] = "memory"
     spellings: ClassVar[Sequence[Spelling]] = (_OPTIONS, Patch())
+    rank: ClassVar[int] = 190
+    prior: ClassVar[Prior] = Prior(
+        gain={device: {"selective": -0.15, "full": -0.25} for device in ("cpu", "cuda")}
+    )
 
     def own(self, facts: Facts) -> Value | None:
         read, run = facts.value(self.name), facts.run
@@ -74,6 +82,15 @@ class ActivationCheckpointing(Knob):
 
     def seen(self, patches: Patches) -> Value | None:
         return patches.checkpointing.observed()
+
+    def exported(self, change: Change, target: str, changed: Mapping[str, Value]) -> Fields:
+        if target == DEEPSPEED:
+            return "its section of that name acts only where the model calls deepspeed.checkpointing itself"
+        if target != ARGUMENTS:
+            return None
+        if change.value not in ("full", "none"):
+            return "`gradient_checkpointing` covers all blocks or none"
+        return {"gradient_checkpointing": change.value == "full"}
 
 
 def _why_not(facts: Facts) -> str | None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import loader_of, torch_version, trains_on_cuda
+from autotune.knobs.traits import Prior
 from autotune.model.change import Env, Spelling
 from autotune.model.effect import Effect
 
@@ -40,6 +41,8 @@ class Allocator(Knob):
     effect: ClassVar[Effect] = Effect.EXACT
     family: ClassVar[str] = "memory"
     spellings: ClassVar[Sequence[Spelling]] = (Env(_NEW), Env(_OLD))
+    rank: ClassVar[int] = 210
+    prior: ClassVar[Prior] = Prior(spread_on={"cuda": 0.03})
 
     def domain(self, facts: Facts) -> Sequence[Value]:
         own = self.own(facts)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import as_switch
 from autotune.knobs.compile.compile_mode import graphs_forbid_zeros
+from autotune.knobs.traits import Prior
 from autotune.model.change import Patch, Spelling
 from autotune.model.effect import Effect
 
@@ -30,6 +31,8 @@ class SetToNone(Knob):
     effect: ClassVar[Effect] = Effect.EXACT
     family: ClassVar[str] = "optimizer"
     spellings: ClassVar[Sequence[Spelling]] = (Patch(),)
+    rank: ClassVar[int] = 240
+    prior: ClassVar[Prior] = Prior(spread=0.03)
 
     def own(self, facts: Facts) -> Value | None:
         return None if facts.run is None else not facts.run.zeroes_gradients

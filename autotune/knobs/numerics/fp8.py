@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import as_switch, devices_of, flag_variants, several_processes, trains_on_cuda
 from autotune.knobs.compile.compiled import has_dropout, is_compiled, without_compile
+from autotune.knobs.traits import LateHarm
 from autotune.model.change import Patch, Spelling
 from autotune.model.effect import Effect
 
@@ -37,6 +38,17 @@ class Fp8(Knob):
     effect: ClassVar[Effect] = Effect.TRAINING
     family: ClassVar[str] = "precision"
     spellings: ClassVar[Sequence[Spelling]] = (flag_variants("fp8-recipe", "fp8"), Patch())
+    rank: ClassVar[int] = 290
+    late_harms: ClassVar[Sequence[LateHarm]] = (
+        LateHarm(
+            applies=lambda changed: changed.value != "off",
+            harm=(
+                "8-bit products round by the largest value of a tensor or row, and outliers grow during "
+                "training"
+            ),
+            source="arXiv 2409.12517",
+        ),
+    )
 
     def own(self, facts: Facts) -> Value | None:
         read = facts.value(self.name)

@@ -17,6 +17,7 @@ from autotune.knobs.frameworks import (
     rows,
     setting,
 )
+from autotune.knobs.traits import LateHarm, Prior
 from autotune.model.change import Constant, Flag, Keyword, Patch, Spelling
 from autotune.model.effect import Effect
 from autotune.source.loops import OWN_GRADIENT
@@ -24,6 +25,8 @@ from autotune.source.loops import OWN_GRADIENT
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from autotune.knobs.traits import ChangedKnob, Fields
+    from autotune.model.change import Change
     from autotune.model.config import Value
     from autotune.model.facts import Facts, ScriptFlag
 
@@ -63,6 +66,30 @@ class Precision(Knob):
         Constant(("precision", "mixed_precision", "amp_dtype", "autocast_dtype", "train_dtype", "dtype")),
         Constant(("use_amp", "amp", "enable_amp", "use_autocast", "use_mixed_precision")),
         Patch(),
+    )
+    rank: ClassVar[int] = 10
+    prior: ClassVar[Prior] = Prior(
+        gain={"cpu": {"bf16": 0.10}, "cuda": {"bf16": 1.1, "fp16": 1.05}},
+        host={"bf16": 0.1, "fp16": 0.15},
+        spread=0.35,
+        spread_on={"cuda": 0.5},
+    )
+    late_harms: ClassVar[Sequence[LateHarm]] = (
+        LateHarm(
+            applies=lambda changed: changed.value == "fp16" and not _is_scaled(changed),
+            harm=(
+                "fp16 without a gradient scaler rounds gradients below 6e-8 to zero, and gradients shrink "
+                "during training"
+            ),
+            source="arXiv 1710.03740, 3.2",
+        ),
+        LateHarm(
+            applies=lambda changed: changed.value == "fp16" and _is_scaled(changed),
+            harm="the gradient scaler tries a larger scale only after 2000 steps without overflow, and fp16 "
+            "overflows late",
+            steps=2000,
+            source="torch.amp.GradScaler docs, growth_interval",
+        ),
     )
 
     def own(self, facts: Facts) -> Value | None:
@@ -170,6 +197,14 @@ class Precision(Knob):
     def seen(self, patches: Patches) -> Value | None:
         return patches.precision.observed()
 
+    def exported(self, change: Change, target: str, changed: Mapping[str, Value]) -> Fields:
+        if target != DEEPSPEED:
+            return None
+        if not isinstance(change.spelling, Keyword) or change.spelling.target != DEEPSPEED:
+            return {form: {"enabled": change.value == form} for form in ("bf16", "fp16")}
+        name = {"bf16": "bfloat16", "fp16": "float16"}.get(str(change.value))
+        return {"torch_autocast": {"enabled": name is not None, **({} if name is None else {"dtype": name})}}
+
 
 def _has(spelling: Flag, facts: Facts) -> bool:
     """The script has this option, and one that only sounds like autocast is seen to put it on."""
@@ -248,3 +283,11 @@ def _no_scaler(facts: Facts) -> str | None:
     if OWN_GRADIENT in (*facts.script.hazards, *run.loop_hazards):
         return "The script's own code uses gradients, which would be scaled."
     return None
+
+
+def _is_scaled(changed: ChangedKnob) -> bool:
+    """Return whether gradients of fp16 are scaled, by autotune or by the script."""
+    facts, run = changed.study.facts, changed.run
+    hazards = () if facts is None else facts.script.hazards
+    own = "own_autocast" in hazards or (run is not None and run.own_autocast)
+    return not own or "own_scaler" in hazards or (run is not None and run.own_scaler)

@@ -13,13 +13,17 @@ from autotune.knobs.common import (
     several_processes,
     trains_on_cuda,
 )
+from autotune.knobs.frameworks import ARGUMENTS, DEEPSPEED
+from autotune.knobs.traits import LateHarm
 from autotune.model.change import Patch, Spelling
 from autotune.model.effect import Effect
 from autotune.source.loops import OWN_AVERAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
+    from autotune.knobs.traits import Fields
+    from autotune.model.change import Change
     from autotune.model.config import Config, Value
     from autotune.model.facts import Facts
 
@@ -38,6 +42,17 @@ class PureBf16(Knob):
     effect: ClassVar[Effect] = Effect.TRAINING
     family: ClassVar[str] = "precision"
     spellings: ClassVar[Sequence[Spelling]] = (flag_variants("pure-bf16"), Patch())
+    rank: ClassVar[int] = 280
+    late_harms: ClassVar[Sequence[LateHarm]] = (
+        LateHarm(
+            applies=lambda changed: changed.value is True,
+            harm=(
+                "weights and optimizer state in bf16 lose updates below 1/256 of a weight, and updates "
+                "shrink during training"
+            ),
+            source="arXiv 2010.06192",
+        ),
+    )
 
     def own(self, facts: Facts) -> Value | None:
         read, model = facts.value(self.name), None if facts.run is None else facts.run.model
@@ -101,3 +116,9 @@ class PureBf16(Knob):
 
     def seen(self, patches: Patches) -> Value | None:
         return patches.weights.observed()
+
+    def exported(self, change: Change, target: str, changed: Mapping[str, Value]) -> Fields:
+        return {
+            ARGUMENTS: "`bf16` keeps the weights in float32; load the model in bfloat16 for this",
+            DEEPSPEED: "`bf16` keeps a float32 copy of the weights, unlike this value",
+        }.get(target)

@@ -6,16 +6,22 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import as_switch, devices_of, flag_variants, trains_on_cuda
+from autotune.knobs.frameworks import ARGUMENTS
+from autotune.knobs.traits import Prior
 from autotune.model.change import Patch, Spelling
 from autotune.model.effect import Effect
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
+    from autotune.knobs.traits import ActsAt, Fields, Setting
+    from autotune.model.change import Change
     from autotune.model.config import Config, Value
     from autotune.model.facts import Facts, ScriptFlag
 
 _VALUES: Final = ("highest", "high", "medium")
+_GAIN: Final = 0.8
+"""Ln of the rate of computing on CUDA; one H100, 124 million parameters (experiments/gpu/results)."""
 
 
 class Tf32(Knob):
@@ -31,6 +37,9 @@ class Tf32(Knob):
     effect: ClassVar[Effect] = Effect.NUMERIC
     family: ClassVar[str] = "precision"
     spellings: ClassVar[Sequence[Spelling]] = (flag_variants("tf32", "allow-tf32"), Patch())
+    rank: ClassVar[int] = 40
+    prior: ClassVar[Prior] = Prior(spread=0.2, spread_on={"cuda": 0.35})
+    acts_at: ClassVar[ActsAt] = "construction"
 
     def domain(self, facts: Facts) -> Sequence[Value]:
         own = self.own(facts)
@@ -89,3 +98,13 @@ class Tf32(Knob):
             older = ""
         # To the device both are TF32.
         return "medium" if older == "medium" else "high"
+
+    def expected_gain(self, value: Value, setting: Setting) -> float:
+        return _GAIN if value == "high" and setting.device == "cuda" and not setting.is_half else 0.0
+
+    def exported(self, change: Change, target: str, changed: Mapping[str, Value]) -> Fields:
+        if target != ARGUMENTS:
+            return None
+        if change.value in ("high", "medium"):
+            return {"tf32": True}
+        return "`tf32=False` also disables TF32 in convolutions, unlike this value"

@@ -15,6 +15,10 @@ class Markup(str):
 
     __slots__ = ()
 
+    def __html__(self) -> str:
+        """Return it unescaped, for templates."""
+        return self
+
 
 def html(*parts: object) -> Markup:
     """The parts one after the other, escaped where they are plain."""

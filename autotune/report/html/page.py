@@ -7,10 +7,9 @@ memory and loss, how to apply it, what failed. Everything below is evidence. The
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from autotune.report.html.markup import Markup, bullets, html, tag
+from autotune.report.html.markup import html, tag
 from autotune.report.html.sections.advice import advice_section
 from autotune.report.html.sections.bottleneck import bottleneck_section
 from autotune.report.html.sections.commands import commands_section
@@ -25,13 +24,12 @@ from autotune.report.html.sections.picks import picks_section
 from autotune.report.html.sections.runs import runs_section
 from autotune.report.html.sections.timeline import time_section
 from autotune.report.html.sections.trials import trials_section
-from autotune.report.html.style import SCRIPT, stylesheet
+from autotune.report.html.template import Section, render
 from autotune.report.view import sanitize, summary
 from autotune.report.view.environment import wall_text
 from autotune.report.view.report_data import report_data
 from autotune.report.view.sanitize import clean
 from autotune.report.view.study_view import View, headline
-from autotune.text.printable import visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,9 +37,6 @@ if TYPE_CHECKING:
     from autotune.answer.answer import Answer
     from autotune.model.study import Study
     from autotune.report.view.reselection import Repicked
-
-_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
-"""Nothing is ever fetched, not even by a text that a script printed."""
 
 
 def report_html(
@@ -63,70 +58,33 @@ def report_html(
     """
     view = View.of(study, answer, repicked=repicked, yaml=yaml)
     sections = [
-        ("picks", "Picks", picks_section(view)),
-        ("front", "Speed and memory", front_section(view)),
-        ("knobs", "Knobs", knobs_section(view)),
-        ("pairs", "Confirmation", pairs_section(view)),
-        ("bottleneck", "Bottleneck", bottleneck_section(view)),
-        ("advice", "Your code", advice_section(view)),
-        ("runs", "Steadiness", runs_section(view)),
-        ("loss", "Loss", loss_section(view)),
-        ("failures", "Failures", failures_section(view)),
-        ("time", "Time", time_section(view)),
-        ("trials", "Trials", trials_section(view)),
-        ("environment", "Environment", environment_section(view)),
-        ("commands", "Commands", commands_section(view)),
+        Section("picks", "Picks", picks_section(view)),
+        Section("front", "Speed and memory", front_section(view)),
+        Section("knobs", "Knobs", knobs_section(view)),
+        Section("pairs", "Confirmation", pairs_section(view), is_folded=True),
+        Section("bottleneck", "Bottleneck", bottleneck_section(view), is_folded=True),
+        Section("advice", "Your code", advice_section(view)),
+        Section("runs", "Steadiness", runs_section(view), is_folded=True),
+        Section("loss", "Loss", loss_section(view), is_folded=True),
+        Section("failures", "Failures", failures_section(view), is_folded=True),
+        Section("time", "Time", time_section(view), is_folded=True),
+        Section("trials", "Trials", trials_section(view), is_folded=True),
+        Section("environment", "Environment", environment_section(view), is_folded=True),
+        Section("commands", "Commands", commands_section(view), is_folded=True),
     ]
-    there = [(name, title, body) for name, title, body in sections if body]
-    contents = [
-        tag("a", title, href=f"#{name}-h" if name in _FOLDED else f"#{name}") for name, title, _ in there
-    ]
-    body = html(
-        tag("a", "To the answer", href="#answer", class_="skip"),
-        tag("div", _top(view, links or {}), class_="wrap"),
-        tag("nav", bullets(contents), class_="toc", aria_label="On this page"),
-        tag(
-            "main",
-            hero(view),
-            *(_section(name, title, text) for name, title, text in there),
-            class_="wrap",
-        ),
-        tag(
-            "footer",
-            f"Made by autotune {view.study.spec.version} from the study's journal alone. "
-            "The page contains the figures as JSON, in the element autotune-report.",
-            class_="wrap",
-        ),
+    return render(
+        f"{sanitize.script_name(view.study)}: {headline(view)}",
+        hero(view),
+        [section for section in sections if section.body],
+        f"Made by autotune {view.study.spec.version} from the study's journal alone. "
+        "The page contains the figures as JSON, in the element autotune-report.",
+        "autotune-report",
+        report_data(view),
+        top=_top(view, links or {}),
     )
-    study = view.study
-    head = html(
-        Markup('<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'),
-        Markup(f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'),
-        Markup('<meta name="color-scheme" content="light dark"><meta name="referrer" content="no-referrer">'),
-        tag("title", f"{sanitize.script_name(study)}: {headline(view)}"),
-        tag("style", Markup(stylesheet())),
-    )
-    data = Markup(f'<script type="application/json" id="autotune-report">{_json(view)}</script>')
-    script = tag("script", Markup(SCRIPT))
-    page = f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{body}{data}{script}</body></html>\n'
-    return visible(page)
 
 
-_FOLDED: Final = frozenset(
-    {"pairs", "bottleneck", "runs", "loss", "failures", "time", "trials", "environment", "commands"}
-)
-"""Sections of evidence, which are closed at first. A link to a heading inside opens it."""
-
-
-def _section(name: str, title: str, text: Markup) -> Markup:
-    if name not in _FOLDED:
-        return tag("section", text, id=name, aria_labelledby=f"{name}-h")
-    # A heading that is folded away names nothing; the summary always does.
-    body = tag("details", tag("summary", title, id=f"{name}-s"), text)
-    return tag("section", body, id=name, aria_labelledby=f"{name}-s")
-
-
-def _top(view: View, links: Mapping[str, str]) -> Markup:
+def _top(view: View, links: Mapping[str, str]) -> list[object]:
     study = view.study
     spent = f"{summary.plural(len(study.told()), 'trial')} in {summary.duration_text(study.elapsed_s)}"
     parts: list[object] = [
@@ -138,10 +96,4 @@ def _top(view: View, links: Mapping[str, str]) -> Markup:
     if links:
         named = (html(" ", tag("a", name, href=address)) for name, address in links.items())
         parts.append(html("MLflow:", *named))
-    return tag("header", *(tag("span", part) for part in parts), class_="top")
-
-
-def _json(view: View) -> str:
-    """Strict JSON that cannot end the element it stands in."""
-    text = json.dumps(report_data(view), separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return parts

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from autotune.report.html.markup import Column, Markup, bullets, heading, html, table, tag
-from autotune.report.html.style import SCRIPT, stylesheet
 from autotune.report.html.svg import NARROW, Scale, Svg, responsive
+from autotune.report.html.template import Section, render
 from autotune.report.view.sanitize import clean
 from autotune.report.view.scaling_view import COLUMNS, as_object, figure, rows, sentences
-from autotune.text.printable import visible
 
 if TYPE_CHECKING:
     from autotune.compare.scaling import Scaling
     from autotune.model.study import Study
-
-_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
 def scaling_html(study: Study, found: Scaling, command: str) -> str:
@@ -28,40 +24,27 @@ def scaling_html(study: Study, found: Scaling, command: str) -> str:
         command: What was measured.
     """
     cells = [Column(title=name, is_number=name != "communication") for name in COLUMNS]
-    body = html(
-        tag(
-            "main",
-            tag("h1", f"Scaling of {clean(study, study.spec.title)}"),
-            tag("p", tag("code", clean(study, command))),
-            bullets([clean(study, text) for text in sentences(found)]),
-            tag(
-                "section",
-                heading("plot", "Throughput", f"In {found.unit}, with 95 % intervals; the line is ideal."),
-                responsive("scaling", lambda width, name: _plot(found, width, name)),
-                id="plot",
-            ),
-            tag(
-                "section",
-                heading("table", "Figures", "Each with its 95 % interval over fresh interleaved runs."),
-                table(cells, rows(found), caption="Figures by number of processes"),
-                id="table",
-            ),
-            class_="wrap",
-        ),
-        tag("footer", f"Made by autotune {study.spec.version} from the study's journal.", class_="wrap"),
+    title = f"Scaling of {clean(study, study.spec.title)}"
+    first = html(
+        tag("h1", title),
+        tag("p", tag("code", clean(study, command))),
+        bullets([clean(study, text) for text in sentences(found)]),
     )
-    head = html(
-        Markup('<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'),
-        Markup(f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'),
-        Markup('<meta name="color-scheme" content="light dark"><meta name="referrer" content="no-referrer">'),
-        tag("title", f"Scaling of {clean(study, study.spec.title)}"),
-        tag("style", Markup(stylesheet())),
+    plot = html(
+        heading("plot", "Throughput", f"In {found.unit}, with 95 % intervals; the line is ideal."),
+        responsive("scaling", lambda width, name: _plot(found, width, name)),
     )
-    text = json.dumps(as_object(found), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    data = Markup(f'<script type="application/json" id="autotune-scaling">{text}</script>')
-    script = tag("script", Markup(SCRIPT))
-    return visible(
-        f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{body}{data}{script}</body></html>\n'
+    figures = html(
+        heading("table", "Figures", "Each with its 95 % interval over fresh interleaved runs."),
+        table(cells, rows(found), caption="Figures by number of processes"),
+    )
+    return render(
+        title,
+        first,
+        [Section("plot", "Throughput", plot), Section("table", "Figures", figures)],
+        f"Made by autotune {study.spec.version} from the study's journal.",
+        "autotune-scaling",
+        as_object(found),
     )
 
 

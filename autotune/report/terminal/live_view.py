@@ -26,8 +26,8 @@ from autotune.model.study import SCALE, VERIFY
 from autotune.model.trial import Stage
 from autotune.report.listener import Listener
 from autotune.report.terminal.async_writer import AsyncWriter, raw
-from autotune.report.text.answer_screen import rate_text
 from autotune.report.text.terminal_text import UNSTEADY, failure_counts, progress_line, result_text
+from autotune.report.view.answer_view import rate_text
 from autotune.report.view.summary import (
     best_other,
     bytes_text,

@@ -14,7 +14,8 @@ from autotune.compare.transfer import beliefs
 from autotune.model.config import config_text
 from autotune.model.effect import Effect
 from autotune.model.trial import FailureKind
-from autotune.report.view.bottleneck_text import energy_rows, pays_back_text, why_lines
+from autotune.report.view.answer_view import AnswerView
+from autotune.report.view.bottleneck_text import energy_rows, why_lines
 from autotune.report.view.contribution_text import gains_text
 from autotune.report.view.summary import (
     apply_command,
@@ -24,8 +25,6 @@ from autotune.report.view.summary import (
     duration_text,
     further_reasons,
     likely_text,
-    loss_sentence,
-    number_text,
     other_configs,
     plural,
     ratio_text,
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autotune.answer.answer import Answer, Recommendation
-    from autotune.model.measurement import Estimate
     from autotune.model.study import Study
 
 Row = tuple[str, str]
@@ -54,11 +52,6 @@ TRAINING: Final = {
     Effect.NUMERIC: "training differs by rounding only",
     Effect.TRAINING: "training changed",
 }
-
-
-def rate_text(rate: Estimate) -> str:
-    """Return ``1505 samples/s``."""
-    return f"{number_text(rate.value)} {rate.unit}"
 
 
 def answer_screen(
@@ -152,18 +145,19 @@ def _closest(study: Study) -> list[Row]:
 def _costs(study: Study, answer: Answer, *, details: bool) -> list[Row]:
     """Return speed, memory and loss of the named configuration beside the script's own."""
     named = answer.best if answer.is_better else answer.likely
-    own_rate, own_peak = rate_text(answer.baseline_throughput), bytes_text(answer.baseline_peak_bytes)
+    view = AnswerView.of(answer)
     total = f" (of {bytes_text(study.memory_bytes)})" if study.memory_bytes else ""
     if named is None:
-        return [("speed", f"{own_rate}, your script"), ("memory", f"{own_peak} at peak{total}")]
+        return [("speed", f"{view.own_rate}, your script"), ("memory", f"{view.own_memory} at peak{total}")]
+    shown = view.picks["best" if answer.is_better else "likely"]
     rows = [
-        ("speed", f"{rate_text(named.throughput)}; your script {own_rate}"),
-        ("memory", f"{bytes_text(named.peak_bytes)} at peak{total}; your script {own_peak}"),
+        ("speed", f"{shown.rate}; your script {view.own_rate}"),
+        ("memory", f"{shown.memory} at peak{total}; your script {view.own_memory}"),
     ]
     if details or named.loss.level > 0 or not named.loss.passed:
-        rows.append(("loss", loss_sentence(named)))
-    if paid := pays_back_text(named):
-        rows.append(("compile", paid))
+        rows.append(("loss", shown.loss_sentence))
+    if shown.pays_back:
+        rows.append(("compile", shown.pays_back))
     return rows
 
 

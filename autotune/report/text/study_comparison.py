@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from autotune.compare.transfer import beliefs
 from autotune.model.config import config_text
 from autotune.report.view import summary
+from autotune.report.view.answer_view import AnswerView, PickView, rate_text
 from autotune.report.view.picks import picks
 from autotune.report.view.report_data import estimate_data
 from autotune.text.redact import redact
@@ -256,9 +257,9 @@ def _statements(
             Statement(
                 about="baseline",
                 verdict=base,
-                sentence=f"The unchanged script ran at {_rate(a.answer.baseline_throughput)} in A and at "
-                f"{_rate(b.answer.baseline_throughput)} in B, beyond their intervals: the machine was not in "
-                "the same state, so no difference in throughput between the picks is claimed.",
+                sentence=f"The unchanged script ran at {rate_text(a.answer.baseline_throughput)} in A and at "
+                f"{rate_text(b.answer.baseline_throughput)} in B, beyond their intervals: the machine was "
+                "not in the same state, so no difference in throughput between the picks is claimed.",
             )
         )
         return found
@@ -313,7 +314,7 @@ def _speedups(a: StudySide, b: StudySide, name: str, *, same_script: bool, apart
 def _rates(a: Answer, b: Answer) -> Statement:
     left, right = a.best.throughput, b.best.throughput
     verdict = _verdict(left, right)
-    both = f"throughput of best: {_rate(left)} in A, {_rate(right)} in B"
+    both = f"throughput of best: {rate_text(left)} in A, {rate_text(right)} in B"
     if verdict == "incomparable":
         sentence = f"{both}; one of them has no interval, so no difference is claimed."
     elif verdict == "same":
@@ -333,13 +334,6 @@ def _verdict(left: Estimate, right: Estimate) -> str:
     return "b" if right.low > left.high else "same"
 
 
-def _rate(rate: Estimate) -> str:
-    number = summary.number_text
-    if rate.n < 2 or not (math.isfinite(rate.low) and math.isfinite(rate.high)):
-        return f"{number(rate.value)} {rate.unit}"
-    return f"{number(rate.value)} [{number(rate.low)}, {number(rate.high)}] {rate.unit}"
-
-
 def _table(found: Compared) -> list[tuple[str, str, str]]:
     sides = (found.a, found.b)
     named = {name: (left, right) for name, left, right in found.differences}
@@ -352,40 +346,29 @@ def _table(found: Compared) -> list[tuple[str, str, str]]:
     rows += [
         (name, left, right) for name, (left, right) in named.items() if name not in {row[0] for row in rows}
     ]
+    views = [None if s.answer is None else AnswerView.of(s.answer) for s in sides]
     rows.append(_row("trials", [str(len(s.study.told())) for s in sides]))
     rows.append(
-        _row("your script", ["" if s.answer is None else _rate(s.answer.baseline_throughput) for s in sides])
-    )
-    rows.append(
         _row(
-            "", ["" if s.answer is None else summary.bytes_text(s.answer.baseline_peak_bytes) for s in sides]
+            "your script",
+            ["" if s.answer is None else rate_text(s.answer.baseline_throughput) for s in sides],
         )
     )
+    rows.append(_row("", ["" if view is None else view.own_memory for view in views]))
     rows.append(_row("outcome", ["" if s.answer is None else s.answer.outcome.value for s in sides]))
     for name in (*_PICKS, "likely"):
         chosen = [s.pick(name) for s in sides]
         if not any(chosen):
             continue
-        claims = ["none" if p is None else _claim(p) for p in chosen]
+        claims = ["none" if p is None else PickView.of(p).claim for p in chosen]
         rows.append(_row(name, claims))
         rows.append(_row("", ["" if p is None else config_text(p.config) for p in chosen]))
-        rows.append(_row("", ["" if p is None else _costs(p) for p in chosen]))
+        rows.append(_row("", ["" if p is None else PickView.of(p).costs for p in chosen]))
     return rows
 
 
 def _row(name: str, cells: Sequence[str]) -> tuple[str, str, str]:
     return name, cells[0], cells[1]
-
-
-def _claim(pick: Recommendation) -> str:
-    if pick.pick == "likely":
-        return summary.likely_text(pick)
-    return f"{summary.ratio_text(pick.speedup)}, {summary.plural(pick.speedup.n, 'pair')}"
-
-
-def _costs(pick: Recommendation) -> str:
-    loss = summary.LOSS_WORDS[pick.loss.verdict]
-    return f"{_rate(pick.throughput)}, {summary.bytes_text(pick.peak_bytes)}, {loss}"
 
 
 def _side_data(side: StudySide) -> dict[str, Any]:

@@ -15,18 +15,17 @@ from autotune.compare.transfer import beliefs
 from autotune.model.config import config_text, in_order, value_text
 from autotune.model.effect import Effect
 from autotune.model.trial import Stage
+from autotune.report.view.answer_view import AnswerView, PickView
 from autotune.report.view.contribution_text import gains_text, knob_text
 from autotune.report.view.summary import (
     apply_command,
     bytes_text,
     control_text,
-    costs_text,
     duration_text,
     failed_baseline,
     further_reasons,
     headline,
     likely_text,
-    loss_sentence,
     number_text,
     over_run_text,
     own_values,
@@ -75,7 +74,11 @@ def note(
     lines += ["", *_knob_table(study, best, safe), ""]
     lines += _picks(study, answer)
     lines += ["", f"- **Memory:** {_memory(answer)}"]
-    lines += [f"- **Loss:** {loss_sentence(best)}" if answer.is_better else f"**Baseline:** {_rate(answer)}"]
+    lines += [
+        f"- **Loss:** {PickView.of(best).loss_sentence}"
+        if answer.is_better
+        else f"**Baseline:** {AnswerView.of(answer).own_rate}"
+    ]
     lines += [f"- **Failures survived:** {_failures(answer.failures)}"]
     if held_back:
         lines += ["", "### What holds it back", "", *(f"- {plain(line)}" for line in held_back)]
@@ -162,7 +165,7 @@ def _picks(study: Study, answer: Answer) -> list[str]:
     else:
         lines.append(
             f"- **safe**, {ratio_text(safe.speedup)}, training unchanged: {config_text(safe.config)} "
-            f"({costs_text(safe)}). "
+            f"({PickView.of(safe).costs}). "
             f"`{apply_command(study, 'safe')}`"
         )
     if fastest is not None:
@@ -182,7 +185,7 @@ def _picks(study: Study, answer: Answer) -> list[str]:
 
 def _likely_line(study: Study, likely: Recommendation) -> str:
     return (
-        f"- **likely**, {likely_text(likely)}: {config_text(likely.config)} ({costs_text(likely)}). "
+        f"- **likely**, {likely_text(likely)}: {config_text(likely.config)} ({PickView.of(likely).costs}). "
         f"`{apply_command(study, 'likely')}`"
     )
 
@@ -192,22 +195,16 @@ def _fastest_line(study: Study, fastest: Recommendation) -> str:
     said = [text for text in (*fastest.reasons, fastest.advice) if text]
     return (
         f"- **fastest**, {ratio_text(fastest.speedup)}, {flag}: {config_text(fastest.config)} "
-        f"({costs_text(fastest)}). "
+        f"({PickView.of(fastest).costs}). "
         f"`{apply_command(study, 'fastest')}` {' '.join(map(plain, said))}".rstrip()
     )
 
 
 def _memory(answer: Answer) -> str:
-    mine, base = answer.best.peak_bytes, answer.baseline_peak_bytes
-    if not answer.is_better or mine is None or base is None:
-        return f"{bytes_text(base)} at peak (your script)"
-    more = f", {mine / base:.2f} times your script's {bytes_text(base)}" if base else ""
-    return f"{bytes_text(mine)} at peak{more}"
-
-
-def _rate(answer: Answer) -> str:
-    rate = answer.baseline_throughput
-    return f"{number_text(rate.value)} {rate.unit}"
+    view = AnswerView.of(answer)
+    if not answer.is_better or not view.memory_ratio:
+        return f"{view.own_memory} at peak (your script)"
+    return f"{view.picks['best'].memory} at peak, {view.memory_ratio} your script's {view.own_memory}"
 
 
 def _failures(failures: Mapping[str, int]) -> str:
@@ -224,14 +221,16 @@ def _method(study: Study, answer: Answer) -> list[str]:
         lines.append(
             f"- The speed-up is from {plural(answer.best.speedup.n, 'pair')} of runs made after the search, "
             "each next to a run of your unchanged script; runs that selected the configuration are not "
-            "included. Interval: {100 * answer.best.speedup.confidence:.4g} %, adjusted for the number "
+            f"included. Interval: {100 * answer.best.speedup.confidence:.4g} %, adjusted for the number "
             "of finalists and interim analyses."
         )
     elif not confirmed:
         lines.append("- Nothing was confirmed by paired runs, so nothing is claimed.")
     if answer.identical is not None:
         lines.append(f"- Control, your script against itself: {control_text(answer.identical)}.")
-    lines.append(f"- Your unchanged script: {_rate(answer)}, {bytes_text(answer.baseline_peak_bytes)}.")
+    lines.append(
+        f"- Your unchanged script: {AnswerView.of(answer).own_rate}, {AnswerView.of(answer).own_memory}."
+    )
     if study.facts is not None:
         host = study.facts.host
         device = ", ".join(d.name for d in host.devices) or host.cpu_model or f"{host.cpus} CPUs"

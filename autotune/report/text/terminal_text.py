@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from autotune.compare.disturbances import baseline_is_steady, busy_notes
 from autotune.model.config import config_text
-from autotune.report.text.answer_screen import INDENT, rate_text
+from autotune.report.text.answer_screen import INDENT
+from autotune.report.view.answer_view import rate_text
 from autotune.report.view.summary import best_other, changes_training, duration_text, speedup_of
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from autotune.compare.disturbances import MARKS, is_disturbed
 from autotune.model.config import config_text, value_text
-from autotune.report.text.answer_screen import INDENT, rate_text
+from autotune.report.text.answer_screen import INDENT
+from autotune.report.view.answer_view import rate_text
 from autotune.report.view.study_view import log_tail
 from autotune.report.view.summary import bytes_text, number_text, speedup_of
 

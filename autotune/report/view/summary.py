@@ -18,7 +18,7 @@ from autotune.answer.reasons import unbounded_text
 from autotune.answer.unmeasured import budget_wanted, ended_by_budget, ran_s
 from autotune.compare.control import weakness
 from autotune.compare.disturbances import baseline_is_steady, undisturbed
-from autotune.model.config import Config, config_text, in_order, value_text
+from autotune.model.config import FIRST_KNOBS, Config, config_text, in_order, value_text
 from autotune.model.distributed_launch import launch_words
 from autotune.model.effect import Effect
 from autotune.model.measurement import Estimate
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from autotune.model.study import Study
 
 GIB = 1024**3
-_NAMED: Final = frozenset({"precision", "batch_size", "num_workers", "compile_mode", "accumulation"})
-"""Knobs whose own values are in the name of the baseline's run."""
 
 _HARDLY: Final = 0.01
 """Of a planned run; a compile that takes less of it is not worth a word."""
@@ -358,12 +356,6 @@ def loss_sentence(pick: Recommendation) -> str:
     return f"Not inferior to your script: {behind}."
 
 
-def costs_text(pick: Recommendation) -> str:
-    """``359.9 samples/s, 1009 MiB, loss holds``: what a pick does and what it costs."""
-    rate, loss = pick.throughput, LOSS_WORDS[pick.loss.verdict]
-    return f"{number_text(rate.value)} {rate.unit}, {bytes_text(pick.peak_bytes)}, {loss}"
-
-
 def further_reasons(pick: Recommendation) -> list[str]:
     """Its reasons but for its ratio, its loss and its memory, which have a place of their own."""
     return [r for r in pick.reasons if r != pick.loss.reason and not r.startswith(_TOLD_ELSEWHERE)]
@@ -399,7 +391,7 @@ def trial_name(trial: Trial, *, picks: Sequence[str] = (), knobs: Mapping[str, V
     mark = "+".join(p.upper() for p in picks)
     number = f"t{trial.number:02d}"
     if trial.config.is_baseline:
-        shown = {k: v for k, v in (knobs or {}).items() if k in _NAMED}
+        shown = {k: v for k, v in (knobs or {}).items() if k in FIRST_KNOBS}
         return " ".join(filter(None, [mark, "baseline", number, config_text(shown) if shown else ""]))
     return " ".join(filter(None, [mark, number, config_text(trial.config)]))
 

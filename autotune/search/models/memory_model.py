@@ -12,6 +12,7 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autotune.knobs.registry import builtin
 from autotune.model.trial import Family
 from autotune.search.models.linear import Ridge
 
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from autotune.model.config import Config, Value
     from autotune.model.space import SearchSpace
     from autotune.model.study import Study
-
-MONOTONE = ("batch_size", "num_workers", "prefetch_factor")
-"""More of these never takes less memory."""
 
 _SAFETY = 0.97
 _OOM_EXCESS = 1.15
@@ -75,7 +73,7 @@ class MemoryModel:
         """Columns of the ridge: intercept, doublings of the micro-batch, one per changed value."""
         found = {"": 1.0, "doublings": self._doublings(config)}
         for knob, value in config.items():
-            if knob not in ("batch_size", "accumulation"):
+            if knob != "batch_size" and _use(knob) != "none":
                 found[f"{knob}={value!r}"] = 1.0
         return found
 
@@ -104,10 +102,10 @@ class MemoryModel:
         ours, theirs = self.space.resolved(config), self.space.resolved(other)
         for knob in set(ours) | set(theirs):
             mine, its = ours.get(knob), theirs.get(knob)
-            if knob in MONOTONE:
+            if _use(knob) == "monotone":
                 if _number(mine) < _number(its):
                     return False
-            elif knob != "accumulation" and mine != its:
+            elif _use(knob) != "none" and mine != its:
                 return False
         return True
 
@@ -124,6 +122,11 @@ def memory_limit(study: Study) -> float | None:
     limits = [t.measurement.memory.limit for t in study.told() if t.measurement]
     bounds.extend(float(limit) for limit in limits if limit)
     return min(bounds, default=None)
+
+
+def _use(knob: str) -> str:
+    known = builtin().get(knob)
+    return "any" if known is None else known.memory
 
 
 def _number(value: Value | None) -> float:

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from autotune.compare.amortised_rate import baseline_runs
+from autotune.knobs.registry import builtin
+from autotune.knobs.traits import Prior, Setting
 from autotune.model.facts import LoaderFacts
 
 if TYPE_CHECKING:
@@ -33,50 +35,11 @@ if TYPE_CHECKING:
 
 Point = tuple["Value | None", ...]
 
-_HALF: Final = ("bf16", "fp16")
-_ON_CPU: Final[Mapping[tuple[str, Value], float]] = {
-    ("precision", "bf16"): 0.10,
-    ("channels_last", True): 0.06,
-    ("compile_mode", "default"): -0.03,
-    ("compile_mode", "max-autotune"): -0.03,
-    ("activation_checkpointing", "selective"): -0.15,
-    ("activation_checkpointing", "full"): -0.25,
-}
-_ON_CUDA: Final[Mapping[tuple[str, Value], float]] = {
-    ("precision", "bf16"): 1.1,
-    ("precision", "fp16"): 1.05,
-    ("compile_mode", "default"): 0.20,
-    ("compile_mode", "max-autotune-no-cudagraphs"): 0.20,
-    ("compile_mode", "reduce-overhead"): 0.20,
-    ("compile_mode", "max-autotune"): 0.20,
-    ("fused_optimizer", True): 0.03,
-    ("activation_checkpointing", "selective"): -0.15,
-    ("activation_checkpointing", "full"): -0.25,
-}
-"""In ln of the rate of computing."""
-_STARTING: Final[Mapping[tuple[str, Value], float]] = {
-    ("precision", "bf16"): 0.1,
-    ("precision", "fp16"): 0.15,
-    ("compile_mode", "default"): -0.5,
-    ("compile_mode", "max-autotune-no-cudagraphs"): -0.5,
-    ("compile_mode", "reduce-overhead"): -1.9,
-    ("compile_mode", "max-autotune"): -1.9,
-    ("fused_optimizer", True): -0.1,
-}
-"""In ln of the time that the host takes to start what a device computes: casts are more operations, compiled
-code has fewer, and a recorded graph is one."""
 _WAITS_AT, _BUSY_AT = 0.8, 0.95
 _STARTS_IN: Final = 0.2
 """A device that computes for less of a step waits for the host, whose part is then all of it. One that
 computes for more does not, and the host's part is not seen, and taken for so much of a step."""
 _ALIKE: Final = 3.0
-_TF32: Final = 0.8
-_NOT_FLASH: Final = 0.1
-"""In half precision the default of attention is the fastest kernel there is, mostly."""
-_NHWC_HALF: Final = 0.10
-_BY_DOUBLING: Final = {"cpu": (0.0, 0.15), "cuda": (0.08, 0.15)}
-"""What a micro-batch gains by each doubling and loses by each halving, in ln of the rate of computing."""
-_LESS_MEMORY: Final = 0.10
 _THREAD_POWER: Final = 0.7
 _SMALL_STEP_S: Final = 5e-3
 """Steps of so long share their work out among threads half as well as long ones."""
@@ -97,35 +60,8 @@ _HIDDEN_IN_A_CROWD: Final = 0.02
 _DEVICE_SHARE: Final = 0.2
 """Of a core's time that feeding a device takes, for each second that it computes."""
 
-_SPREADS: Final[Mapping[str, float]] = {
-    "precision": 0.35,
-    "compile_mode": 0.2,
-    "threads": 0.25,
-    "num_workers": 0.2,
-    "batch_size": 0.15,
-    "wait_policy": 0.15,
-    "attention_backend": 0.15,
-    "cudnn_benchmark": 0.1,
-    "tf32": 0.2,
-    "mp_context": 0.05,
-    "prefetch_factor": 0.05,
-    "pin_memory": 0.05,
-    "non_blocking": 0.05,
-    "fused_optimizer": 0.06,
-    "malloc": 0.06,
-    "gc_control": 0.05,
-    "set_to_none": 0.03,
-}
-_CPU_SPREADS: Final[Mapping[str, float]] = {"compile_mode": 0.13, "batch_size": 0.12}
-_CUDA_SPREADS: Final[Mapping[str, float]] = {
-    "precision": 0.5,
-    "tf32": 0.35,
-    "attention_backend": 0.08,
-    "allocator": 0.03,
-}
-_LOADS: Final = frozenset({"num_workers", "prefetch_factor", "persistent_workers", "mp_context"})
 _LEAST_SPREAD: Final = 0.03
-_OTHER_SPREAD: Final = 0.1
+_UNKNOWN: Final = Prior()
 _OWN_SPREAD: Final = 0.3
 
 
@@ -213,12 +149,11 @@ class Priors:
     def _spread(self, knob: str) -> float:
         if knob in self.declared:
             return _OWN_SPREAD
-        usual = _SPREADS.get(knob, _OTHER_SPREAD)
-        others = {"cpu": _CPU_SPREADS, "cuda": _CUDA_SPREADS}.get(self.device, {})
-        usual = others.get(knob, usual)
+        prior = _prior(knob)
+        usual = prior.spread_on.get(self.device, prior.spread)
         # Where hardly anything is loaded, how it is loaded hardly counts, unless workers take the cores that
         # compute.
-        if knob in _LOADS and not self._is_crowded:
+        if prior.is_of_loading and not self._is_crowded:
             usual = max(_LEAST_SPREAD, usual * min(1.0, 2.0 * self.fetch + 0.2))
         return usual
 
@@ -231,7 +166,7 @@ class Priors:
         """Seconds of a step, in steps of the unchanged script."""
         chosen = dict(zip(self.knobs, point, strict=True))
         own = dict(zip(self.knobs, self.owns, strict=True))
-        slower = math.exp(self._slower(chosen) - self._slower(own))
+        slower = math.exp(self._slower(chosen, own) - self._slower(own, own))
         compute = self.compute * (self._beside_host(slower, chosen, own) if self.device == "cuda" else slower)
         on_cpu = self.device == "cpu"
         busy = 1
@@ -261,7 +196,7 @@ class Priors:
 
         def starting(config: Mapping[str, Value | None]) -> float:
             known = [(k, v) for k, v in config.items() if isinstance(v, (str, bool))]
-            return math.fsum(_STARTING.get(item, 0.0) for item in known)
+            return math.fsum(_prior(knob).host.get(value, 0.0) for knob, value in known)
 
         held_back = min(1.0, max(0.0, (_BUSY_AT - self.busy) / (_BUSY_AT - _WAITS_AT)))
         host = _STARTS_IN ** (1.0 - held_back)
@@ -291,33 +226,20 @@ class Priors:
         each_s = _SENT_S + (start_s / self.length if self.length else 0.0)
         return each_s / self.batch_s
 
-    def _slower(self, chosen: Mapping[str, Value | None]) -> float:
+    def _slower(self, chosen: Mapping[str, Value | None], own: Mapping[str, Value | None]) -> float:
         """Ln of what computing takes by what is known of single values."""
-        cuda = self.device == "cuda"
-        table = _ON_CUDA if cuda else _ON_CPU if self.device == "cpu" else {}
-        gain = 0.0
-        for knob, value in chosen.items():
-            if isinstance(value, (str, bool)) and (knob != "channels_last" or self.is_layered):
-                gain += table.get((knob, value), 0.0)
-        half = chosen.get("precision") in _HALF
-        if cuda and chosen.get("tf32") == "high" and not half:
-            gain += _TF32
-        if cuda and half and chosen.get("attention_backend") == "efficient":
-            gain -= _NOT_FLASH
-        if cuda and half and self.is_layered and chosen.get("channels_last") is True:
-            gain += _NHWC_HALF
-        budget = chosen.get("memory_budget")
-        if isinstance(budget, float) and budget < 1.0:
-            gain -= _LESS_MEMORY
-        return -(gain + self._by_batch(chosen.get("batch_size")))
+        setting = Setting(values=chosen, own=own, device=self.device, has_images=self.is_layered)
+        knobs = builtin()
+        return -sum(
+            knobs[knob].expected_gain(value, setting)
+            for knob, value in chosen.items()
+            if value is not None and knob in knobs
+        )
 
-    def _by_batch(self, micro: Value | None) -> float:
-        own = dict(zip(self.knobs, self.owns, strict=True)).get("batch_size")
-        if not isinstance(micro, int) or not isinstance(own, int) or micro <= 0 or own <= 0:
-            return 0.0
-        up, down = _BY_DOUBLING.get(self.device, (0.0, 0.0))
-        doublings = math.log2(micro / own)
-        return doublings * (up if doublings > 0 else down)
+
+def _prior(knob: str) -> Prior:
+    known = builtin().get(knob)
+    return _UNKNOWN if known is None else known.prior
 
 
 def _longer(one: float, other: float) -> float:

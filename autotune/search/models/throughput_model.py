@@ -8,6 +8,7 @@ that never waits gains nothing from its loader.
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from autotune.compare.amortised_rate import amortised, objective_values_by_trial
 from autotune.compare.transfer import beliefs
+from autotune.knobs.registry import builtin
 from autotune.model.config import Config
 from autotune.model.identity_cache import IdentityCache, study_key
 from autotune.model.objective import ENERGY
@@ -30,10 +32,12 @@ if TYPE_CHECKING:
     from autotune.model.study import Study
     from autotune.model.trial import Trial
 
-LOADER_KNOBS = frozenset(
-    {"num_workers", "prefetch_factor", "pin_memory", "persistent_workers", "mp_context", "in_order"}
-)
-"""Knobs that feed the loop and do not compute in it."""
+
+@functools.cache
+def loader_knobs() -> frozenset[str]:
+    """Return the knobs that feed the loop and do not compute in it."""
+    return frozenset(name for name, knob in builtin().items() if knob.feeds)
+
 
 _WAITS = 0.1
 _AMPLITUDES = (0.35, 0.8, 0.1)
@@ -182,12 +186,12 @@ class ThroughputModel:
 
 def loader_part(config: Config) -> Config:
     """The changes that feed the loop."""
-    return Config({k: v for k, v in config.items() if k in LOADER_KNOBS})
+    return Config({k: v for k, v in config.items() if k in loader_knobs()})
 
 
 def compute_part(config: Config) -> Config:
     """The changes that compute."""
-    return config.without(*LOADER_KNOBS)
+    return config.without(*loader_knobs())
 
 
 def wait_frac(study: Study) -> float:

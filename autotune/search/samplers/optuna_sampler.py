@@ -12,7 +12,7 @@ import itertools
 import math
 import random
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autotune.compare.amortised_rate import objective_value
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from autotune.model.study import Study
     from autotune.model.trial import Trial
 
-KINDS = ("tpe", "random", "nsga2", "gp")
-_TRIES = {"random": 256, "tpe": 8, "nsga2": 8, "gp": 2}
-"""Draws per question that may turn out useless; a draw of the Gaussian process takes seconds."""
+KINDS = ("tpe", "random", "nsga2")
+_TRIES = {"random": 256, "tpe": 8, "nsga2": 8}
+"""Draws per question that may turn out useless."""
 
 _TRIES_IN_LARGE = 32
 """The same in a space too large to look through, where nothing else than a draw can be proposed."""
@@ -44,7 +44,7 @@ _CONSTRAINT = "runs"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What an optuna study is made from: numbers and names alone, so that it can cross to another process.
+    """Numbers and names from which an optuna study is made.
 
     Args:
         kind: One of `KINDS`.
@@ -65,21 +65,17 @@ class OptunaSampler(Sampler):
     """Proposes by one of optuna's samplers.
 
     Args:
-        kind: ``tpe``, ``random``, ``nsga2`` (throughput and memory together) or ``gp``.
-        draws: Draws for a question, without end; `draws` of this module unless told otherwise.
+        kind: ``tpe``, ``random`` or ``nsga2`` (throughput and memory together).
 
     Raises:
         UsageError: There is no such kind.
     """
 
-    def __init__(
-        self, kind: str = "tpe", *, draws: Callable[[Question], Generator[dict[str, int]]] | None = None
-    ) -> None:
+    def __init__(self, kind: str = "tpe") -> None:
         if kind not in KINDS:
             message = f'there is no sampler "{kind}" in optuna'
             raise UsageError(message, hint=f"use one of: {', '.join(KINDS)}")
         self._kind = kind
-        self._draws = draws
 
     def propose(
         self, study: Study, space: SearchSpace, count_seed: int, may: Callable[[Config], bool] | None = None
@@ -88,7 +84,7 @@ class OptunaSampler(Sampler):
 
         A draw that cannot be had, or was asked before, is drawn again a bounded number of times; then what
         is nearest to the first draw and new takes its place, where the space is small enough to be looked
-        through. In a larger one random draws follow those of a sampler whose draws are slow.
+        through.
         """
         asked = {t.config for t in study.trials}
 
@@ -107,14 +103,9 @@ class OptunaSampler(Sampler):
 
     def _drawn(self, question: Question, *, is_large: bool) -> Iterator[dict[str, int]]:
         """As many draws as a question is worth."""
-        tries = _TRIES[self._kind]
-        if is_large and self._kind != "gp":
-            tries = _TRIES_IN_LARGE
-        with contextlib.closing((self._draws or draws)(question)) as drawn:
+        tries = _TRIES_IN_LARGE if is_large else _TRIES[self._kind]
+        with contextlib.closing(draws(question)) as drawn:
             yield from itertools.islice(drawn, tries)
-        if is_large and tries < _TRIES_IN_LARGE:
-            with contextlib.closing(draws(replace(question, kind="random"))) as drawn:
-                yield from itertools.islice(drawn, _TRIES_IN_LARGE - tries)
 
 
 def optuna_module() -> Any:
@@ -169,14 +160,12 @@ def _question(kind: str, study: Study, space: SearchSpace, count_seed: int) -> Q
         elif trial.failure is not None and trial.failure.kind.family is not Family.LOST:
             violation = 1.0
         entries.append((params, values if both else values[:1], violation))
-    # A model of the figures themselves must not be bent by a draw that was only a repeat.
-    bad = worst[0] if kind == "gp" else -1e9
     return Question(
         kind=kind,
         seed=random.Random(f"{study.spec.seed}/{count_seed}").randrange(2**31),
         knobs=tuple((d.knob, len(d.values), d.ordinal) for d in space.free()),
         told=tuple(entries),
-        worst=(bad, 1e15) if both else (bad,),
+        worst=(-1e9, 1e15) if both else (-1e9,),
     )
 
 
@@ -189,8 +178,6 @@ def _mirror(question: Question) -> Any:
         sampler: Any = optuna.samplers.RandomSampler(seed=seed)
     elif question.kind == "tpe":
         sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=_STARTUP, multivariate=True)
-    elif question.kind == "gp":
-        sampler = optuna.samplers.GPSampler(seed=seed, n_startup_trials=_STARTUP)
     else:
         sampler = optuna.samplers.NSGAIISampler(seed=seed, population_size=_POPULATION)
     directions: list[Any] = ["maximize", "minimize"] if both else ["maximize"]

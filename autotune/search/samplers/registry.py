@@ -16,7 +16,6 @@ PLANNER = "staged"
 ABOUT = {
     PLANNER: "the planner: models of compute, input, memory and failures, with TPE in turn",
     "tpe": "Optuna's TPE",
-    "gp": "Optuna's Gaussian process, in a process of its own, because it imports PyTorch",
     "nsga2": "Optuna's NSGA-II, on throughput and memory together",
     "random": "at random (Optuna)",
     "brute": "everything in turn",
@@ -51,7 +50,6 @@ def strategy_for(name: str, parts: FeatureFlags = DEFAULT) -> Strategy:
 
 
 def _sampler(name: str) -> Sampler:
-    from autotune.search.samplers.draws_process import DrawsProcess
     from autotune.search.samplers.optuna_sampler import KINDS, OptunaSampler
     from autotune.search.samplers.plain_samplers import BruteForce, CoordinateDescent
 
@@ -62,4 +60,4 @@ def _sampler(name: str) -> Sampler:
     if name not in KINDS:
         hint = did_you_mean(name, SAMPLERS) or f"one of: {', '.join(SAMPLERS)}"
         raise UsageError(f'there is no sampler "{name}"', hint=hint)
-    return OptunaSampler(name, draws=DrawsProcess() if name == "gp" else None)
+    return OptunaSampler(name)

@@ -12,7 +12,7 @@ from autotune.compare.transfer import beliefs
 from autotune.model.config import Config
 from autotune.model.knob_families import applicable, families_of, measured
 from autotune.model.trial import Stage
-from autotune.search.models.throughput_model import LOADER_KNOBS, compute_part, loader_part, wait_frac
+from autotune.search.models.throughput_model import compute_part, loader_knobs, loader_part, wait_frac
 from autotune.search.screening.acquisition import LEAST_GAIN, score
 from autotune.search.screening.candidates import varied
 from autotune.search.screening.feasible import is_single
@@ -106,7 +106,7 @@ def start_list(search: SearchState) -> Iterable[tuple[Config, str]]:
     # Nobody knows what a knob of the user's own acts on.
     own = {spec.name for spec in search.study.spec.space.declared}
     dimensions = sorted(
-        search.space.free(), key=lambda d: d.knob not in own and (d.knob in LOADER_KNOBS) is not waits
+        search.space.free(), key=lambda d: d.knob not in own and (d.knob in loader_knobs()) is not waits
     )
     columns = [_promising(d) for d in dimensions]
     for turn in range(max((len(c) for c in columns), default=0)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from autotune.trial.hooks.model.trained_modules import TrainedModules
     from autotune.trial.hooks.step.optimizer import Optimizer
     from autotune.trial.runtime.process import TrainingProcess
+    from autotune.trial.runtime.state import RuntimeState
     from autotune.trial.runtime.undo import Undo
 
 
@@ -53,8 +55,11 @@ class TrialPatches:
         copies: H2dCopies,
         model: ModelHooks,
         distributed: Distributed,
+        state: RuntimeState,
     ) -> None:
         self.torch = torch
+        self._state = state
+        self._hooks: dict[str, Any] = {}
         self._undo = undo
         self._root = root
         self._optimizer = optimizer
@@ -80,6 +85,14 @@ class TrialPatches:
     def assign(self, owner: object, attribute: str, value: object) -> None:
         """Set an attribute and store the old value."""
         self._undo.assign(owner, attribute, value)
+
+    def hook(self, path: str) -> Any:
+        """Return the one object of a class ``package.module:Class``, built with (state, undo, torch)."""
+        if path not in self._hooks:
+            module, _, name = path.partition(":")
+            kind = getattr(importlib.import_module(module), name)
+            self._hooks[path] = kind(self._state, self._undo, self.torch)
+        return self._hooks[path]
 
     def call(self, setter: Any, value: object, *, undo: object) -> None:
         """Call a setter now, and again with `undo` when patches are undone."""

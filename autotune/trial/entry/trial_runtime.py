@@ -86,17 +86,6 @@ _IN_A_THREAD = (
     "no optimizer step was observed in the main thread, but in another thread of the script: "
     "training in threads cannot be measured; call the training function directly"
 )
-_WHERE_BUILT = frozenset(
-    {
-        *("batch_size", "num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "in_order"),
-        *("mp_context", "fused_optimizer", "threads", "tf32", "cudnn_benchmark", "cpu_affinity"),
-        *("ddp_bucket_cap_mb", "ddp_find_unused_parameters", "ddp_gradient_as_bucket_view"),
-        *("ddp_static_graph", "ddp_comm_hook", "fsdp_reshard_after_forward", "fsdp_param_dtype"),
-    }
-)
-"""Knobs that act once, or when a loader or an optimizer is built, and not per step."""
-_AT_STEPS = frozenset({"gc_control"})
-"""Knobs that only need a call at the end of each step."""
 _VERSIONED = (
     "torch",
     "numpy",
@@ -414,6 +403,7 @@ class TrialRuntime:
             copies,
             model,
             distributed,
+            state,
         )
         for change in self.plan.changes:
             spelling = change.spelling
@@ -642,7 +632,11 @@ class TrialRuntime:
         if loader is None or optimizer is None or root is None:
             return
         # Compiled code may have been traced through the hooks, and would be traced again.
-        if root.stays or root.compiles or not self.recorder.patched <= {*_WHERE_BUILT, *_AT_STEPS}:
+        if (
+            root.stays
+            or root.compiles
+            or any(self.knobs[knob].acts_at == "call" for knob in self.recorder.patched)
+        ):
             return
         steps = not self.state.at_step
         loader.let_go()

@@ -156,7 +156,6 @@ class Recorder:
         """Window steps whose CUDA events have completed, as (row, seconds)."""
         self._growths = 0
         self._next_check_ns = 0
-        self._checked_ns = 0
         self._ready: deque[tuple[int, int]] = deque(maxlen=_KEPT_STEPS)
         """(time, ready batches in the loader's queue)."""
         self._next_level_ns = 0

@@ -4,6 +4,7 @@ import itertools
 import re
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pages
 import pytest
@@ -15,10 +16,10 @@ from autotune.config_files.presets import load_space
 from autotune.model.config import Config
 from autotune.model.effect import Effect
 from autotune.model.trial import Stage, TrialState
+from autotune.report.html import template
 from autotune.report.html.page import report_html
 from autotune.report.html.sections.pairs import pairs_section
 from autotune.report.html.sections.picks import picks_section
-from autotune.report.html.style import DARK, LIGHT, MARK_PAIRS, TEXT_PAIRS, contrast
 from autotune.report.view.environment import environment
 from autotune.report.view.next_commands import commands
 from autotune.report.view.reselection import SelectionCriteria, repick
@@ -244,6 +245,69 @@ def test_what_scrolls_can_be_reached_by_keyboard_and_has_a_name(tree):
         assert box.attributes["tabindex"] == "0"
         assert box.attributes["aria-label"]
     assert tree.by_class("skip")[0].attributes["href"] == "#answer"
+
+
+STYLE = Path(template.__file__).with_name("style.css").read_text(encoding="utf-8")
+LIGHT, DARK = (
+    dict(re.findall(r"--(\w+):(#\w+);", block))
+    for block in STYLE.split("*{box-sizing")[0].split("@media screen")
+)
+TEXT_PAIRS = (
+    ("ink", "page"),
+    ("ink", "card"),
+    ("ink", "sunk"),
+    ("soft", "page"),
+    ("soft", "card"),
+    ("soft", "sunk"),
+    ("link", "card"),
+    ("link", "page"),
+    ("best", "card"),
+    ("best", "bestwash"),
+    ("ink", "bestwash"),
+    ("soft", "bestwash"),
+    ("safe", "card"),
+    ("fastest", "card"),
+    ("script", "card"),
+    ("bad", "card"),
+    ("bad", "badwash"),
+    ("ink", "badwash"),
+    ("soft", "badwash"),
+    ("warn", "card"),
+    ("warn", "warnwash"),
+    ("ink", "warnwash"),
+    ("good", "card"),
+)
+"""Every (text, ground) that the page puts together; contrast of each is at least 4.5 (WCAG 2.2, 1.4.3)."""
+
+MARK_PAIRS = (
+    ("best", "card"),
+    ("safe", "card"),
+    ("fastest", "card"),
+    ("script", "card"),
+    ("bad", "card"),
+    ("refine", "card"),
+    ("confirm", "card"),
+    ("ablate", "card"),
+    ("initial", "card"),
+    ("other", "card"),
+)
+"""Marks that carry meaning, and their ground; contrast of each is at least 3 (WCAG 2.2, 1.4.11)."""
+
+
+def contrast(one, other):
+    """Contrast ratio of two colours ``#rrggbb``, 1 to 21.
+
+    Source: WCAG 2.2, definitions of contrast ratio and relative luminance,
+    https://www.w3.org/TR/WCAG22/#dfn-contrast-ratio
+    """
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def luminance(colour):
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    r, g, b = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b
 
 
 @pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from search_world import measurement, spec, tell, usual_space
@@ -17,9 +13,7 @@ from autotune.model.config import Config
 from autotune.model.space import Dimension
 from autotune.model.study import Study
 from autotune.model.trial import Failure, FailureKind, Fidelity, Proposal, Stage
-from autotune.search.samplers import draws_process
 from autotune.search.samplers import optuna_sampler as sampler_module
-from autotune.search.samplers.draws_process import DrawsProcess, serve
 from autotune.search.samplers.optuna_sampler import OptunaSampler, Question
 from autotune.search.samplers.plain_samplers import BruteForce, CoordinateDescent
 from autotune.search.samplers.registry import ABOUT, SAMPLERS, strategy_for
@@ -30,7 +24,7 @@ SMALL = replace(
 )
 FIDELITY = Fidelity(min_window_s=1, max_window_s=2, min_steps=5, target_width=0.05, setup_s=10, deadline_s=30)
 QUESTION = Question(
-    kind="gp",
+    kind="tpe",
     seed=1,
     knobs=(("a", 3, True), ("b", 2, False)),
     told=(({"a": 0, "b": 1}, (1.0,), 0.0),),
@@ -50,7 +44,7 @@ def study(*told: tuple[Config, float], space: object = SMALL) -> Study:
 
 
 def test_every_name_is_explained_and_makes_a_search() -> None:
-    assert set(SAMPLERS) == set(ABOUT) == {"staged", "tpe", "gp", "nsga2", "random", "brute", "coordinate"}
+    assert set(SAMPLERS) == set(ABOUT) == {"staged", "tpe", "nsga2", "random", "brute", "coordinate"}
     for name in SAMPLERS:
         assert strategy_for(name).ask(Study(spec=spec()), 100.0) is not None
 
@@ -103,7 +97,9 @@ def test_coordinate_descent_goes_past_what_failed() -> None:
     assert set(told) == {Config(), *(c for c in SMALL.enumerate() if len(c) == 1)}
 
 
-def test_the_nearest_new_config_takes_the_place_of_draws_that_were_asked_before() -> None:
+def test_the_nearest_new_config_takes_the_place_of_draws_that_were_asked_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     everything = list(SMALL.enumerate())
     last = Config({"threads": 1, "precision": "bf16"})
     known = study(*((c, 100.0) for c in everything if c != last))
@@ -112,10 +108,13 @@ def test_the_nearest_new_config_takes_the_place_of_draws_that_were_asked_before(
         while True:
             yield {knob: 0 for knob, _, _ in question.knobs}
 
-    assert OptunaSampler("gp", draws=always_baseline).propose(known, SMALL, 0) == last
+    monkeypatch.setattr(sampler_module, "draws", always_baseline)
+    assert OptunaSampler().propose(known, SMALL, 0) == last
 
 
-def test_what_takes_the_place_of_draws_of_no_use_is_nearest_to_the_first_of_them() -> None:
+def test_what_takes_the_place_of_draws_of_no_use_is_nearest_to_the_first_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     known = study((Config(), 100.0), (Config({"threads": 4, "precision": "bf16"}), 110.0))
 
     def first_the_fast_one_then_the_baseline(question: Question):
@@ -123,24 +122,22 @@ def test_what_takes_the_place_of_draws_of_no_use_is_nearest_to_the_first_of_them
         while True:
             yield {"threads": 1, "precision": 0}
 
-    sampler = OptunaSampler("gp", draws=first_the_fast_one_then_the_baseline)
-    found = sampler.propose(known, SMALL, 0, lambda c: len(c) == 1)
+    monkeypatch.setattr(sampler_module, "draws", first_the_fast_one_then_the_baseline)
+    found = OptunaSampler().propose(known, SMALL, 0, lambda c: len(c) == 1)
     assert found == Config({"precision": "bf16"})
 
 
-def test_a_large_space_gets_few_slow_draws_and_then_random_ones() -> None:
-    known, slow = study((Config(), 100.0), space=SPACE), []
+def test_a_large_space_gets_more_draws_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    known, drawn = study((Config(), 100.0), space=SPACE), []
 
     def always_baseline(question: Question):
         while True:
-            slow.append(question.kind)
+            drawn.append(question.kind)
             yield {d.knob: _own(d) for d in SPACE.free()}
 
-    found = OptunaSampler("gp", draws=always_baseline).propose(known, SPACE, 0)
-    assert found is not None
-    assert slow == ["gp", "gp"]
-    assert OptunaSampler("tpe", draws=always_baseline).propose(known, SPACE, 0) is None
-    assert slow[2:] == ["tpe"] * 32
+    monkeypatch.setattr(sampler_module, "draws", always_baseline)
+    assert OptunaSampler("tpe").propose(known, SPACE, 0) is None
+    assert drawn == ["tpe"] * 32
 
 
 def _own(dimension: Dimension) -> int:
@@ -179,100 +176,3 @@ def test_the_evolutionary_sampler_goes_on_from_the_generations_before(count: int
     mirror.ask(sampler_module._distributions(question))
     key = mirror.sampler._get_generation_key()
     assert [t.system_attrs[key] for t in mirror.trials] == [*(k // 10 for k in range(count)), generation]
-
-
-@pytest.mark.torch
-def test_the_gaussian_process_is_asked_again_after_a_draw_of_no_use() -> None:
-    drawn = sampler_module.draws(replace(_told(8), kind="gp", worst=(0.0,)))
-    assert all(set(next(drawn)) == {"a", "b"} for _ in range(3))
-
-
-def test_the_childs_part_answers_line_by_line() -> None:
-    plain = replace(QUESTION, kind="random")
-    lines = [json.dumps({"question": _as_json(plain)}), json.dumps({"again": True})]
-    answers = [json.loads(answer)["params"] for answer in serve(iter(lines))]
-    assert len(answers) == 2
-    assert all(set(a) == {"a", "b"} and a["a"] in range(3) and a["b"] in range(2) for a in answers)
-
-
-def _as_json(question: Question) -> dict[str, object]:
-    return {name: getattr(question, name) for name in ("kind", "seed", "knobs", "told", "worst")}
-
-
-def _child(folder: Path, body: str) -> tuple[str, ...]:
-    script = folder / "child.py"
-    script.write_text("import json, sys\nfor line in sys.stdin:\n" + body)
-    return sys.executable, "-S", str(script)
-
-
-def test_draws_come_from_a_child_that_is_asked_again_and_ended(tmp_path: Path) -> None:
-    body = "    print(json.dumps({'params': {'a': 2, 'b': int('again' in line)}}), flush=True)\n"
-    process = DrawsProcess(_child(tmp_path, body))
-    drawn = process(QUESTION)
-    assert [next(drawn), next(drawn)] == [{"a": 2, "b": 0}, {"a": 2, "b": 1}]
-    child = process._child
-    assert child is not None
-    process.close()
-    assert child.poll() is not None
-
-
-@pytest.mark.parametrize("body", ["    sys.exit(1)\n", "    print('nonsense', flush=True)\n", "    pass\n"])
-def test_a_child_that_does_not_answer_leaves_random_draws_and_a_word(
-    tmp_path: Path, body: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    process = DrawsProcess(_child(tmp_path, body), answer_s=10.0 if "pass" not in body else 0.3)
-    with caplog.at_level("WARNING", logger=draws_process.__name__):
-        drawn = process(QUESTION)
-        assert set(next(drawn)) == {"a", "b"}
-        assert set(next(process(QUESTION))) == {"a", "b"}
-    assert len(caplog.records) == 1
-    assert "random" in caplog.text
-
-
-def test_a_child_that_worked_and_dies_is_started_again_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It dies whenever it is asked for another draw; the question itself it answers."""
-    body = (
-        "    if 'again' in line:\n        sys.exit(1)\n"
-        "    print(json.dumps({'params': {'a': 2, 'b': 1}}), flush=True)\n"
-    )
-    process = DrawsProcess(_child(tmp_path, body))
-    with caplog.at_level("WARNING", logger=draws_process.__name__):
-        drawn = process(QUESTION)
-        assert [next(drawn), next(drawn)] == [{"a": 2, "b": 1}] * 2
-        assert not caplog.records
-        assert set(next(drawn)) == {"a", "b"}
-    assert "random" in caplog.text
-    assert process._child is None
-
-
-@pytest.mark.torch
-def test_the_gaussian_process_draws_in_its_own_process() -> None:
-    known = study((Config(), 100.0), *((c, 90.0) for c in list(SMALL.enumerate())[1:3]))
-    process = DrawsProcess()
-    sampler = OptunaSampler("gp", draws=process)
-    first = sampler.propose(known, SMALL, 3)
-    assert first is not None
-    assert process._child is not None
-    assert sampler.propose(known, SMALL, 3) == first
-    process.close()
-
-
-def test_a_killed_child_that_does_not_end_holds_nobody_up() -> None:
-    """It waits inside the kernel; in its place a process that never seems to end."""
-    waits: list[float] = []
-
-    class Stuck:
-        stdin = stdout = None
-
-        def kill(self) -> None:
-            waits.append(-1.0)
-
-        def wait(self, timeout: float | None = None) -> int:
-            assert timeout is not None, "a wait without a bound"
-            waits.append(timeout)
-            raise subprocess.TimeoutExpired("draws", timeout)
-
-    draws_process._end(Stuck())
-    assert waits == [-1.0, draws_process.KILLED_S]

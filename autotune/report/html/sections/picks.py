@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 from autotune.model.trial import Stage
 from autotune.report.html.markup import Column, Markup, bullets, heading, html, paragraphs, table, tag
 from autotune.report.view import sanitize, summary
-from autotune.report.view.bottleneck_text import pays_back_text
-from autotune.report.view.picks import effect_word, picks
+from autotune.report.view.answer_view import AnswerView
+from autotune.report.view.picks import picks
 from autotune.report.view.sanitize import clean
 
 if TYPE_CHECKING:
-    from autotune.answer.answer import Answer, Recommendation
+    from autotune.answer.answer import Answer
     from autotune.model.study import Study
+    from autotune.report.view.answer_view import PickView
     from autotune.report.view.study_view import View
 
 
@@ -44,17 +45,17 @@ def picks_section(view: View) -> Markup:
 
 
 def _picks_table(answer: Answer) -> Markup:
-    base = answer.baseline_throughput
-    named = picks(answer)
-    chosen = {n: p for n, p in named.items() if not p.config.is_baseline}
-    compiles = any(pays_back_text(pick) for pick in chosen.values())
+    view = AnswerView.of(answer)
+    chosen = {n: p for n, p in picks(answer).items() if not p.config.is_baseline}
+    shown = {name: view.picks[name] for name in chosen}
+    compiles = any(pick.pays_back for pick in shown.values())
     rows: list[tuple[object, ...]] = [
         (
             tag("span", "your script", class_="tag script"),
             "unchanged",
             "1.00x",
-            f"{summary.number_text(base.value)} {base.unit}",
-            summary.bytes_text(answer.baseline_peak_bytes),
+            view.own_rate,
+            view.own_memory,
             "",
             *([""] if compiles else []),
         )
@@ -62,14 +63,14 @@ def _picks_table(answer: Answer) -> Markup:
     rows += [
         (
             tag("span", name, class_="tag unclear" if name == "likely" else f"tag {name}"),
-            sanitize.config_text(pick.config),
-            _speedup(name, pick),
-            f"{summary.number_text(pick.throughput.value)} {pick.throughput.unit}",
-            summary.bytes_text(pick.peak_bytes),
-            html(_verdict_tag(pick.loss.verdict), " ", effect_word(pick)),
-            *([pays_back_text(pick)] if compiles else []),
+            sanitize.config_text(chosen[name].config),
+            _speedup(pick),
+            pick.rate,
+            pick.memory,
+            html(tag("span", pick.loss, class_=f"tag {pick.loss_verdict}"), " ", pick.training),
+            *([pick.pays_back] if compiles else []),
         )
-        for name, pick in chosen.items()
+        for name, pick in shown.items()
     ]
     columns = (
         Column(title="Pick"),
@@ -83,14 +84,11 @@ def _picks_table(answer: Answer) -> Markup:
     return table(columns, rows, caption="Every pick beside your script")
 
 
-def _speedup(name: str, pick: Recommendation) -> Markup | str:
-    if name == "likely":
-        return summary.likely_text(pick)
-    return html(
-        tag("strong", summary.ratio_text(pick.speedup), class_="nowrap"),
-        " ",
-        tag("span", summary.plural(pick.speedup.n, "pair"), class_="soft nowrap"),
-    )
+def _speedup(pick: PickView) -> Markup | str:
+    if not pick.pairs:
+        return pick.speedup
+    pairs = tag("span", pick.pairs, class_="soft nowrap")
+    return html(tag("strong", pick.speedup, class_="nowrap"), " ", pairs)
 
 
 def _missing(answer: Answer) -> dict[str, str]:
@@ -118,7 +116,3 @@ def _method(study: Study, answer: Answer) -> Markup:
         + (f"{share}, adjusted for the number of finalists and interim analyses." if share else "")
     )
     return paragraphs(said, class_="small soft")
-
-
-def _verdict_tag(verdict: str) -> Markup:
-    return tag("span", summary.LOSS_WORDS.get(verdict, verdict), class_=f"tag {verdict}")

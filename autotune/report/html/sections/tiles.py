@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from autotune.model.trial import FailureKind
 from autotune.report.html.markup import Markup, html, tag
 from autotune.report.view import summary
-from autotune.report.view.bottleneck_text import energy_rows, pays_back_text
-from autotune.report.view.picks import effect_word
+from autotune.report.view.answer_view import AnswerView
+from autotune.report.view.bottleneck_text import energy_rows
 from autotune.report.view.sanitize import clean
 
 if TYPE_CHECKING:
@@ -18,20 +18,18 @@ if TYPE_CHECKING:
 
 def tiles(view: View, answer: Answer) -> Markup:
     """One for each figure, with a note; what is not known has none."""
-    study, best = view.study, answer.best
-    unit = answer.baseline_throughput.unit
-    before = summary.number_text(answer.baseline_throughput.value)
-    speed: object = f"{before} {unit}"
-    memory: object = summary.bytes_text(answer.baseline_peak_bytes)
+    study = view.study
+    shown = AnswerView.of(answer)
+    mine = shown.picks["best"]
+    speed: object = shown.own_rate
+    memory: object = shown.own_memory
     memory_note = "your script's peak"
     total = study.memory_bytes
     of_all = f"; there are {summary.bytes_text(total)}" if total else ""
     if answer.is_better:
-        speed = _change(before, f"{summary.number_text(best.throughput.value)} {unit}")
-        memory = _change(summary.bytes_text(answer.baseline_peak_bytes), summary.bytes_text(best.peak_bytes))
-        memory_note = "at peak" + of_all
-        if best.peak_bytes is not None and answer.baseline_peak_bytes:
-            memory_note = f"{best.peak_bytes / answer.baseline_peak_bytes:.2f} times yours at peak{of_all}"
+        speed = _change(shown.own_rate.partition(" ")[0], mine.rate)
+        memory = _change(shown.own_memory, mine.memory)
+        memory_note = f"{f'{shown.memory_ratio} yours ' if shown.memory_ratio else ''}at peak{of_all}"
     elif of_all:
         memory_note += of_all
     told: list[tuple[str, object, object]] = [
@@ -40,11 +38,11 @@ def tiles(view: View, answer: Answer) -> Markup:
     ]
     if answer.is_better:
         words = {"pass": "holds", "fail": "worse", "unclear": "not shown to hold"}
-        loss = html(words[best.loss.verdict], tag("small", clean(study, summary.loss_sentence(best))))
+        loss = html(words[mine.loss_verdict], tag("small", clean(study, mine.loss_sentence)))
         kept = "effective batch and learning rate are unchanged"
-        told += [("Loss", loss, ""), ("Training", effect_word(best), kept)]
-        if paid := pays_back_text(best):
-            once, _, after = paid.partition("; ")
+        told += [("Loss", loss, ""), ("Training", mine.training, kept)]
+        if mine.pays_back:
+            once, _, after = mine.pays_back.partition("; ")
             told.append(("Compiling", once, after))
     count = summary.failed_count(study)
     kinds = ", ".join(f"{n} {FailureKind.named(kind).words}" for kind, n in answer.failures.items())

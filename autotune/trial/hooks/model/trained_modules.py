@@ -103,7 +103,6 @@ class TrainedModules:
         self.shapes: set[tuple[Any, ...]] = set()
         self.in_ours = False
         self.own_autocast = False
-        self._own_enters = 0
         self._format: str | None = None
         self.raw_dtype: str | None = None
         self.detecting = False
