@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 
 from autotune.driver.service_sink import PROTOCOL
 from autotune.driver.spec import version
-from autotune.errors import AutotuneError
+from autotune.errors import AutotuneError, UsageError
 from autotune.service import pages
 from autotune.service.archive import archive_of
 from autotune.service.auth import Policy, TokenGate
@@ -33,6 +33,7 @@ from autotune.service.reverify import request_of
 from autotune.service.states import FINAL, SearchState
 from autotune.service.store import Conflict, Submission
 from autotune.shortage import shortage
+from autotune.text.redact import redact, redact_data
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -223,6 +224,7 @@ def _routes(app: FastAPI) -> None:
         if who.search_id:
             raise HTTPException(403, "a token of one search cannot submit another")
         checked_options(body.options)
+        _check_secrets(body)
         _check_code(body, parts)
         _check_price(body, parts)
         given = Submission(
@@ -231,7 +233,7 @@ def _routes(app: FastAPI) -> None:
             idempotency_key=idempotency_key,
             request=body.model_dump(include={"command", "options", "path", "commit", "dirty", "image"}),
             bundle=body.bundle,
-            title=body.title or " ".join(body.command)[:200],
+            title=redact(body.title or " ".join(body.command), {}, free=True)[:200],
             budget_s=body.budget_s,
             priority=body.priority,
             gpus=body.gpus,
@@ -443,6 +445,20 @@ def _routes(app: FastAPI) -> None:
     @app.get("/api/v1/audit")
     def audit(parts: With) -> dict[str, Any]:
         return {"audit": parts.database.audit_rows()}
+
+
+def _check_secrets(body: SearchRequest) -> None:
+    """Refuse a command that holds a secret: everyone in the project can read it, and the database keeps it.
+
+    Raises:
+        UsageError: A word or an option is a secret by its name or its form.
+    """
+    given = [body.command, body.options]
+    if redact_data(given, {}) != given:
+        raise UsageError(
+            "the command or an option holds a secret, which everyone in the project could read",
+            hint="let the script read it from a file or a variable of the cluster's nodes",
+        )
 
 
 def _check_code(body: SearchRequest, parts: BundleParts) -> None:

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from sqlalchemy.exc import SQLAlchemyError
 
 from autotune.service.packing import MOST_BYTES
-from autotune.service.store import REPORT, Identity
+from autotune.service.store import REPORT, TOKEN_FORM, Identity
 
 log = logging.getLogger(__name__)
 
@@ -157,7 +157,8 @@ class TokenGate:
         async def audited(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
                 status = int(message["status"])
-                await asyncio.to_thread(self._database.audit, identity, method, path, status)
+                shown = TOKEN_FORM.sub("<redacted>", path)
+                await asyncio.to_thread(self._database.audit, identity, method, shown, status)
             await send(message)
 
         return audited

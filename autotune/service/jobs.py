@@ -242,7 +242,9 @@ class RayJobs(Jobs):
         status, message = self._status(job_id)
         began = (self._results / job_id / BEGAN).exists()
         if not status:
-            # A head that was restarted has forgotten its jobs.
+            # A head that was restarted has forgotten its jobs; the driver of one may live on a node.
+            if _is_locked(self._results / job_id):
+                return JobStatus(state=JobState.RUNNING)
             return JobStatus(state=JobState.LOST if began else JobState.UNKNOWN)
         if status in ("PENDING", "RUNNING"):
             if began:

@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import json
 import os
+import re
 import secrets
 import time
 from contextlib import contextmanager
@@ -32,6 +33,8 @@ SCOPES: Final = ("read", "run", "admin")
 """Each includes the ones before it."""
 REPORT: Final = "report"
 """Scope of a driver's token: it sends the facts of its search and does nothing else."""
+TOKEN_FORM: Final = re.compile(r"att_[\w-]{20,}")
+"""How a token looks; one that was put into a path must not reach the audit log."""
 DEFAULT_PROJECT: Final = "default"
 LEASE_S: Final = 30.0
 """A service that did not renew its lease for this long is taken for dead."""

@@ -130,6 +130,7 @@ def _ended(handle: Any, *, json: bool) -> int:
     found = handle.status()
     if found["exit_code"] in (0, 1, 8):
         _write(handle, Path("best.yaml"))
+        print("best.yaml is written; apply it: autotune apply best.yaml", file=sys.stderr)
     if json:
         print_json({**found, "exit": found["exit_code"] or 0})
     else:
