@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from fastapi import FastAPI, Header, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
 
@@ -25,9 +25,19 @@ from autotune.service.archive import archive_of
 from autotune.service.auth import Policy, TokenGate
 from autotune.service.command import checked_options
 from autotune.service.estimate import estimate
-from autotune.service.queue import Limits
 from autotune.service.reconcile import job_id
-from autotune.service.requests import BundleParts, Who, With, cancelled, shown, visible
+from autotune.service.requests import (
+    BundleParts,
+    ProjectRequest,
+    Strict,
+    TokenRequest,
+    Who,
+    With,
+    cancelled,
+    save_project,
+    shown,
+    visible,
+)
 from autotune.service.retention import forget
 from autotune.service.reverify import request_of
 from autotune.service.states import FINAL, SearchState
@@ -50,12 +60,6 @@ _KEEPALIVE_S: Final = 15.0
 VERIFY_WINDOW_S: Final = 600
 """Requests to verify one search within this time are one: a repeated call queues nothing."""
 MOST_LOG: Final = 256 * 1024
-
-
-class Strict(BaseModel):
-    """A body in which an unknown field is an error."""
-
-    model_config = ConfigDict(extra="forbid")
 
 
 class SearchRequest(Strict):
@@ -90,26 +94,6 @@ class ResumeRequest(Strict):
     budget_s: float = Field(ge=20, le=30 * 24 * 3600)
 
 
-class TokenRequest(Strict):
-    """A token to create; `expires_s` in seconds from now."""
-
-    user: str = Field(min_length=1, max_length=128)
-    project: str = "default"
-    scope: str = "run"
-    expires_s: float | None = Field(default=None, gt=0)
-    note: str = ""
-
-
-class ProjectRequest(Strict):
-    """Quotas; null for no limit."""
-
-    weight: float = Field(default=1.0, gt=0)
-    max_running: int | None = Field(default=None, ge=0)
-    max_running_per_user: int | None = Field(default=None, ge=0)
-    max_gpus: int | None = Field(default=None, ge=0)
-    max_slot_s_per_day: float | None = Field(default=None, ge=0)
-
-
 class FactsRequest(BaseModel):
     """What the driver of a search sends (`driver.service_sink`)."""
 
@@ -140,6 +124,7 @@ def create_app(
     price_per_hour: float | None = None,
     roots: tuple[str, ...] = (),
     images: tuple[str, ...] = (),
+    mlflow: str = "",
 ) -> Any:
     """Return the ASGI application.
 
@@ -154,6 +139,7 @@ def create_app(
         price_per_hour: Of one slot; needed for price caps.
         roots: Folders on shared storage below which a search may run without a bundle.
         images: Patterns of container images that a search may name.
+        mlflow: Address of the tracking server, to which the pages link; empty for none.
     """
 
     @asynccontextmanager
@@ -173,6 +159,7 @@ def create_app(
         price_per_hour=price_per_hour,
         roots=roots,
         images=images,
+        mlflow=mlflow,
     )
     app.add_exception_handler(AutotuneError, _problem)
     app.add_exception_handler(HTTPException, _problem)
@@ -435,11 +422,7 @@ def _routes(app: FastAPI) -> None:
 
     @app.put("/api/v1/projects/{name}")
     def set_project(name: str, body: ProjectRequest, parts: With) -> dict[str, str]:
-        from autotune.store.paths import is_label
-
-        if not is_label(name) or len(name) > 64:
-            raise HTTPException(422, "a project's name has letters, digits, dots, dashes and underscores")
-        parts.database.set_project(name, Limits(**body.model_dump()))
+        save_project(parts, name, body)
         return {"name": name}
 
     @app.get("/api/v1/audit")

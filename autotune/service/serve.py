@@ -145,6 +145,8 @@ class Service:
             price_per_hour=self.settings.price_per_hour,
             roots=self.settings.code_roots,
             images=self.settings.images,
+            # A store in a file has no page.
+            mlflow=uri if (uri := self.settings.tracking_uri).startswith(("http://", "https://")) else "",
         )
 
     def token(self) -> str:

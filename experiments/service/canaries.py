@@ -40,7 +40,7 @@ def sample() -> list[str]:
     return cases()
 
 
-def run(case: str, folder: Path) -> dict[str, Any]:
+def run(_case: str, folder: Path) -> dict[str, Any]:
     """Plant, search, and return every hit as a fault."""
     planted = {place: f"hf_{secrets.token_hex(16)}" for place in PLACES}
     variables = {
@@ -65,7 +65,9 @@ def run(case: str, folder: Path) -> dict[str, Any]:
         (code / ".env").write_text(f"TOKEN={planted['.env file']}\n")
         (code / "server.key").write_text(planted["key file"])
         printed = planted["printed by the script"]
-        (code / "train.py").write_text(f"print({printed[:9]!r} + {printed[9:]!r}, flush=True)\nraise SystemExit(3)\n")
+        (code / "train.py").write_text(
+            f"print({printed[:9]!r} + {printed[9:]!r}, flush=True)\nraise SystemExit(3)\n"
+        )
         packed = packing_list(code)
         for place, words in {
             "argument of the command": ["--api-key", planted["argument of the command"]],

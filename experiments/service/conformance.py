@@ -22,11 +22,28 @@ def cases() -> list[str]:
 def run(case: str, folder: Path) -> dict[str, Any]:
     """Run the tests that take this database; a skipped one counts as a fault."""
     files = [str(ROOT / "tests" / "service" / name) for name in FILES]
-    words = ["-q", "-n", "0", "-m", "", "-k", case, "-p", "no:cacheprovider", f"--basetemp={folder / 'tests'}"]
+    words = [
+        "-q",
+        "-n",
+        "0",
+        "-m",
+        "",
+        "-k",
+        case,
+        "-p",
+        "no:cacheprovider",
+        f"--basetemp={folder / 'tests'}",
+    ]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *words, *files], capture_output=True, text=True, cwd=ROOT, check=False
+        [sys.executable, "-m", "pytest", *words, *files],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
     )
-    count = {name: int(number) for number, name in re.findall(r"(\d+) (passed|failed|skipped|error)", done.stdout)}
+    count = {
+        name: int(number) for number, name in re.findall(r"(\d+) (passed|failed|skipped|error)", done.stdout)
+    }
     faults = [f"{number} {name}" for name, number in count.items() if name != "passed"]
     if not count.get("passed"):
         faults.append(done.stdout[-1000:] + done.stderr[-1000:])

@@ -1,7 +1,7 @@
 """Counts trials an hour against simulated devices: one search, real Ray actors, trials that only wait.
 
-A case is a Ray node with so many simulated GPUs. The rate is that of screening trials, from the moment at which
-every device has ended its first trial: before, actors start, which takes the CPUs of one machine. It is
+A case is a Ray node with so many simulated GPUs. The rate is that of screening trials, from the moment at
+which every device has ended its first trial: before, actors start, which takes the CPUs of one machine. It is
 compared with devices over the seconds of a trial. Driver, actors and Ray share the machine's CPUs, which
 limit the rate first.
 """
@@ -101,7 +101,9 @@ def _screening(home: Path) -> list[tuple[float, float]]:
     begun: dict[int, float] = {}
     found: list[tuple[float, float]] = []
     for journal in home.glob("studies/*/journal.db"):
-        with contextlib.closing(sqlite3.connect(f"file:{journal}?mode=ro", uri=True, timeout=30)) as connection:
+        with contextlib.closing(
+            sqlite3.connect(f"file:{journal}?mode=ro", uri=True, timeout=30)
+        ) as connection:
             rows = connection.execute("SELECT kind, wall_s, json FROM events ORDER BY seq").fetchall()
         for kind, wall_s, text in rows:
             data = json.loads(text)

@@ -116,9 +116,7 @@ def _loaded(stand: Stand, seconds: float, part: int) -> dict[str, Any]:
     over.set()
     for thread in threads:
         thread.join(20.0)
-    for one in followed:
-        if len(seen[one]) != len(set(seen[one])):
-            faults.append(f"{one}: an event came twice")
+    faults += [f"{one}: an event came twice" for one in followed if len(seen[one]) != len(set(seen[one]))]
     if after_mib - before_mib > MOST_GROWTH_MIB:
         faults.append(f"memory grew by {after_mib - before_mib:.0f} MiB")
     figures = {

@@ -34,7 +34,7 @@ def sample() -> list[str]:
 
 def run(case: str, folder: Path) -> dict[str, Any]:
     """Run one case; returns what was counted."""
-    kind = case.split("/")[0]
+    kind = case.split("/", maxsplit=1)[0]
     draw = random.Random(case)
     faults: list[str] = []
     count = {"searches": 0, "trials": 0, "resumed": 0, "left": 0}
@@ -43,7 +43,9 @@ def run(case: str, folder: Path) -> dict[str, Any]:
             moment_s = draw.uniform(0.0, LATEST_S[kind])
             search = stand.submit(key=f"{case}-search-{n}", preemptible=True, priority=10).id
             time.sleep(moment_s)
-            found = _cancelled(stand, search) if kind == "cancel" else _preempted(stand, search, f"{case}-{n}")
+            found = (
+                _cancelled(stand, search) if kind == "cancel" else _preempted(stand, search, f"{case}-{n}")
+            )
             ended = stand.state(search)
             count["searches"] += 1
             count["trials"] += len(stand.trials(search))

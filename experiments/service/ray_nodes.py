@@ -1,4 +1,4 @@
-"""A real Ray cluster of this machine: a head with its Jobs server, and nodes, each a process group of its own."""
+"""A real Ray cluster of this machine: a head with its Jobs server, and nodes."""
 
 from __future__ import annotations
 
@@ -94,7 +94,9 @@ class Cluster:
     def _start(self, words, cpus, gpus):
         ray = ray_command()
         if ray is None:
-            raise FileNotFoundError("the Ray of this environment has no Jobs server: pip install 'ray[default]'")
+            raise FileNotFoundError(
+                "the Ray of this environment has no Jobs server: pip install 'ray[default]'"
+            )
         with Path(self._folder.name, "log").open("a") as log:
             return subprocess.Popen(
                 [ray, "start", *words, f"--num-cpus={cpus}", f"--num-gpus={gpus}", "--block",

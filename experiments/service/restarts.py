@@ -50,7 +50,9 @@ def run(case: str, folder: Path) -> dict[str, Any]:
             if len(ids) != 1:
                 faults.append(f"{key} gave {len(ids)} searches")
         everything = {one for ids in found.values() for one in ids}
-        until(lambda: all(stand.state(one)["state"] in FINAL for one in everything), "not all ended", wait_s=900)
+        until(
+            lambda: all(stand.state(one)["state"] in FINAL for one in everything), "not all ended", wait_s=900
+        )
         listed = {row["id"] for row in stand.client.searches(limit=500)}
         if listed != everything:
             faults.append(f"{len(listed)} searches exist, {len(everything)} were answered")

@@ -24,16 +24,16 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-import api_checks
-import canaries
-import conformance
-import growth
-import kill_matrix
-import load
-import moments
-import restarts
+import api_checks  # noqa: E402 (found through the line above)
+import canaries  # noqa: E402
+import conformance  # noqa: E402
+import growth  # noqa: E402
+import kill_matrix  # noqa: E402
+import load  # noqa: E402
+import moments  # noqa: E402
+import restarts  # noqa: E402
 
-from autotune.config_files.duration import duration_s
+from autotune.config_files.duration import duration_s  # noqa: E402
 
 KINDS: dict[str, ModuleType] = {
     module.NAME: module
