@@ -17,7 +17,6 @@ from pydantic import BaseModel, Field
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
 
-from autotune.driver.service_sink import PROTOCOL
 from autotune.driver.spec import version
 from autotune.errors import AutotuneError, UsageError
 from autotune.service import pages
@@ -25,7 +24,7 @@ from autotune.service.archive import archive_of
 from autotune.service.auth import Policy, TokenGate
 from autotune.service.command import checked_options
 from autotune.service.estimate import estimate
-from autotune.service.reconcile import job_id
+from autotune.service.reconcile import job_id, trouble_of
 from autotune.service.requests import (
     BundleParts,
     ProjectRequest,
@@ -42,7 +41,7 @@ from autotune.service.retention import forget
 from autotune.service.reverify import request_of
 from autotune.service.states import FINAL, SearchState
 from autotune.service.store import Conflict, Submission
-from autotune.shortage import shortage
+from autotune.store.outbox import PROTOCOL
 from autotune.text.redact import redact, redact_data
 
 if TYPE_CHECKING:
@@ -517,9 +516,7 @@ async def _problem(_request: Request, error: Exception) -> Response:
             title, status = "the service's database does not answer; try again", 503
         case OSError():
             log.warning("the storage cannot be used: %s", error)
-            lacks = shortage(error)
-            title = f"the service's storage cannot be used: {lacks.message if lacks else error.strerror}"
-            status = 503
+            title, status = trouble_of(error), 503
         case _:
             log.error("a request failed", exc_info=error)
     body = {"title": title, "status": status, "hint": hint}

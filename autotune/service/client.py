@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from autotune.errors import BackendError, StoreError, UsageError
 from autotune.service.packing import Packed, pack, packing_list
+from autotune.store.outbox import PROTOCOL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -129,7 +130,7 @@ class Client:
             )
         self._http = httpx.Client(
             base_url=self.url,
-            headers={"authorization": f"Bearer {token}"},
+            headers={"authorization": f"Bearer {token}", "x-autotune-protocol": str(PROTOCOL)},
             timeout=30.0,
             follow_redirects=False,
         )
@@ -263,7 +264,7 @@ def _error(answer: Any) -> Exception:
         return ServiceError(title, hint=f"set {TOKEN} to a valid token")
     if answer.status_code == 404:
         return StoreError(title, hint=hint)
-    if answer.status_code in (403, 409, 413, 422):
+    if answer.status_code in (403, 409, 413, 422, 426):
         return UsageError(title, hint=hint)
     return ServiceError(title, hint=hint)
 

@@ -248,12 +248,17 @@ class Service:
     def _await_lease(self) -> None:
         """Take the lease; one that a killed service held ends by itself.
 
+        A lease is dead when it was not renewed for `LEASE_S` by the clock of this process: the wall clocks of
+        two machines differ, and may jump.
+
         Raises:
             StoreError: Another service keeps renewing it.
         """
-        until = time.monotonic() + LEASE_S + 2.0
+        until, watched = time.monotonic() + LEASE_S + 2.0, self.database.lease()
         while not self.database.take_lease(self._owner):
             if time.monotonic() > until:
+                if self.database.take_lease(self._owner, dead=watched):
+                    return
                 raise StoreError(
                     "another service drives this database",
                     hint="one service per database; stop the other one",

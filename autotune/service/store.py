@@ -146,15 +146,26 @@ class Database:
 
     # -- one service per database -------------------------------------------------------------------
 
-    def take_lease(self, owner: str) -> bool:
-        """Take or renew the right to drive this database; False where another service holds it."""
+    def lease(self) -> tuple[str, float] | None:
+        """Return who holds the lease, and until when by that service's clock; None where nobody does."""
+        with self.engine.connect() as connection:
+            row = connection.execute(sa.select(t.lease)).first()
+        return None if row is None else (row.owner, row.until_s)
+
+    def take_lease(self, owner: str, *, dead: tuple[str, float] | None = None) -> bool:
+        """Take or renew the right to drive this database; False where another service holds it.
+
+        Args:
+            owner: This service.
+            dead: A lease that was watched and not renewed, which is taken over whatever the clocks show.
+        """
         now = self._wall()
         with self._write() as connection:
             row = connection.execute(sa.select(t.lease)).first()
             if row is None:
                 connection.execute(t.lease.insert().values(id=1, owner=owner, until_s=now + LEASE_S))
                 return True
-            if row.owner != owner and row.until_s > now:
+            if row.owner != owner and row.until_s > now and (row.owner, row.until_s) != dead:
                 return False
             connection.execute(t.lease.update().values(owner=owner, until_s=now + LEASE_S))
             return True

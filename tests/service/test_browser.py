@@ -63,8 +63,8 @@ def service(tmp_path_factory):
             report(database, ids[name], 0)
     database.move(
         ids["ended"], SearchState.RUNNING, SearchState.SUCCEEDED, "faster: a gain is confirmed",
-        answer={**GAIN, "headline": "1.57x faster [1.31, 1.88]", "trials": 9, "failed": 1, "outcome": "faster",
-                "held_back": ["your script waits for data 61 % of its time"]},
+        answer={**GAIN, "headline": "1.57x faster [1.31, 1.88]", "trials": 9, "failed": 1,
+                "outcome": "faster", "held_back": ["your script waits for data 61 % of its time"]},
     )  # fmt: skip
     place.best(ids["ended"]).parent.mkdir(parents=True)
     place.best(ids["ended"]).write_text("schema: x\n")
@@ -173,7 +173,7 @@ def test_a_result_shows_gain_interval_and_how_to_apply_it(shown, service):
 
 @pytest.mark.parametrize("shown", ["desktop"], indirect=True)
 def test_a_search_is_cancelled_and_a_token_created_and_revoked_by_keyboard(shown, service):
-    url, database, ids = service
+    _url, database, ids = service
     load(shown, service, "/searches/{queued}")
     shown.run("document.querySelector('main button').focus()")
     shown.press("Enter")
@@ -188,7 +188,9 @@ def test_a_search_is_cancelled_and_a_token_created_and_revoked_by_keyboard(shown
     assert database.identity(token).user == "zoe"
     shown.run("document.querySelector('[aria-label=\"Revoke the token of zoe\"]').focus()")
     shown.press("Enter")
-    shown.wait_until("location.pathname === '/admin' && document.body && !document.body.innerText.includes('zoe')")
+    shown.wait_until(
+        "location.pathname === '/admin' && document.body && !document.body.innerText.includes('zoe')"
+    )
     assert database.identity(token) is None
 
 
