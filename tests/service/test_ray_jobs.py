@@ -37,10 +37,10 @@ def ray(tmp_path):
 
     ray = Ray()
     ray.answers, ray.asked = {("GET", f"/api/jobs/{ID}"): (404, {})}, []
-    client = httpx.Client(transport=httpx.MockTransport(ray.answer))
-    ray.jobs = RayJobs("http://head:8265/", client, tmp_path / "jobs")
-    ray.folder = tmp_path / "jobs" / ID
-    return ray
+    with httpx.Client(transport=httpx.MockTransport(ray.answer)) as client:
+        ray.jobs = RayJobs("http://head:8265/", client, tmp_path / "jobs")
+        ray.folder = tmp_path / "jobs" / ID
+        yield ray
 
 
 def status(ray, word, message=""):
@@ -152,6 +152,12 @@ def cluster():
     found.close()
 
 
+@pytest.fixture
+def http():
+    with httpx.Client() as found:
+        yield found
+
+
 def until(check, wait_s=120.0):
     end = time.monotonic() + wait_s
     while not (found := check()):
@@ -170,8 +176,8 @@ def reach(jobs, state):
 
 
 @marked
-def test_a_real_cluster_runs_a_job_once_stops_it_and_forgets_it_with_its_head(cluster, tmp_path):
-    jobs = RayJobs(cluster.address, httpx.Client(), tmp_path / "jobs")
+def test_a_real_cluster_runs_a_job_once_stops_it_and_forgets_it_with_its_head(cluster, http, tmp_path):
+    jobs = RayJobs(cluster.address, http, tmp_path / "jobs")
     runs = tmp_path / "runs"
     code = f"open({str(runs)!r}, 'a').write('x'); import time; time.sleep(300)"
     for _ in range(2):
