@@ -60,7 +60,7 @@ def run(_case: str, folder: Path) -> dict[str, Any]:
     texts["a database that is away"] = refused.stdout + refused.stderr
     if b"cannot be reached" not in texts["a database that is away"]:
         faults.append("a database that is away gives no clear message")
-    with Stand(folder, is_fake=False, **variables) as stand:
+    with Stand(folder, is_fake=False, environ=variables) as stand:
         code = folder / "code"
         (code / ".env").write_text(f"TOKEN={planted['.env file']}\n")
         (code / "server.key").write_text(planted["key file"])

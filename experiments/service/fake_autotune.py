@@ -3,7 +3,8 @@
     python fake_autotune.py search ...      AUTOTUNE words as usual
 
 ``FAKE_RUN_S`` is the real time that a trial takes, in seconds. Clock and figures are simulated. With
-``FAKE_DRIVER=ray`` trials run in real Ray actors of the cluster, and only their figures are simulated.
+``FAKE_DRIVER=ray`` trials run in real Ray actors of the cluster, and only their figures are simulated;
+``FAKE_PATIENCE_S`` is how long a search waits for them to start.
 """
 
 from __future__ import annotations
@@ -76,10 +77,11 @@ def on_ray() -> None:
     class FakeLauncher(ray_tune.Launcher):
         def _our_runner(self) -> Any:
             if self._runner is None:
-                self._runner = SlowRunner()
+                self._runner = SlowRunner()  # pyright: ignore[reportAttributeAccessIssue]
             return self._runner
 
     ray_tune.Launcher = FakeLauncher  # type: ignore[misc]
+    ray_tune.SCHEDULING_S = float(os.environ.get("FAKE_PATIENCE_S", ray_tune.SCHEDULING_S))  # type: ignore[misc]
 
 
 tune.Syncer = ServiceOnly  # type: ignore[misc]

@@ -15,6 +15,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,17 +55,17 @@ def run(case: str, folder: Path) -> dict[str, Any]:
         while cluster.alive() < 2:
             time.sleep(0.5)
         words = ["search", "--driver", "ray", "--address", f"127.0.0.1:{cluster.port}", "--quiet"]
-        words += ["--concurrency", str(devices), "--trials", str(WAVES * devices + 2), "--sampler", "random"]
+        words += ["--concurrency", str(devices), "--trials", str(10 * devices + 60), "--sampler", "random"]
         words += ["--budget", "4h", "--out", str(folder / "best.yaml"), "--", "python", "train.py"]
         env = {**os.environ, "AUTOTUNE_HOME": str(folder / "home"), "PYTHONPATH": str(ROOT),
-               "RAY_AUTH_MODE": "disabled", "FAKE_DRIVER": "ray", "FAKE_RUN_S": str(RUN_S),
+               "RAY_AUTH_MODE": "disabled", "FAKE_DRIVER": "ray", "FAKE_RUN_S": str(RUN_S), "FAKE_PATIENCE_S": "900",
                "AUTOTUNE_TRANSFER": "off"}  # fmt: skip
         with (folder / "log").open("w") as log:
             search = subprocess.Popen(
                 [sys.executable, str(HERE / "fake_autotune.py"), *words],
                 env=env, cwd=folder, stdout=log, stderr=log,
             )  # fmt: skip
-            busy = _driver_cpu(search)
+            busy = _driver_cpu(search, lambda: len(_screening(folder / "home")) >= WAVES * devices)
         times = _screening(folder / "home")
     finally:
         cluster.close()
@@ -83,15 +84,15 @@ def run(case: str, folder: Path) -> dict[str, Any]:
     return {"faults": faults, "trials": len(times), "figures": figures}
 
 
-def _driver_cpu(search: subprocess.Popen[bytes]) -> float:
-    """Wait for the end; returns the mean number of cores that the driver used."""
+def _driver_cpu(search: subprocess.Popen[bytes], is_enough: Callable[[], bool]) -> float:
+    """Wait for enough trials and end the search; returns the mean number of cores that the driver used."""
     process, began, used = psutil.Process(search.pid), time.monotonic(), 0.0
     while search.poll() is None:
-        if time.monotonic() - began > MOST_S:
+        if time.monotonic() - began > MOST_S or is_enough():
             search.terminate()
         with contextlib.suppress(psutil.Error):
             used = sum(process.cpu_times()[:2])
-        time.sleep(0.5)
+        time.sleep(1.0)
     return used / (time.monotonic() - began)
 
 

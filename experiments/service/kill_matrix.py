@@ -79,7 +79,9 @@ def _local(stand: Stand, victim: str, stage: str, downtime_s: float) -> dict[str
 
 def _on_ray(stand: Stand, cluster: Cluster, victim: str, stage: str, downtime_s: float) -> dict[str, Any]:
     def kill() -> None:
-        cluster.kill(cluster.head if victim == "head" else cluster.nodes[-1])
+        killed = cluster.head if victim == "head" else cluster.nodes[-1]
+        assert killed is not None
+        cluster.kill(killed)
 
     search, other = "", ""
     if stage == "before_submit":

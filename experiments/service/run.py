@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 import traceback
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -123,7 +123,7 @@ def write(path: Path, totals: dict[str, dict[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     known = json.loads(path.read_text(encoding="utf-8"))["kinds"] if path.exists() else {}
     for name, row in totals.items():
-        known[name] = {"date": f"{datetime.now(UTC):%Y-%m-%dT%H:%M}Z", "machine": machine(), **row}
+        known[name] = {"date": f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M}Z", "machine": machine(), **row}
     report = {"schema": "autotune.service-proof/v1", "kinds": {n: known[n] for n in KINDS if n in known}}
     path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 

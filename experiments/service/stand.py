@@ -14,9 +14,10 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from types import MappingProxyType
+from typing import Any
 
 from autotune.service.client import Client, Handle
 from autotune.service.job import BEGAN
@@ -68,7 +69,7 @@ class Stand:
         run_s: float = 0.3,
         on_ray: bool = False,
         is_fake: bool = True,
-        **environ: str,
+        environ: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.folder, self._words = folder, words
         self.data = folder / "data"
@@ -95,7 +96,7 @@ class Stand:
         self.process: subprocess.Popen[bytes] | None = None
         self.url = ""
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Stand:  # noqa: PYI034 (Self is of Python 3.11)
         self.start()
         return self
 
