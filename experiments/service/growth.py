@@ -58,7 +58,8 @@ def run(case: str, folder: Path) -> dict[str, Any]:
         words += ["--concurrency", str(devices), "--trials", str(10 * devices + 60), "--sampler", "random"]
         words += ["--budget", "4h", "--out", str(folder / "best.yaml"), "--", "python", "train.py"]
         env = {**os.environ, "AUTOTUNE_HOME": str(folder / "home"), "PYTHONPATH": str(ROOT),
-               "RAY_AUTH_MODE": "disabled", "FAKE_DRIVER": "ray", "FAKE_RUN_S": str(RUN_S), "FAKE_PATIENCE_S": "900",
+               "RAY_AUTH_MODE": "disabled", "FAKE_DRIVER": "ray", "FAKE_RUN_S": str(RUN_S),
+               "FAKE_PATIENCE_S": "900",
                "AUTOTUNE_TRANSFER": "off"}  # fmt: skip
         with (folder / "log").open("w") as log:
             search = subprocess.Popen(
