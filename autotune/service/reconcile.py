@@ -178,6 +178,8 @@ class Reconciler:
                 # The service ended between the commit and the start.
                 self._launch(row)
             case JobState.UNKNOWN:
+                # Its supervisor may be about to begin, and then ends at once.
+                self._jobs.stop(job_id(row))
                 self._lost(row, state)
 
     def _running(self, row: Any, state: SearchState) -> None:
