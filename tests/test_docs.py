@@ -211,7 +211,7 @@ def test_a_python_block_runs_over_a_search_that_runs_nothing(home, row, monkeypa
 def test_every_block_says_what_it_is_or_holds_commands_or_their_output():
     languages = {block.language for path in DOCUMENTS for block in blocks(path)}
     # text: usage and output, nothing to type
-    assert languages <= {"", "text", "yaml", "toml", "json", "python"}
+    assert languages <= {"", "text", "yaml", "toml", "python", "json"}
 
 
 def test_the_exit_codes_of_the_documents_are_those_of_the_program():

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from autotune.driver.study_facts import study_facts, trial_facts
 from autotune.errors import BackendError
 from autotune.report.mlflow.recorder import Refused
-from autotune.store.outbox import REPORT
+from autotune.store.outbox import PROTOCOL, REPORT
 from autotune.text.redact import redact_data
 
 if TYPE_CHECKING:
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from autotune.answer.answer import Answer
     from autotune.model.study import Study
 
-PROTOCOL: Final = 1
-"""Version of the reports; the service refuses a newer one."""
 HEARTBEAT_S: Final = 5.0
 _TIMEOUT_S: Final = 10.0
 

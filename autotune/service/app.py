@@ -13,26 +13,36 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from fastapi import FastAPI, Header, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
 
-from autotune.driver.service_sink import PROTOCOL
 from autotune.driver.spec import version
-from autotune.errors import AutotuneError
+from autotune.errors import AutotuneError, UsageError
 from autotune.service import pages
 from autotune.service.archive import archive_of
 from autotune.service.auth import Policy, TokenGate
 from autotune.service.command import checked_options
 from autotune.service.estimate import estimate
-from autotune.service.queue import Limits
-from autotune.service.reconcile import job_id
-from autotune.service.requests import BundleParts, Who, With, cancelled, shown, visible
+from autotune.service.reconcile import job_id, trouble_of
+from autotune.service.requests import (
+    BundleParts,
+    ProjectRequest,
+    Strict,
+    TokenRequest,
+    Who,
+    With,
+    cancelled,
+    save_project,
+    shown,
+    visible,
+)
 from autotune.service.retention import forget
 from autotune.service.reverify import request_of
 from autotune.service.states import FINAL, SearchState
 from autotune.service.store import Conflict, Submission
-from autotune.shortage import shortage
+from autotune.store.outbox import PROTOCOL
+from autotune.text.redact import redact, redact_data
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -49,12 +59,6 @@ _KEEPALIVE_S: Final = 15.0
 VERIFY_WINDOW_S: Final = 600
 """Requests to verify one search within this time are one: a repeated call queues nothing."""
 MOST_LOG: Final = 256 * 1024
-
-
-class Strict(BaseModel):
-    """A body in which an unknown field is an error."""
-
-    model_config = ConfigDict(extra="forbid")
 
 
 class SearchRequest(Strict):
@@ -89,26 +93,6 @@ class ResumeRequest(Strict):
     budget_s: float = Field(ge=20, le=30 * 24 * 3600)
 
 
-class TokenRequest(Strict):
-    """A token to create; `expires_s` in seconds from now."""
-
-    user: str = Field(min_length=1, max_length=128)
-    project: str = "default"
-    scope: str = "run"
-    expires_s: float | None = Field(default=None, gt=0)
-    note: str = ""
-
-
-class ProjectRequest(Strict):
-    """Quotas; null for no limit."""
-
-    weight: float = Field(default=1.0, gt=0)
-    max_running: int | None = Field(default=None, ge=0)
-    max_running_per_user: int | None = Field(default=None, ge=0)
-    max_gpus: int | None = Field(default=None, ge=0)
-    max_slot_s_per_day: float | None = Field(default=None, ge=0)
-
-
 class FactsRequest(BaseModel):
     """What the driver of a search sends (`driver.service_sink`)."""
 
@@ -139,6 +123,7 @@ def create_app(
     price_per_hour: float | None = None,
     roots: tuple[str, ...] = (),
     images: tuple[str, ...] = (),
+    mlflow: str = "",
 ) -> Any:
     """Return the ASGI application.
 
@@ -153,6 +138,7 @@ def create_app(
         price_per_hour: Of one slot; needed for price caps.
         roots: Folders on shared storage below which a search may run without a bundle.
         images: Patterns of container images that a search may name.
+        mlflow: Address of the tracking server, to which the pages link; empty for none.
     """
 
     @asynccontextmanager
@@ -172,6 +158,7 @@ def create_app(
         price_per_hour=price_per_hour,
         roots=roots,
         images=images,
+        mlflow=mlflow,
     )
     app.add_exception_handler(AutotuneError, _problem)
     app.add_exception_handler(HTTPException, _problem)
@@ -223,6 +210,7 @@ def _routes(app: FastAPI) -> None:
         if who.search_id:
             raise HTTPException(403, "a token of one search cannot submit another")
         checked_options(body.options)
+        _check_secrets(body)
         _check_code(body, parts)
         _check_price(body, parts)
         given = Submission(
@@ -231,7 +219,7 @@ def _routes(app: FastAPI) -> None:
             idempotency_key=idempotency_key,
             request=body.model_dump(include={"command", "options", "path", "commit", "dirty", "image"}),
             bundle=body.bundle,
-            title=body.title or " ".join(body.command)[:200],
+            title=redact(body.title or " ".join(body.command), {}, free=True)[:200],
             budget_s=body.budget_s,
             priority=body.priority,
             gpus=body.gpus,
@@ -433,16 +421,26 @@ def _routes(app: FastAPI) -> None:
 
     @app.put("/api/v1/projects/{name}")
     def set_project(name: str, body: ProjectRequest, parts: With) -> dict[str, str]:
-        from autotune.store.paths import is_label
-
-        if not is_label(name) or len(name) > 64:
-            raise HTTPException(422, "a project's name has letters, digits, dots, dashes and underscores")
-        parts.database.set_project(name, Limits(**body.model_dump()))
+        save_project(parts, name, body)
         return {"name": name}
 
     @app.get("/api/v1/audit")
     def audit(parts: With) -> dict[str, Any]:
         return {"audit": parts.database.audit_rows()}
+
+
+def _check_secrets(body: SearchRequest) -> None:
+    """Refuse a command that holds a secret: everyone in the project can read it, and the database keeps it.
+
+    Raises:
+        UsageError: A word or an option is a secret by its name or its form.
+    """
+    given = [body.command, body.options]
+    if redact_data(given, {}) != given:
+        raise UsageError(
+            "the command or an option holds a secret, which everyone in the project could read",
+            hint="let the script read it from a file or a variable of the cluster's nodes",
+        )
 
 
 def _check_code(body: SearchRequest, parts: BundleParts) -> None:
@@ -518,9 +516,7 @@ async def _problem(_request: Request, error: Exception) -> Response:
             title, status = "the service's database does not answer; try again", 503
         case OSError():
             log.warning("the storage cannot be used: %s", error)
-            lacks = shortage(error)
-            title = f"the service's storage cannot be used: {lacks.message if lacks else error.strerror}"
-            status = 503
+            title, status = trouble_of(error), 503
         case _:
             log.error("a request failed", exc_info=error)
     body = {"title": title, "status": status, "hint": hint}

@@ -18,7 +18,8 @@ from urllib.parse import urlsplit
 from sqlalchemy.exc import SQLAlchemyError
 
 from autotune.service.packing import MOST_BYTES
-from autotune.service.store import REPORT, Identity
+from autotune.service.store import REPORT, TOKEN_FORM, Identity
+from autotune.store.outbox import PROTOCOL
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 PUBLIC: Final = frozenset({"/healthz"})
+PROTOCOL_HEADER: Final = "x-autotune-protocol"
+"""In which a client names the protocol that it speaks; one without it is a browser or curl."""
 COOKIE: Final = "autotune_session"
 MOST_BODY: Final = 1024 * 1024
 """Bytes of a request's body, uploads of bundles aside."""
@@ -125,6 +128,9 @@ class TokenGate:
             return 403, "requests from other origins are refused"
         if origin == "null" and method not in SAFE:
             return 403, "requests from other origins are refused"
+        spoken = headers.get(PROTOCOL_HEADER, "")
+        if spoken.isdigit() and int(spoken) > PROTOCOL:
+            return 426, f"the client is newer than the service (protocol {spoken}); update the service"
         length = headers.get("content-length", "0")
         limit = MOST_BYTES if path.startswith("/api/v1/bundles/") else MOST_BODY
         if not length.isdigit() or int(length) > limit:
@@ -157,7 +163,8 @@ class TokenGate:
         async def audited(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
                 status = int(message["status"])
-                await asyncio.to_thread(self._database.audit, identity, method, path, status)
+                shown = TOKEN_FORM.sub("<redacted>", path)
+                await asyncio.to_thread(self._database.audit, identity, method, shown, status)
             await send(message)
 
         return audited

@@ -49,14 +49,13 @@ class Bundles:
         if hashlib.sha256(data).hexdigest() != sha256:
             raise UsageError("the bundle has another digest than its name", hint="send it again")
         part = path.with_name(f"{sha256}.{os.getpid()}.{id(data)}.part")
-        part.write_bytes(data)
         try:
+            part.write_bytes(data)
             for _ in self._members(part):
                 pass
-        except UsageError:
-            part.unlink()
-            raise
-        part.replace(path)
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
 
     def unpack(self, sha256: str, to: Path) -> None:
         """Unpack a bundle into a folder, whole or not at all; harmless when repeated.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from autotune.errors import BackendError, StoreError, UsageError
 from autotune.service.packing import Packed, pack, packing_list
+from autotune.store.outbox import PROTOCOL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -129,7 +130,7 @@ class Client:
             )
         self._http = httpx.Client(
             base_url=self.url,
-            headers={"authorization": f"Bearer {token}"},
+            headers={"authorization": f"Bearer {token}", "x-autotune-protocol": str(PROTOCOL)},
             timeout=30.0,
             follow_redirects=False,
         )
@@ -157,6 +158,9 @@ class Client:
             packed: Of `packing_list`, where that was made already.
             request: ``priority``, ``gpus``, ``preemptible``, ``title``, ``webhook``, ``max_cost``;
                 ``path`` in place of sending code.
+
+        Raises:
+            ServiceError, UsageError: The service or the code is not as needed.
         """
         from autotune.driver.spec import budget_s
 
@@ -168,6 +172,7 @@ class Client:
         }
         if not body.get("path"):
             packed = packed or packing_list(Path(root).resolve())
+            _check_script(command, packed)
             data, sha256 = pack(packed)
             if self.raw("HEAD", f"/api/v1/bundles/{sha256}", allow=(200, 404)).status_code == 404:
                 self.raw("PUT", f"/api/v1/bundles/{sha256}", content=data)
@@ -251,6 +256,23 @@ class Client:
             raise ServiceError(f"the connection to {self.url} was lost") from error
 
 
+def _check_script(command: Sequence[str], packed: Packed) -> None:
+    """Refuse to send code without the script that the command runs.
+
+    Raises:
+        UsageError: The first word that is called like a script is not among the files.
+    """
+    script = next((word for word in command if word.endswith(".py")), "")
+    if script and not Path(script).is_absolute() and os.path.normpath(script) not in packed.files:
+        why = (
+            "git ignores it; send it with --include" if (packed.root / script).is_file() else "there is none"
+        )
+        raise UsageError(
+            f"{script} is not among the files to send from {packed.root}: {why}",
+            hint="autotune submit --dry-run lists them",
+        )
+
+
 def _error(answer: Any) -> Exception:
     try:
         body = answer.json()
@@ -263,7 +285,7 @@ def _error(answer: Any) -> Exception:
         return ServiceError(title, hint=f"set {TOKEN} to a valid token")
     if answer.status_code == 404:
         return StoreError(title, hint=hint)
-    if answer.status_code in (403, 409, 413, 422):
+    if answer.status_code in (403, 409, 413, 422, 426):
         return UsageError(title, hint=hint)
     return ServiceError(title, hint=hint)
 

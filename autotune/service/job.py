@@ -24,6 +24,9 @@ BEGAN, ENDED, LOCK, LOG, PLAN, STOP = "began", "exit", "lock", "output.log", "jo
 MOST_BYTES = 64 * 1024 * 1024
 """Of a job's output; what comes later is counted and dropped."""
 
+STOPPED = 128 + signal.SIGTERM
+"""Exit code of a job that was stopped before it began."""
+
 GRACE_S = 20.0
 """From the wish to stop to SIGKILL: a preempted search gives its devices back within 30 s."""
 _POLL_S = 0.5
@@ -34,7 +37,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 def main(folder: str) -> int:
     """Run the job of a folder; ends with the job's exit code.
 
-    A second supervisor of the same folder ends at once, as does one whose job was begun before.
+    A second supervisor of the same folder ends at once, as does one whose job was begun or stopped before.
     """
     place = Path(folder)
     lock = os.open(place / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -45,6 +48,9 @@ def main(folder: str) -> int:
     if (place / BEGAN).exists():
         return 0
     _write(place / BEGAN, str(os.getpid()))
+    if (place / STOP).exists():
+        _write(place / ENDED, str(STOPPED))
+        return STOPPED
     plan = json.loads((place / PLAN).read_text(encoding="utf-8"))
     stopped: list[int] = []
     child: subprocess.Popen[bytes] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -175,7 +176,9 @@ def _ask_to_stop(place: Path) -> float:
     if not place.is_dir():
         return 0.0
     path = place / STOP
-    path.touch(exist_ok=True)
+    # Its time is that of the first request: a touch would renew it.
+    with contextlib.suppress(FileExistsError):
+        path.touch(exist_ok=False)
     return max(0.0, time.time() - path.stat().st_mtime)
 
 
@@ -242,7 +245,9 @@ class RayJobs(Jobs):
         status, message = self._status(job_id)
         began = (self._results / job_id / BEGAN).exists()
         if not status:
-            # A head that was restarted has forgotten its jobs.
+            # A head that was restarted has forgotten its jobs; the driver of one may live on a node.
+            if _is_locked(self._results / job_id):
+                return JobStatus(state=JobState.RUNNING)
             return JobStatus(state=JobState.LOST if began else JobState.UNKNOWN)
         if status in ("PENDING", "RUNNING"):
             if began:

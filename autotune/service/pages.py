@@ -16,13 +16,27 @@ from urllib.parse import parse_qs
 from fastapi import Depends, HTTPException, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, FileSystemLoader, select_autoescape
+from pydantic import ValidationError
 
+from autotune.errors import UsageError
 from autotune.report.view.summary import duration_text
 from autotune.service.auth import COOKIE, LOGIN
-from autotune.service.requests import BundleParts, Who, With, cancelled, shown, visible
+from autotune.service.requests import (
+    BundleParts,
+    ProjectRequest,
+    TokenRequest,
+    Who,
+    With,
+    cancelled,
+    save_project,
+    shown,
+    visible,
+)
 from autotune.service.states import FINAL, SearchState
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from fastapi import FastAPI
 
 _HERE: Final = Path(__file__).parent
@@ -32,10 +46,13 @@ _HEADERS: Final = {
     "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
     "form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
     "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
+    # With no-referrer a browser sends the forms of this page with the origin "null", which the gate refuses.
+    "referrer-policy": "same-origin",
     "cache-control": "no-store",
 }
 SESSION_S: Final = 12 * 3600
+MOST_EVENTS: Final = 2000
+"""Of a search that its page shows at first; those behind them follow as they would live."""
 
 
 def _csrf(request: Request) -> str:
@@ -66,6 +83,23 @@ def _ago(seconds: float) -> str:
     return f"{duration_text(max(0.0, time.time() - seconds))} ago"
 
 
+def _gain(facts: Mapping[str, Any]) -> str:
+    """Return a gain with its interval and configuration; empty where none was measured."""
+    if not facts.get("speedup"):
+        return ""
+    return f"{_result(facts)} {facts.get('config', '')}"
+
+
+def _result(trial: Mapping[str, Any]) -> str:
+    """Return how a trial ended: its gain with its interval, or its failure."""
+    if trial.get("failure"):
+        return f"{trial['failure']}: {trial['message']}" if trial.get("message") else trial["failure"]
+    if not trial.get("speedup"):
+        return "measured"
+    ends = ["∞" if end is None else f"{end:.2f}" for end in trial.get("interval", ())]
+    return f"{trial['speedup']:.2f}x" + (f" [{', '.join(ends)}]" if ends else "")
+
+
 def _when(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
@@ -76,6 +110,8 @@ def add(app: FastAPI) -> None:
     environment.filters["ago"] = _ago
     environment.filters["duration"] = duration_text
     environment.filters["when"] = _when
+    environment.filters["gain"] = _gain
+    environment.filters["result"] = _result
 
     def page(request: Request, name: str, status: int = 200, **values: Any) -> HTMLResponse:
         who = request.scope.get("state", {}).get("identity")
@@ -141,13 +177,15 @@ def add(app: FastAPI) -> None:
     def one(search_id: str, request: Request, who: Who, parts: With) -> HTMLResponse:
         row = visible(parts, who, search_id)
         has_report = any(parts.place.home(row.id).glob("studies/*/report.html"))
-        events = parts.database.events(row.id, limit=500)
+        events = parts.database.events(row.id, limit=MOST_EVENTS)
         return page(
             request,
             "search.html",
             search=shown(row),
             is_final=SearchState(row.state) in FINAL,
-            events=events,
+            events=[event for event in events if event.kind != "trial"],
+            trials=[event.data["trial"] for event in events if event.kind == "trial"],
+            mlflow=parts.mlflow,
             last=events[-1].seq if events else 0,
             has_best=parts.place.best(row.id).is_file(),
             has_report=has_report,
@@ -160,15 +198,57 @@ def add(app: FastAPI) -> None:
 
     @app.get("/fleet")
     def fleet(request: Request, who: Who, parts: With) -> HTMLResponse:
-        figures = parts.database.fleet("" if who.allows("admin") else who.project)
-        return page(request, "fleet.html", figures=figures)
+        project = "" if who.allows("admin") else who.project
+        scripts = parts.database.fleet_scripts(project)
+        return page(request, "fleet.html", figures=parts.database.fleet(project), scripts=scripts)
 
-    @app.get("/admin")
-    def admin(request: Request, parts: With) -> HTMLResponse:
+    def admin_page(request: Request, parts: BundleParts, status: int = 200, **values: Any) -> HTMLResponse:
         return page(
             request,
             "admin.html",
+            status,
             tokens=parts.database.tokens(),
             projects=parts.database.limits(),
             audit=parts.database.audit_rows(50),
+            **values,
         )
+
+    @app.get("/admin")
+    def admin(request: Request, parts: With) -> HTMLResponse:
+        return admin_page(request, parts)
+
+    @app.post("/admin/tokens")
+    async def create_token(request: Request, parts: With, form: Form) -> HTMLResponse:
+        try:
+            asked = TokenRequest(
+                user=form.get("user", ""),
+                project=form.get("project", ""),
+                scope=form.get("scope", ""),
+                expires_s=float(form.get("days", "")) * 24 * 3600,
+            )
+            token = parts.database.create_token(**asked.model_dump())
+        except (ValueError, UsageError) as error:
+            return admin_page(request, parts, 422, problem=_words(error))
+        return admin_page(request, parts, made={"user": asked.user, "token": token})
+
+    @app.post("/admin/tokens/{token_id}/revoke")
+    async def revoke(token_id: str, parts: With, _checked: Form) -> Response:
+        parts.database.revoke_token(token_id)
+        return RedirectResponse("/admin", status_code=303)
+
+    @app.post("/admin/projects")
+    async def set_project(request: Request, parts: With, form: Form) -> Response:
+        given = {name: value for name, value in form.items() if name not in ("csrf", "name") and value}
+        try:
+            save_project(parts, form.get("name", ""), ProjectRequest.model_validate(given))
+        except (ValueError, UsageError) as error:
+            return admin_page(request, parts, 422, problem=_words(error))
+        return RedirectResponse("/admin", status_code=303)
+
+
+def _words(error: Exception) -> str:
+    """Return what is wrong with a form, in words."""
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+    return error.message if isinstance(error, UsageError) else str(error)

@@ -12,6 +12,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from autotune.errors import AutotuneError, BackendError
 from autotune.service import reverify
 from autotune.service.command import command_of
@@ -20,6 +22,7 @@ from autotune.service.progress import Result, result_of, unsent_trials, verified
 from autotune.service.queue import Waiting, decide
 from autotune.service.reports import Reports
 from autotune.service.states import ENDINGS, WITH_JOB, SearchState, ending
+from autotune.shortage import shortage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -109,6 +112,7 @@ class Reconciler:
         self._beats = dict[str, tuple[int, int, float]]()
         self._stopping = threading.Event()
         self._wake = threading.Event()
+        self._failed: Exception | None = None
         self.trouble = ""
         """Why the cluster cannot be used now, in words; empty where it can."""
 
@@ -118,12 +122,9 @@ class Reconciler:
             try:
                 self.tick()
                 self.trouble = ""
-            except BackendError as error:
-                self.trouble = error.message
-                log.warning("%s", error.message)
-            except Exception:
-                self.trouble = "internal error of the service; see its log"
-                log.exception("a round of the reconciler failed")
+            except Exception as error:
+                self.trouble = trouble_of(error)
+                log.warning("%s", self.trouble, exc_info=None if is_known(error) else error)
             self._wake.wait(TICK_S)
             self._wake.clear()
 
@@ -141,12 +142,25 @@ class Reconciler:
 
         Raises:
             BackendError: The cluster cannot be reached; searches stay as they are.
+            Exception: The first that a search met; the others were settled.
         """
         rows = self._database.searches(states=sorted(WITH_JOB), limit=10_000)
+        self._failed = None
         for row in rows:
-            self._settle(row)
+            self._alone(self._settle, row)
         self._beats = {row.id: self._beats[row.id] for row in rows if row.id in self._beats}
         self._start()
+        if self._failed is not None:
+            raise self._failed
+
+    def _alone(self, act: Callable[[Any], None], row: Any) -> None:
+        """Act on one search; what fails for it alone must not hold up the others."""
+        try:
+            act(row)
+        except (BackendError, SQLAlchemyError):
+            raise
+        except Exception as error:  # noqa: BLE001 (raised at the end of the round)
+            self._failed = self._failed or error
 
     def _settle(self, row: Any) -> None:
         """Bring one search with a job one step on."""
@@ -164,6 +178,8 @@ class Reconciler:
                 # The service ended between the commit and the start.
                 self._launch(row)
             case JobState.UNKNOWN:
+                # Its supervisor may be about to begin, and then ends at once.
+                self._jobs.stop(job_id(row))
                 self._lost(row, state)
 
     def _running(self, row: Any, state: SearchState) -> None:
@@ -289,7 +305,7 @@ class Reconciler:
             ):
                 started = self._database.search(search_id)
                 if started is not None:
-                    self._launch(started)
+                    self._alone(self._launch, started)
         for search_id, reason in decision.reasons.items():
             self._database.explain(search_id, f"position {decision.positions[search_id]}: {reason}")
 
@@ -305,6 +321,10 @@ class Reconciler:
         except AutotuneError as error:
             self._database.move(row.id, SearchState.STARTING, SearchState.FAILED, error.message)
             return
+        except OSError as error:
+            reason = f"its job cannot be started yet: {trouble_of(error)}"
+            self._database.explain(row.id, reason, state=SearchState.STARTING)
+            raise
         report = self._place.report(row.id)
         self.reports.ensure(row, report)
         env = {**self._environ, "AUTOTUNE_HOME": str(home), "AUTOTUNE_TRANSFER": "off"}
@@ -328,6 +348,25 @@ def _last_error(output: bytes) -> str:
     lines = output.decode(errors="replace").splitlines()
     found = [line for line in lines if line.startswith("error: ")]
     return found[-1].removeprefix("error: ")[:500] if found else ""
+
+
+def is_known(error: Exception) -> bool:
+    """Whether an error has a cause outside of the service, which its message names."""
+    return isinstance(error, (BackendError, SQLAlchemyError, OSError))
+
+
+def trouble_of(error: Exception) -> str:
+    """Return why a round of the reconciler failed, in words for the page."""
+    match error:
+        case BackendError():
+            return error.message
+        case SQLAlchemyError():
+            return "the service's database does not answer"
+        case OSError():
+            lacks = shortage(error)
+            return f"the service's storage cannot be used: {lacks.message if lacks else error.strerror}"
+        case _:
+            return "internal error of the service; see its log"
 
 
 def job_id(row: Any) -> str:

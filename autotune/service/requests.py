@@ -5,10 +5,39 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import Depends, HTTPException, Request
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
+from autotune.errors import UsageError
+from autotune.service.queue import Limits
 from autotune.service.states import MOVES, WITH_JOB, SearchState
 from autotune.service.store import Conflict, Identity
+from autotune.store.paths import is_label
+
+
+class Strict(BaseModel):
+    """A body in which an unknown field is an error."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class TokenRequest(Strict):
+    """A token to create; `expires_s` in seconds from now."""
+
+    user: str = Field(min_length=1, max_length=128)
+    project: str = "default"
+    scope: str = "run"
+    expires_s: float | None = Field(default=None, gt=0)
+    note: str = ""
+
+
+class ProjectRequest(Strict):
+    """Quotas; null for no limit."""
+
+    weight: float = Field(default=1.0, gt=0)
+    max_running: int | None = Field(default=None, ge=0)
+    max_running_per_user: int | None = Field(default=None, ge=0)
+    max_gpus: int | None = Field(default=None, ge=0)
+    max_slot_s_per_day: float | None = Field(default=None, ge=0)
 
 
 class BundleParts(BaseModel):
@@ -25,6 +54,7 @@ class BundleParts(BaseModel):
     price_per_hour: float | None = None
     roots: tuple[str, ...] = ()
     images: tuple[str, ...] = ()
+    mlflow: str = ""
 
 
 def identity_of(request: Request) -> Identity:
@@ -107,3 +137,14 @@ def cancelled(parts: BundleParts, row: Any, user: str) -> Any:
         row = parts.database.search(row.id)
     parts.reconciler.poke()
     return parts.database.search(row.id)
+
+
+def save_project(parts: BundleParts, name: str, quotas: ProjectRequest) -> None:
+    """Create a project or change its quotas.
+
+    Raises:
+        UsageError: The name is not one of a project.
+    """
+    if not is_label(name) or len(name) > 64:
+        raise UsageError("a project's name has letters, digits, dots, dashes and underscores")
+    parts.database.set_project(name, Limits(**quotas.model_dump()))

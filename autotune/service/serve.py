@@ -145,6 +145,8 @@ class Service:
             price_per_hour=self.settings.price_per_hour,
             roots=self.settings.code_roots,
             images=self.settings.images,
+            # A store in a file has no page.
+            mlflow=uri if (uri := self.settings.tracking_uri).startswith(("http://", "https://")) else "",
         )
 
     def token(self) -> str:
@@ -246,12 +248,17 @@ class Service:
     def _await_lease(self) -> None:
         """Take the lease; one that a killed service held ends by itself.
 
+        A lease is dead when it was not renewed for `LEASE_S` by the clock of this process: the wall clocks of
+        two machines differ, and may jump.
+
         Raises:
             StoreError: Another service keeps renewing it.
         """
-        until = time.monotonic() + LEASE_S + 2.0
+        until, watched = time.monotonic() + LEASE_S + 2.0, self.database.lease()
         while not self.database.take_lease(self._owner):
             if time.monotonic() > until:
+                if self.database.take_lease(self._owner, dead=watched):
+                    return
                 raise StoreError(
                     "another service drives this database",
                     hint="one service per database; stop the other one",

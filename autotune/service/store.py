@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import json
 import os
+import re
 import secrets
 import time
 from contextlib import contextmanager
@@ -32,6 +33,8 @@ SCOPES: Final = ("read", "run", "admin")
 """Each includes the ones before it."""
 REPORT: Final = "report"
 """Scope of a driver's token: it sends the facts of its search and does nothing else."""
+TOKEN_FORM: Final = re.compile(r"att_[\w-]{20,}")
+"""How a token looks; one that was put into a path must not reach the audit log."""
 DEFAULT_PROJECT: Final = "default"
 LEASE_S: Final = 30.0
 """A service that did not renew its lease for this long is taken for dead."""
@@ -143,15 +146,26 @@ class Database:
 
     # -- one service per database -------------------------------------------------------------------
 
-    def take_lease(self, owner: str) -> bool:
-        """Take or renew the right to drive this database; False where another service holds it."""
+    def lease(self) -> tuple[str, float] | None:
+        """Return who holds the lease, and until when by that service's clock; None where nobody does."""
+        with self.engine.connect() as connection:
+            row = connection.execute(sa.select(t.lease)).first()
+        return None if row is None else (row.owner, row.until_s)
+
+    def take_lease(self, owner: str, *, dead: tuple[str, float] | None = None) -> bool:
+        """Take or renew the right to drive this database; False where another service holds it.
+
+        Args:
+            owner: This service.
+            dead: A lease that was watched and not renewed, which is taken over whatever the clocks show.
+        """
         now = self._wall()
         with self._write() as connection:
             row = connection.execute(sa.select(t.lease)).first()
             if row is None:
                 connection.execute(t.lease.insert().values(id=1, owner=owner, until_s=now + LEASE_S))
                 return True
-            if row.owner != owner and row.until_s > now:
+            if row.owner != owner and row.until_s > now and (row.owner, row.until_s) != dead:
                 return False
             connection.execute(t.lease.update().values(owner=owner, until_s=now + LEASE_S))
             return True

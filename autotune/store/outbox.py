@@ -17,6 +17,8 @@ MLFLOW = "mlflow"
 SERVICE = "service"
 REPORT: Final = "AUTOTUNE_SERVICE_REPORT"
 """Variable with the file that names the service which a search reports to (`driver.service_sink`)."""
+PROTOCOL: Final = 1
+"""Version of what drivers and clients send to a service, which refuses a newer one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

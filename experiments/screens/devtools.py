@@ -75,6 +75,48 @@ WHOLE = """(text => {
   return false;
 })(%s)"""
 
+FAINT = r"""(() => {
+  // Every text as it is drawn: its colour over all grounds below it, WCAG 2.2, 1.4.3.
+  const parts = (css) => {
+    const [r, g, b, a] = css.match(/[\d.]+/g).map(Number);
+    return [r, g, b, a === undefined ? 1 : a];
+  };
+  const over = (top, below) => [0, 1, 2].map((i) => top[i] * top[3] + below[i] * (1 - top[3]));
+  const light = (c) => {
+    const linear = (v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    const [r, g, b] = c.map((v) => linear(v / 255));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const faint = [];
+  let seen = 0;
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let node; (node = walk.nextNode());) {
+    const holder = node.parentElement;
+    const box = holder.getBoundingClientRect();
+    const style = getComputedStyle(holder);
+    if (!node.textContent.trim() || !box.width || !box.height || style.visibility === "hidden") continue;
+    if (holder.closest("script,style,title,desc")) continue;
+    const grounds = [];
+    let opacity = 1;
+    for (let e = holder; e; e = e.parentElement) {
+      const own = getComputedStyle(e);
+      opacity *= Number(own.opacity);
+      if (!(e instanceof SVGElement)) grounds.unshift(parts(own.backgroundColor));
+    }
+    const ground = grounds.reduce((below, top) => over(top, below), [255, 255, 255]);
+    const ink = parts(holder instanceof SVGElement ? style.fill : style.color);
+    ink[3] *= opacity;
+    const pair = [light(over(ink, ground)), light(ground)].sort((a, b) => b - a);
+    const size = parseFloat(style.fontSize);
+    const large = size >= 24 || (size >= 18.66 && Number(style.fontWeight) >= 700);
+    const contrast = (pair[0] + 0.05) / (pair[1] + 0.05);
+    seen += 1;
+    if (contrast < (large ? 3 : 4.5)) faint.push([node.textContent.trim().slice(0, 40), contrast.toFixed(2)]);
+  }
+  return {seen, faint};
+})()"""
+"""How many texts the page draws, and those whose contrast is below WCAG 2.2, 1.4.3."""
+
 KEYS = {"Tab": 9, "Enter": 13}
 """Names of keys and their Windows codes, which a browser asks for on every system."""
 AS_THREE_AND_FOUR = """import os, sys

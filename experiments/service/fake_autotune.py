@@ -2,7 +2,9 @@
 
     python fake_autotune.py search ...      AUTOTUNE words as usual
 
-``FAKE_RUN_S`` is the real time that a trial takes, in seconds. Clock and figures are simulated.
+``FAKE_RUN_S`` is the real time that a trial takes, in seconds. Clock and figures are simulated. With
+``FAKE_DRIVER=ray`` trials run in real Ray actors of the cluster, and only their figures are simulated;
+``FAKE_PATIENCE_S`` is how long a search waits for them to start.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from autotune.driver import tune
 from autotune.launch.fake import COMPUTE_BOUND, FakeRunner
 from autotune.store.outbox import SERVICE
 
+ON_RAY = os.environ.get("FAKE_DRIVER") == "ray"
 RUN_S = float(os.environ.get("FAKE_RUN_S", "0.3"))
 CLOCK = SimulatedClock()
 WORLD = replace(COMPUTE_BOUND, gains={"precision": {"bf16": 0.5}})
@@ -67,16 +70,33 @@ class NoWatchdog:
     def bring_forward(self, seconds: float) -> None: ...
 
 
+def on_ray() -> None:
+    """Replace what an actor runs; Ray sends classes of this script by value, and nothing to import."""
+    from autotune.driver.backends import ray_tune
+
+    class FakeLauncher(ray_tune.Launcher):
+        def _our_runner(self) -> Any:
+            if self._runner is None:
+                self._runner = SlowRunner()  # pyright: ignore[reportAttributeAccessIssue]
+            return self._runner
+
+    ray_tune.Launcher = FakeLauncher  # type: ignore[misc]
+    ray_tune.SCHEDULING_S = float(os.environ.get("FAKE_PATIENCE_S", ray_tune.SCHEDULING_S))  # type: ignore[misc]
+
+
 tune.Syncer = ServiceOnly  # type: ignore[misc]
-tune.LocalRunner = SlowRunner  # type: ignore[misc,assignment]
 tune.HardWall = NoWatchdog  # type: ignore[misc,assignment]
-tune.SystemClock = lambda: CLOCK  # type: ignore[misc,assignment]
+if not ON_RAY:
+    tune.LocalRunner = SlowRunner  # type: ignore[misc,assignment]
+    tune.SystemClock = lambda: CLOCK  # type: ignore[misc,assignment]
 tune.MachineLock = SimpleNamespace(of_machine=lambda *_: None)  # type: ignore[misc,assignment]
 tune.LoadCheck = SimpleNamespace(of_machine=lambda *_: None)  # type: ignore[misc,assignment]
 
 if __name__ == "__main__":
     words = sys.argv[1:]
-    if words[:1] == ["search"] and "--driver" in words:
+    if ON_RAY:
+        on_ray()
+    elif words[:1] == ["search"] and "--driver" in words:
         words[words.index("--driver") + 1] = "inline"
     sys.argv[1:] = words
     sys.exit(main())

@@ -14,9 +14,10 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from types import MappingProxyType
+from typing import Any
 
 from autotune.service.client import Client, Handle
 from autotune.service.job import BEGAN
@@ -56,24 +57,35 @@ class Stand:
         folder: For its data and its log.
         words: Further words of ``autotune serve``.
         run_s: Real time of a fake trial.
-        environ: Further variables, also of its jobs' supervisors.
+        on_ray: Trials run in actors of the Ray cluster that the words name.
+        is_fake: Trials run nothing; otherwise searches are real.
+        environ: Further variables of the service.
     """
 
-    def __init__(self, folder: Path, *words: str, run_s: float = 0.3, **environ: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *words: str,
+        run_s: float = 0.3,
+        on_ray: bool = False,
+        is_fake: bool = True,
+        environ: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.folder, self._words = folder, words
         self.data = folder / "data"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "code").mkdir(exist_ok=True)
         (folder / "code" / "train.py").write_text(SCRIPT)
-        self._python = folder / "python"
-        self._python.write_text(
+        self._python = folder / "python" if is_fake else Path(sys.executable)
+        fake = folder / "python"
+        fake.write_text(
             "#!/bin/sh\n"
-            f"export FAKE_RUN_S={run_s} PYTHONPATH={ROOT}\n"
+            f"export FAKE_RUN_S={run_s} FAKE_DRIVER={'ray' if on_ray else 'inline'} PYTHONPATH={ROOT}\n"
             f'if [ "$2" = autotune ]; then shift 2; '
             f'exec {sys.executable} {HERE / "fake_autotune.py"} "$@"; fi\n'
             f'exec {sys.executable} "$@"\n'
         )
-        self._python.chmod(0o755)
+        fake.chmod(0o755)
         self._environ = {
             **os.environ,
             "AUTOTUNE_HOME": str(folder / "home"),
@@ -84,7 +96,7 @@ class Stand:
         self.process: subprocess.Popen[bytes] | None = None
         self.url = ""
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Stand:  # noqa: PYI034 (Self is of Python 3.11)
         self.start()
         return self
 
@@ -240,19 +252,3 @@ def _marked(*marks: str) -> Iterator[int]:
             text = (place / "cmdline").read_bytes() + (place / "environ").read_bytes()
             if any(mark.encode() in text for mark in marks) and int(place.name) != os.getpid():
                 yield int(place.name)
-
-
-def recorded(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the cells that a results file holds: name -> row."""
-    if not path.exists():
-        return {}
-    rows = [json.loads(line) for line in path.read_text().splitlines() if line]
-    return {row["cell"]: row for row in rows}
-
-
-def record(path: Path, cell: str, **row: Any) -> None:
-    """Append a cell to a results file; a run that is stopped goes on behind it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as stream:
-        stream.write(json.dumps({"cell": cell, **row}) + "\n")
-    print(cell, row, flush=True)

@@ -53,6 +53,16 @@ def test_starting_it_again_and_again_runs_it_once(jobs, tmp_path):
     assert (tmp_path / "runs").read_text() == "x"
 
 
+def test_a_job_that_is_stopped_before_its_supervisor_has_begun_does_not_run(jobs, tmp_path):
+    folder = tmp_path / "jobs" / "autotune-x-1"
+    folder.mkdir()
+    jobs.stop("autotune-x-1")
+    assert jobs.seen("autotune-x-1").state is JobState.UNKNOWN
+    jobs.start(job(f"open({str(tmp_path / 'runs')!r}, 'w')"))
+    assert seen(jobs, JobState.ENDED).exit_code == 128 + signal.SIGTERM
+    assert not (tmp_path / "runs").exists()
+
+
 def test_another_service_sees_the_same(jobs, tmp_path):
     jobs.start(job("import time; time.sleep(30)"))
     seen(jobs, JobState.RUNNING)

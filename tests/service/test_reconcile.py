@@ -106,6 +106,18 @@ def test_cancelling_keeps_the_best_so_far(database, jobs, reconciler, submit):
     assert (row.state, row.reason) == ("cancelled", "cancelled, with the best so far")
 
 
+def test_a_search_cancelled_before_its_job_has_begun_stops_the_job_that_may_still_begin(
+    database, jobs, reconciler, submit
+):
+    one = submit()
+    reconciler.tick()
+    del jobs.states[f"autotune-{one}-1"]
+    database.move(one, SearchState.STARTING, SearchState.CANCELLING, "cancelled by ann")
+    reconciler.tick()
+    assert jobs.stops == [f"autotune-{one}-1"]
+    assert states(database)[one] == "cancelled"
+
+
 def test_a_search_that_ends_while_it_is_cancelled_keeps_its_answer(database, jobs, reconciler, submit):
     one = submit()
     reconciler.tick()

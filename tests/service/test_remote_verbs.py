@@ -183,3 +183,28 @@ def test_a_heartbeat_needs_a_configuration_of_the_service(service):
 
     with pytest.raises(UsageError, match="--report needs"):
         Heartbeat(Client(), "mine")
+
+
+def test_a_script_that_would_not_be_sent_is_named_before_anything_is_sent(
+    service, database, tmp_path, capsys
+):
+    assert run(["submit", "--budget", "2m", "--", "python", "nothing.py"]) == 2
+    assert "nothing.py is not among the files to send" in capsys.readouterr().err
+    (tmp_path / "id_rsa.py").write_text("")
+    assert run(["submit", "--budget", "2m", "./id_rsa.py"]) == 2
+    assert "send it with --include" in capsys.readouterr().err
+    assert database.searches() == []
+    assert run(["submit", "--budget", "2m", "--include", "id_rsa.py", "./id_rsa.py"]) == 0
+    assert len(database.searches()) == 1
+
+
+def test_a_failed_search_is_listed_with_its_reason_and_not_with_its_progress(service, database, capsys):
+    row, _ = database.submit(submission())
+    database.move(row.id, SearchState.QUEUED, SearchState.STARTING, "x")
+    failed = "the script fails without any change"
+    answer = {"headline": "so far 1.2x"}
+    database.move(row.id, SearchState.STARTING, SearchState.FAILED, failed, answer=answer)
+    assert run(["status"]) == 0
+    told = capsys.readouterr().out
+    assert failed in told
+    assert "so far" not in told

@@ -148,7 +148,8 @@ def test_the_fleet_report_counts_what_was_spent_and_saved(database, clock):
     clock.pass_(3600)
     database.move(row.id, SearchState.STARTING, SearchState.SUCCEEDED, "done")
     database.register(row, script_sha256="a" * 64, hardware="gpu", speedup=1.5, yaml="")
-    database.note_applied(row.id, "ann", "run-00001", 7200.0)
+    for seconds in (3600.0, 7200.0, 5400.0):
+        database.note_applied(row.id, "ann", "run-00001", seconds)
     found = database.fleet()
     assert found["tuning_slot_hours"] == pytest.approx(2.0)
     assert found["saved_slot_hours"] == pytest.approx(0.5 * 2 * 2)

@@ -130,10 +130,11 @@ def _ended(handle: Any, *, json: bool) -> int:
     found = handle.status()
     if found["exit_code"] in (0, 1, 8):
         _write(handle, Path("best.yaml"))
+        print("best.yaml is written; apply it: autotune apply best.yaml", file=sys.stderr)
     if json:
         print_json({**found, "exit": found["exit_code"] or 0})
     else:
-        print((found["answer"] or {}).get("headline") or f"{found['state']}: {found['reason']}")
+        print(answer_text(found) or f"{found['state']}: {found['reason']}")
     return found["exit_code"] if found["exit_code"] is not None else 6
 
 
@@ -186,9 +187,16 @@ def print_searches(rows: list[dict[str, Any]], *, json: bool) -> int:
     if json:
         print_json({"searches": rows, "exit": EXIT_YES})
     for row in () if json else rows:
-        answer = (row["answer"] or {}).get("headline", "") if row["state"] != "queued" else ""
-        print(f"{row['id']}  {row['state']:<10}  {row['title'][:40]:<40}  {answer or row['reason']}")
+        text = answer_text(row) or row["reason"]
+        print(f"{row['id']}  {row['state']:<10}  {row['title'][:40]:<40}  {text}")
     return EXIT_YES
+
+
+def answer_text(row: dict[str, Any]) -> str:
+    """Return the answer of a search so far; empty without one, and where its reason says more."""
+    if row["state"] in ("queued", "failed"):
+        return ""
+    return (row["answer"] or {}).get("headline", "")
 
 
 def estimate(

@@ -215,7 +215,7 @@ def _report_mismatch(wanted: InputFacts, reported: float) -> str:
     if not wanted.told or not reported or abs(reported / wanted.told - 1.0) <= _TOLD_FRAC:
         return ""
     return (
-        f"With a batch of {wanted.said} the script reports {reported:.3g} samples to autotune.step() for each "
+        f"With a batch of {wanted.said} the script reports {reported:.3g} samples to autotune.step() per "
         f"sample of its model, and {wanted.told:.3g} unchanged. The count does not follow the batch, so the "
         "rate is not known."
     )
