@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from autotune.driver.profiles import profile_files
 from autotune.driver.rebuild_space import space_of
 from autotune.errors import AutotuneError, StoreError, UsageError
+from autotune.model.study import SCALE
 from autotune.report.mlflow.recorder import MlflowSink, Refused, absolute_uri
 from autotune.shortage import first_line
 from autotune.store.fold import fold
@@ -308,8 +309,14 @@ def sync_study(
     """
     with Journal.open(path, ballast_bytes=0) as journal:
         study = fold(journal.entries(), build=space_of)
+        if study.spec.purpose == SCALE:
+            from autotune.driver.scaling import read_scaled
+            from autotune.driver.scaling_sync import send_scaling
+
+            send_scaling(read_scaled(path), tracking_uri)
+            return 0
         _refuse_verification(study)
-        uri = _address(study, tracking_uri)
+        uri = address_of(study, tracking_uri)
         if again:
             journal.resend(MLFLOW)
         if not journal.unsent(MLFLOW):
@@ -338,12 +345,12 @@ def study_paths(path: Path, *, tracking_uri: str = "") -> tuple[str, dict[str, s
     with Journal.read(path / "journal.db") as journal:
         study = fold(journal.entries())
     _refuse_verification(study)
-    made = mlflow_sink(_address(study, tracking_uri), study.spec.experiment)
+    made = mlflow_sink(address_of(study, tracking_uri), study.spec.experiment)
     return made.tracking_uri, made.find(study)
 
 
-def _address(study: Study, tracking_uri: str) -> str:
-    """Of the store that was named, else of the study's own."""
+def address_of(study: Study, tracking_uri: str) -> str:
+    """Return the address of the store that was named, else of the study's own."""
     uri = restore(tracking_uri or study.spec.tracking_uri)
     if is_incomplete(uri):
         message = f"the tracking address {uri} had a secret in it, which is not kept"
