@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from inline_search import inline
-from study_fakes import changes_of, good_answer, spec, study
+from study_fakes import changes_of, good_answer, pick, ratio, spec, study
 
 from autotune.driver.scaling import read_scaled
 from autotune.export.best_config import write_best
 from autotune.launch.fake import COMPUTE_BOUND, FAILS_IN_BASELINE
+from autotune.model.config import Config
+from autotune.model.effect import Effect
 from autotune.model.rank_figures import RankFigures
 from autotune.store.journal import Journal
 from autotune.store.paths import find_study, studies
@@ -69,12 +71,14 @@ def test_the_numbers_that_are_named_are_measured(cli, ran):
 
 def test_values_of_a_file_are_carried_out_at_every_number(cli, ran, script):
     given = spec(script=str(script), args=(), cwd=str(script.parent), out="", version="0.0.1")
-    write_best(script.parent / "best.yaml", study(spec=given), good_answer(), changes_of)
+    found = pick("best", Config({"precision": "bf16"}), ratio(2.0), effect=Effect.NUMERIC)
+    answer = good_answer(best=found, safe=pick("safe", Config(), ratio(1.0), trial=0), front=())
+    write_best(script.parent / "best.yaml", study(spec=given), answer, changes_of)
     words = ("scale", "--config", "best.yaml", "--rounds", "1", "--processes", "1,2", "--json")
     code, out, err = cli(*words, "--", "python", "train.py")
     assert code == 0, err
     knobs = told(out)["knobs"]
-    assert knobs
+    assert knobs == {"precision": "bf16"}
     assert all({c.knob: c.value for c in a.launch.changes} == knobs for a in ran)
 
 
@@ -154,7 +158,7 @@ def test_a_script_that_starts_its_own_processes_is_refused_after_one_run(cli, mo
         (("--budget", "soon", *COMMAND), "soon"),
         (("--", "torchrun", "--nproc-per-node", "2", "gone.py"), "gone.py"),
         (("--config", "gone.yaml", *COMMAND), "gone.yaml"),
-        (("--resume", "gone"), "gone"),
+        (("--resume", "gone"), "there is no study"),
         (("--resume", "gone", "--processes", "1,2"), "--resume continues"),
     ],
 )
