@@ -342,7 +342,7 @@ def build_spec(command: Command, options: SearchOptions) -> StudySpec:
         constants=constants,
         stdin=redirected_stdin(),
     )
-    verify(command)
+    verify(command, cluster=bool(options.address))
     return spec
 
 

@@ -15,6 +15,7 @@ from autotune.inspection import launchers
 from autotune.inspection.interpreter import Interpreter, interpreter, module_file
 from autotune.inspection.script import script_facts
 from autotune.inspection.shebang import wrapped_module, written_interpreter
+from autotune.model.distributed_launch import nodes_of
 from autotune.text.redact import redact, redact_args
 
 if TYPE_CHECKING:
@@ -144,13 +145,23 @@ def _is_text(text: str) -> bool:
     return True
 
 
-def verify(command: Command) -> Interpreter:
+def verify(command: Command, *, cluster: bool = False) -> Interpreter:
     """Ask the command's interpreter whether trials can run under it.
 
+    Args:
+        command: Of the user.
+        cluster: Whether trials run on a cluster, where one can have several machines.
+
     Raises:
-        UsageError: It is no Python that works.
+        UsageError: It is no Python that works, or it trains on several machines, and there is one.
         BackendError: It is too old, or has no PyTorch where the script asks for it.
     """
+    if nodes_of(command.launcher) > 1 and not cluster:
+        raise UsageError(
+            f"{command.launcher} starts processes on several machines, and this runs on one",
+            hint="search on a Ray cluster: autotune search --address auto -- torchrun --nnodes 2 ...; "
+            "apply on all machines: torchrun --nnodes 2 ... -m autotune apply best.yaml -- python train.py",
+        )
     found = interpreter(command.python, command.options)
     if not found.has_torch and "torch" in script_facts(command.inspected).imports:
         raise BackendError(

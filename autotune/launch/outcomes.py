@@ -49,7 +49,7 @@ def outcomes_of(
 ) -> dict[int, Outcome]:
     """Closed segments keep what they measured; the one that was open is charged with the ending."""
     told, assignment = running.told, running.prepared.assignment
-    fold_ranks(told, running.prepared.folder, assignment.launch.ranks)
+    fold_ranks(told, running.prepared.folder, assignment.launch.world)
     outcomes: dict[int, Outcome] = {}
     for segment in assignment.segments:
         closed = told.closed.get(segment.trial)
@@ -90,13 +90,13 @@ def outcomes_of(
 
 def _unread(launch: Launch, told: ProcessReports) -> Failure | None:
     """Return the failure of a trial in which a process has not read back what was asked for."""
-    missing = [rank for rank in range(1, launch.ranks) if rank not in told.applied]
+    missing = [rank for rank in range(1, launch.world) if rank not in told.applied]
     if not missing or not launch.changes:
         return None
     knobs = ", ".join(change.knob for change in launch.changes)
     return Failure(
         kind=FailureKind.CONFIG_REJECTED,
-        message=f"rank {missing[0]} of {launch.ranks} did not report that {knobs} took effect",
+        message=f"rank {missing[0]} of {launch.world} did not report that {knobs} took effect",
         evidence={"rank": missing[0]},
     )
 

@@ -234,9 +234,11 @@ class Launch:
         options: Of the interpreter: ``-u``, ``-X dev``.
         output_args: Options of the script that are to name a folder of the trial's own.
         batch: What the script's own option says its batch size is; 0 where that is not known.
-        ranks: Processes that train together, each of them started so.
+        ranks: Processes of one machine that train together, each of them started so.
         source: The file that constants are relative to, where it is not the script (behind a console script).
         stdin: A file that the process reads as its standard input, from the beginning; empty for none.
+        nodes: Machines that train together, each with so many processes.
+        node: Number of this one.
     """
 
     command: tuple[str, ...]
@@ -257,6 +259,13 @@ class Launch:
     ranks: int = 1
     source: str = ""
     stdin: str = ""
+    nodes: int = 1
+    node: int = 0
+
+    @property
+    def world(self) -> int:
+        """Processes of all machines that train together."""
+        return self.ranks * self.nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,7 +59,9 @@ class Plan:
         module: Dotted name where the script is to run as ``python -m NAME``; empty for a plain script.
         source: The file that constants are relative to, where it is not the script (behind a console script).
         batch: Batch size of this run by the script's own option or constant; 0 where that is not known.
-        ranks: Processes that train together. The first of them measures.
+        ranks: Processes that train together, on all machines. The first of them measures.
+        local_ranks: Those of this machine; 0 for all.
+        first_rank: Number of the first of those.
         strict: `apply` only: end the process where the run contradicts the search, in place of a warning.
         own: `apply` only: the script's own values of knobs, as the search has seen them.
     """
@@ -80,6 +82,8 @@ class Plan:
     module: str = ""
     batch: int = 0
     ranks: int = 1
+    local_ranks: int = 0
+    first_rank: int = 0
     source: str = ""
     strict: bool = False
     own: Mapping[str, Value] = field(default_factory=dict[str, Value])

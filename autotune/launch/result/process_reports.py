@@ -113,4 +113,9 @@ class ProcessReports:
 
 def _lost_neighbour(broke: Broke) -> bool:
     """It failed because another process was gone."""
-    return _NEIGHBOUR_LOST.search(f"{broke.error} {broke.message} {broke.tail}") is not None
+    return lost_neighbour(f"{broke.error} {broke.message} {broke.tail}")
+
+
+def lost_neighbour(text: str) -> bool:
+    """Return whether this is what a process reports that fails because another one was gone."""
+    return _NEIGHBOUR_LOST.search(text) is not None

@@ -202,7 +202,9 @@ def test_nothing_of_it_waits_for_mlflow(cli, ran):
 @pytest.mark.mlflow
 def test_figures_are_one_run_with_the_number_of_processes_as_step(cli, ran, tmp_path):
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    code, out, err = cli("scale", "--rounds", "2", "--price", "3.6", "--tracking-uri", uri, "--json", *COMMAND)
+    code, out, err = cli(
+        "scale", "--rounds", "2", "--price", "3.6", "--tracking-uri", uri, "--json", *COMMAND
+    )
     assert code == 0, err
     data = told(out)
     from mlflow import MlflowClient

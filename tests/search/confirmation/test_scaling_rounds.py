@@ -46,9 +46,7 @@ def test_a_round_that_cannot_be_ended_is_not_begun() -> None:
     assert len(ran) % 3 == 1
 
 
-@pytest.mark.parametrize(
-    ("kind", "again"), [(FailureKind.CRASH_EXIT, False), (FailureKind.INFRA_LOST, True)]
-)
+@pytest.mark.parametrize(("kind", "again"), [(FailureKind.CRASH_EXIT, False), (FailureKind.INFRA_LOST, True)])
 def test_a_number_that_fails_by_its_own_fault_is_left_out(kind: FailureKind, again: bool) -> None:
     ran = run(ends={4: Failure(kind=kind, message="no")})
     assert ((2, 4) in ran) == again
