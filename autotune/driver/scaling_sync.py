@@ -5,16 +5,37 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from autotune.driver.scaling import read_scaled
 from autotune.driver.sync import address_of, mlflow_sink
+from autotune.model.study import SCALE
 from autotune.report.html.scaling_page import scaling_html
 from autotune.report.view.scaling_view import as_object, sentences
 from autotune.report.view.summary import user_command
+from autotune.store.fold import fold
+from autotune.store.journal import Journal
+from autotune.store.paths import JOURNAL_FILE
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from autotune.driver.scaling import Scaled
 
 ROLE = "scaling"
 """Tag of the run, which is none of a search's."""
+
+
+def send_if_scaling(path: Path, tracking_uri: str = "") -> bool:
+    """Send a study's figures if `autotune scale` measured it; return whether it did.
+
+    Raises:
+        StoreError: The study cannot be read.
+        TrackerUnavailable: The store does not answer.
+    """
+    with Journal.read(path / JOURNAL_FILE) as journal:
+        is_scaling = fold(journal.entries()).spec.purpose == SCALE
+    if is_scaling:
+        send_scaling(read_scaled(path), tracking_uri)
+    return is_scaling
 
 
 def send_scaling(found: Scaled, tracking_uri: str = "") -> str:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from autotune.driver.profiles import profile_files
 from autotune.driver.rebuild_space import space_of
 from autotune.errors import AutotuneError, StoreError, UsageError
-from autotune.model.study import SCALE
 from autotune.report.mlflow.recorder import MlflowSink, Refused, absolute_uri
 from autotune.shortage import first_line
 from autotune.store.fold import fold
@@ -309,12 +308,6 @@ def sync_study(
     """
     with Journal.open(path, ballast_bytes=0) as journal:
         study = fold(journal.entries(), build=space_of)
-        if study.spec.purpose == SCALE:
-            from autotune.driver.scaling import read_scaled
-            from autotune.driver.scaling_sync import send_scaling
-
-            send_scaling(read_scaled(path), tracking_uri)
-            return 0
         _refuse_verification(study)
         uri = address_of(study, tracking_uri)
         if again:

@@ -411,7 +411,6 @@ class Launcher(tune.Trainable):
         """Nothing to load."""
 
 
-@ray.remote(max_concurrency=2, max_restarts=0)
 class NodeActor:
     """Runs the parts of trials that belong to one node other than the first.
 
@@ -468,11 +467,13 @@ class OtherNode:
 
     def __init__(self, bundle: int, nodes: int, config: tuple[str, str, str, str, int]) -> None:
         gpus = len(ray.get_gpu_ids())
-        strategy = PlacementGroupSchedulingStrategy(
-            placement_group=get_current_placement_group(), placement_group_bundle_index=bundle
-        )
-        made: Any = NodeActor
-        self._actor = made.options(num_cpus=1, num_gpus=gpus, scheduling_strategy=strategy).remote(*config)
+        group = get_current_placement_group()
+        assert group is not None, "Tune starts a trial of several machines in a placement group"
+        strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)
+        remote: Any = ray.remote
+        # One call runs a part, another one may stop it.
+        made = remote(num_cpus=1, num_gpus=gpus, max_concurrency=2, scheduling_strategy=strategy)(NodeActor)
+        self._actor = made.remote(*config)
         self._name = f"machine {bundle + 1} of {nodes}"
         self._running: Any = None
         self._report: NodeReport | None = None

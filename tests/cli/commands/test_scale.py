@@ -1,4 +1,4 @@
-"""`autotune scale`: its screen, its JSON, its report, and what it refuses, over a runner without processes."""
+"""`autotune scale`: its screen, its JSON, its report and what it refuses, without processes."""
 
 from __future__ import annotations
 
