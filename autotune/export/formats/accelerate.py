@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 
 from autotune.export.formats.content import Exported, Left, arguments_of, translated, why_left
+from autotune.export.formats.parallel import accelerator_argument
 from autotune.knobs.frameworks import ACCELERATOR
+from autotune.model.distributed_launch import nodes_of, ranks_of
 
 if TYPE_CHECKING:
     from autotune.export.formats.content import TunedValues
@@ -29,7 +31,7 @@ _ONE_PROCESS: Final[dict[str, Any]] = {
     "tpu_use_cluster": False,
     "tpu_use_sudo": False,
 }
-"""One process on one machine, which is what a search measures."""
+"""One process on one machine."""
 _MODES: Final = ("default", "reduce-overhead", "max-autotune")
 _SHAPES: Final = {"static": False, "dynamic": True}
 _FORMATS: Final = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
@@ -42,7 +44,7 @@ def accelerate_config(tuned: TunedValues) -> Exported:
     Unknown keys are an error there, so nothing stands in it that `ClusterConfig` lacks.
     """
     dynamo: dict[str, Any] = {}
-    config = {**_ONE_PROCESS, "use_cpu": not tuned.on_device}
+    config = {**_ONE_PROCESS, "use_cpu": not tuned.on_device, **_processes(tuned)}
     config["mixed_precision"] = _FORMATS.get(str(tuned.knobs.get("precision", "fp32")), "no")
     said: list[Change] = []
     left: list[Left] = []
@@ -83,11 +85,28 @@ def _keys(change: Change, *, compiled: bool) -> dict[str, Any] | str:
                 f"Accelerator(gradient_accumulation_steps={change.value})"
             )
         case _:
-            return why_left(change, "the file")
+            call = accelerator_argument(change)
+            return f"the file has no key for it; {call}" if call else why_left(change, "the file")
+
+
+def _processes(tuned: TunedValues) -> dict[str, Any]:
+    """The keys for the processes that the search started, where they are several."""
+    count, nodes = ranks_of(tuned.launcher), nodes_of(tuned.launcher)
+    if count * nodes == 1:
+        return {}
+    # Its launcher starts several processes under this type alone; on a CPU, MULTI_CPU is for mpirun.
+    return {
+        "distributed_type": "MULTI_GPU",
+        "num_machines": nodes,
+        "num_processes": count * nodes,
+        "use_cpu": False,
+    }
 
 
 def _about_device(tuned: TunedValues) -> list[str]:
     """A GPU of the machine says nothing of where the script trained."""
+    if _processes(tuned):
+        return ["without a GPU, the script itself asks for the CPU: Accelerator(cpu=True)"]
     return ["a GPU was there; where the script trained on the CPU, set `use_cpu: true`"] * tuned.on_device
 
 

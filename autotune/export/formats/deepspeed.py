@@ -49,6 +49,8 @@ def deepspeed_config(tuned: TunedValues) -> Exported:
             }
         elif change.knob == "precision":
             config |= {form: {"enabled": change.value == form} for form in ("bf16", "fp16")}
+        elif isinstance(change.spelling, Keyword) and change.spelling.target == DEEPSPEED:
+            _put(config, change.spelling.name, change.value)
         else:
             reason = _REASONS.get(change.knob) or why_left(change, "its file")
             left.append(Left(knob=change.knob, value=change.value, reason=reason))
@@ -62,6 +64,14 @@ def deepspeed_config(tuned: TunedValues) -> Exported:
         notes=tuple(_notes(said, config)),
         comment="",
     )
+
+
+def _put(config: dict[str, Any], name: str, value: Value) -> None:
+    """Set an entry by its dotted name: ``zero_optimization.stage``."""
+    *sections, last = name.split(".")
+    for section in sections:
+        config = config.setdefault(section, {})
+    config[last] = value
 
 
 def _is_its_own(change: Change) -> bool:

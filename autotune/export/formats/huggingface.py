@@ -29,6 +29,8 @@ _NEWER: Final = {
     "in_order": "dataloader_in_order",
 }
 """Fields that came late; they exist in 5.23."""
+_DDP: Final = ("ddp_bucket_cap_mb", "ddp_find_unused_parameters", "ddp_static_graph")
+"""Knobs that are fields of the same name; the bucket's is a whole number."""
 _REASONS: Final = {
     "attention_backend": "this is set on the model (`attn_implementation`), not in TrainingArguments",
     "pure_bf16": "`bf16` keeps the weights in float32; load the model in bfloat16 for this",
@@ -83,6 +85,11 @@ def _fields(change: Change) -> Mapping[str, Value | None] | str:
             return {"gradient_checkpointing": known[str(change.value)]}
         case "mp_context" | "in_order":
             return {_NEWER[change.knob]: change.value}
+        case knob if knob in _DDP:
+            value = change.value
+            if isinstance(value, float):
+                return {knob: int(value)} if value.is_integer() else f"`{knob}` is a whole number of MiB"
+            return {knob: value}
         case _:
             found = arguments_of(change, (ARGUMENTS,))
             return found or _REASONS.get(change.knob) or why_left(change, "TrainingArguments")
