@@ -174,9 +174,9 @@ class TestTrial:
     def test_a_port_that_another_program_takes_first_is_no_fault_of_the_config(
         self, script: Path, tmp_path: Path
     ) -> None:
-        with socket.create_server(
-            ("", 0), dualstack_ipv6=socket.has_dualstack_ipv6(), family=FAMILY
-        ) as taken:
+        both = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if both else socket.AF_INET
+        with socket.create_server(("", 0), dualstack_ipv6=both, family=family) as taken:
             started = launch(script)
             port = str(taken.getsockname()[1])
             found = outcome(tmp_path, replace(started, env={**started.env, "MASTER_PORT": port}))
