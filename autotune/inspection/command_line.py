@@ -145,23 +145,27 @@ def _is_text(text: str) -> bool:
     return True
 
 
-def verify(command: Command, *, cluster: bool = False) -> Interpreter:
-    """Ask the command's interpreter whether trials can run under it.
-
-    Args:
-        command: Of the user.
-        cluster: Whether trials run on a cluster, where one can have several machines.
+def check_one_machine(command: Command) -> None:
+    """Refuse a launcher that names several machines, where there is no cluster to run it on.
 
     Raises:
-        UsageError: It is no Python that works, or it trains on several machines, and there is one.
-        BackendError: It is too old, or has no PyTorch where the script asks for it.
+        UsageError: It does.
     """
-    if nodes_of(command.launcher) > 1 and not cluster:
+    if nodes_of(command.launcher) > 1:
         raise UsageError(
             f"{command.launcher} starts processes on several machines, and this runs on one",
             hint="search on a Ray cluster: autotune search --address auto -- torchrun --nnodes 2 ...; "
             "apply on all machines: torchrun --nnodes 2 ... -m autotune apply best.yaml -- python train.py",
         )
+
+
+def verify(command: Command) -> Interpreter:
+    """Ask the command's interpreter whether trials can run under it.
+
+    Raises:
+        UsageError: It is no Python that works.
+        BackendError: It is too old, or has no PyTorch where the script asks for it.
+    """
     found = interpreter(command.python, command.options)
     if not found.has_torch and "torch" in script_facts(command.inspected).imports:
         raise BackendError(

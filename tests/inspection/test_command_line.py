@@ -11,7 +11,7 @@ import pytest
 from environments import environment, pretend_torch, program
 
 from autotune.errors import BackendError, UsageError
-from autotune.inspection.command_line import read_command, verify
+from autotune.inspection.command_line import check_one_machine, read_command, verify
 from autotune.inspection.interpreter import interpreter
 from autotune.model.distributed_launch import (
     launch_variables,
@@ -378,9 +378,9 @@ def test_several_machines_are_for_a_search_on_a_cluster(project: Path) -> None:
     )  # fmt: skip
     assert "3 processes on each of 2 machines" in command.notes[0]
     assert launch_variables(command.launcher, {})["WORLD_SIZE"] == "6"
-    assert verify(command, cluster=True).path
     with pytest.raises(UsageError, match="starts processes on several machines, and this runs on one"):
-        verify(command)
+        check_one_machine(command)
+    check_one_machine(read_command(["torchrun", "--nproc-per-node", "3", "train.py"], python=sys.executable))
 
 
 def test_what_torchrun_does_beside_starting_is_left_out_and_said(project: Path) -> None:

@@ -137,7 +137,7 @@ def _asked(
 ) -> tuple[Command, Question]:
     """Return the command and the question."""
     from autotune.driver.scaling import Question
-    from autotune.inspection.command_line import read_command
+    from autotune.inspection.command_line import check_one_machine, read_command
     from autotune.inspection.command_line import verify as check
     from autotune.model.distributed_launch import ranks_of
 
@@ -145,6 +145,7 @@ def _asked(
         raise UsageError("no script is given", hint="autotune scale -- torchrun --nproc-per-node 8 train.py")
     if not config:
         run = read_command(words, python=python)
+        check_one_machine(run)
         check(run)
         counts = _counts(processes, ranks_of(run.launcher))
         return run, Question(counts=counts, rounds=rounds, price=price)
@@ -153,6 +154,7 @@ def _asked(
     given = BestFile(config)
     name, chosen = given.best.chosen(pick)
     run = given.command(words, python)
+    check_one_machine(run)
     check(run)
     counts = _counts(processes, ranks_of(run.launcher))
     changes = given.changes(chosen, run, allow=allow) if chosen.changes else ()
