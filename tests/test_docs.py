@@ -245,7 +245,11 @@ ELSEWHERE = ("my-console-script", "uv")
 DONE = {"doctor": (0, 6), "export": (0, 1), "inspect": (0, 3)}
 """3: the script trains nothing; 6: no PyTorch in the default tests; 1: no change has words in a format."""
 OF_A_SERVICE = {"serve", "submit", "status", "cancel", "fetch", "admin"}
-HERE = [row for row in WRITTEN if row[2][0] not in {"verify", *OF_A_SERVICE} and not {*ELSEWHERE} & {*row[2]}]
+HERE = [
+    row
+    for row in WRITTEN
+    if row[2][0] not in {"verify", "scale", *OF_A_SERVICE} and not {*ELSEWHERE} & {*row[2]}
+]
 """All but what measures, which `tests/e2e` tries, and what needs a service, which `tests/service` tries."""
 
 

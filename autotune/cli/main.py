@@ -32,6 +32,7 @@ from autotune.cli.commands.logs import logs
 from autotune.cli.commands.mcp import mcp
 from autotune.cli.commands.report import report
 from autotune.cli.commands.resume import resume
+from autotune.cli.commands.scale import scale
 from autotune.cli.commands.schema import schema
 from autotune.cli.commands.search import search
 from autotune.cli.commands.serve import admin, serve
@@ -143,6 +144,7 @@ def root(
 app.command("search", cls=Grouped)(search)
 app.command("apply")(apply)
 app.command("verify")(verify)
+app.command("scale")(scale)
 app.command("export")(export)
 app.command("resume")(resume)
 app.command("list")(list_studies)

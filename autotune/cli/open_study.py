@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from autotune.answer.answer import Answer
@@ -48,19 +49,24 @@ def open_study(path: Path) -> OpenStudy:
     return OpenStudy(study=study, answer=answer(study) if is_measured else None, path=path)
 
 
-def open_search(name: str | None) -> OpenStudy:
+def open_search(name: str | None, *, purposes: Sequence[str] = ()) -> OpenStudy:
     """The search of that name, or the newest one.
+
+    Args:
+        name: Name or id of a study, or its beginning.
+        purposes: Of studies that are accepted beside searches.
 
     Raises:
         StoreError: It is not there, or cannot be read.
-        UsageError: It is what `autotune verify` has measured, which is no search.
+        UsageError: It is no search, but what another command has measured.
     """
     from autotune.cli.remote import find_study
     from autotune.errors import UsageError
 
     opened = open_study(find_study(name, searches=True))
     label = opened.study.spec.label
-    if purpose := opened.study.spec.purpose:
+    purpose = opened.study.spec.purpose
+    if purpose and purpose not in purposes:
         message = f"study {label} is what `autotune {purpose}` measured, and no search"
         raise UsageError(message, hint=f"it is here: autotune show {label}")
     return opened

@@ -10,14 +10,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from autotune.compare.amortised_rate import amortised, mean_rate, rate_unit
-from autotune.compare.rounds import confirmation_cycles
+from autotune.compare.rounds import confirmation_cycles, disturbed_pairs
 from autotune.model.config import Config
 from autotune.model.measurement import Estimate
 from autotune.model.rank_figures import communication_frac
+from autotune.model.trial import Stage
 from autotune.statistics.intervals import ratio_interval
 from autotune.statistics.spread import LEAST_SPREAD, TAU_SHARE, successive
 
@@ -30,6 +31,7 @@ PROCESSES: Final = "processes"
 HALF: Final = 0.5
 """Share of the ideal gain of more processes that has to be reached: below it each added process costs twice
 what the first ones did."""
+SAMPLES: Final = "samples/s"
 _PER_MILLION: Final = 1e6
 _HOUR_S: Final = 3600.0
 
@@ -46,6 +48,7 @@ class Point:
         communication_frac: Share of a step in which a rank is blocked in communication; None if unknown.
         straggler: Rank that the others wait for in most runs; None without one.
         peak_bytes: Memory of the fullest rank; of the process tree without an accelerator.
+        effective_batch: Samples per optimizer step of all processes; 0 if unknown.
         failure: Why a run yielded no figure, empty where all did.
     """
 
@@ -56,6 +59,7 @@ class Point:
     communication_frac: float | None = None
     straggler: int | None = None
     peak_bytes: int | None = None
+    effective_batch: float = 0.0
     failure: str = ""
 
 
@@ -68,8 +72,9 @@ class Scaling:
         knee: Most processes up to which each step reached half of its ideal gain; None before two numbers
             were measured.
         is_clear: The intervals on both sides of the knee agree with it.
-        price: Price of one process for an hour; 0 for none.
-        unit: Unit of the throughput.
+        price: Of one process for an hour; 0 for none.
+        unit: Of the throughput.
+        set_aside: Runs that are in no ratio, because other processes used the machine meanwhile.
     """
 
     points: tuple[Point, ...]
@@ -77,19 +82,29 @@ class Scaling:
     is_clear: bool
     price: float
     unit: str
+    set_aside: int = 0
+
+    @property
+    def counts_samples(self) -> bool:
+        """Whether samples are counted. Steps of different numbers of processes are not comparable."""
+        return self.unit == SAMPLES
 
     @property
     def cheapest(self) -> int | None:
         """Number of processes with the least cost per sample; None without a throughput."""
-        known = [p for p in self.points if p.throughput is not None and p.throughput.value > 0]
+        known = [p for p in self._comparable if p.throughput is not None and p.throughput.value > 0]
         each = {p.processes: p.processes / p.throughput.value for p in known if p.throughput is not None}
         return min(each, key=lambda count: each[count], default=None)
 
     @property
     def fastest(self) -> int | None:
         """Number of processes with the highest throughput; None without one."""
-        known = {p.processes: p.throughput.value for p in self.points if p.throughput is not None}
+        known = {p.processes: p.throughput.value for p in self._comparable if p.throughput is not None}
         return max(known, key=lambda count: known[count], default=None)
+
+    @property
+    def _comparable(self) -> tuple[Point, ...]:
+        return self.points if self.counts_samples else ()
 
 
 def config_of(processes: int, fewest: int) -> Config:
@@ -101,6 +116,19 @@ def processes_of(config: Config, fewest: int) -> int:
     """Return the number of processes of a config of `config_of`."""
     value = config.get(PROCESSES, fewest)
     return value if isinstance(value, int) else fewest
+
+
+def own_processes(study: Study, fewest: int) -> int:
+    """Return how many processes the script starts by itself, whatever its launcher starts; 0 if none.
+
+    Args:
+        study: Of `autotune.driver.scaling`.
+        fewest: Number of processes of the reference.
+    """
+    runs = ((processes_of(t.config, fewest), t.measurement) for t in study.told())
+    # A single process has no figures by rank.
+    seen = ((asked, len(m.ranks)) for asked, m in runs if m is not None and m.ranks)
+    return next((found for asked, found in seen if found != asked), 0)
 
 
 def scaling(study: Study, counts: Sequence[int], price: float = 0.0) -> Scaling:
@@ -120,8 +148,18 @@ def scaling(study: Study, counts: Sequence[int], price: float = 0.0) -> Scaling:
     }
     floor = max(LEAST_SPREAD, TAU_SHARE * successive(rates))
     points = tuple(_point(study, count, configs, cycles, rates, floor, price) for count in counts)
+    found = Scaling(
+        points=points,
+        knee=None,
+        is_clear=False,
+        price=price,
+        unit=rate_unit(study),
+        set_aside=disturbed_pairs(study, Stage.CONFIRM, Config()),
+    )
+    if not found.counts_samples:
+        return found
     knee, is_clear = _knee([p.processes for p in points if p.throughput is not None], configs, rates, floor)
-    return Scaling(points=points, knee=knee, is_clear=is_clear, price=price, unit=rate_unit(study))
+    return replace(found, knee=knee, is_clear=is_clear)
 
 
 def _point(
@@ -141,21 +179,36 @@ def _point(
     if not measured:
         return Point(processes=count, failure=failure)
     throughput = mean_rate([(rate, m.throughput) for rate, m in measured], rate_unit(study))
-    speedup = _ratio(config, configs[fewest], rates, floor)
-    factor = count / fewest
+    efficiency = _efficiency(count, fewest, configs, rates, floor) if throughput.unit == SAMPLES else None
     shares = [share for _, m in measured if (share := communication_frac(m.ranks)) is not None]
     late = [m.straggler.rank for _, m in measured if m.straggler is not None]
     common = max(late, key=late.count, default=None)
     return Point(
         processes=count,
         throughput=throughput,
-        efficiency=None if speedup is None else _scaled(speedup, 1.0 / factor),
+        efficiency=efficiency,
         cost=_cost(throughput, count, price),
         communication_frac=math.fsum(shares) / len(shares) if shares else None,
         straggler=common if common is not None and 2 * late.count(common) > len(measured) else None,
         peak_bytes=max((b for _, m in measured if (b := m.memory.peak_bytes) is not None), default=None),
+        effective_batch=measured[-1][1].effective_batch,
         failure=failure,
     )
+
+
+def _efficiency(
+    count: int,
+    fewest: int,
+    configs: Mapping[int, Config],
+    rates: Mapping[int, Mapping[Config, float]],
+    floor: float,
+) -> Estimate | None:
+    """Speed-up over the fewest processes, divided by the factor of processes; 1 for the fewest."""
+    if count == fewest:
+        runs = sum(configs[fewest] in r for r in rates.values())
+        return Estimate(value=1.0, low=1.0, high=1.0, n=runs, unit="ratio")
+    speedup = _ratio(configs[count], configs[fewest], rates, floor)
+    return None if speedup is None else _scaled(speedup, fewest / count)
 
 
 def _ratio(
@@ -180,7 +233,7 @@ def _scaled(estimate: Estimate, factor: float) -> Estimate:
 
 def _cost(throughput: Estimate, count: int, price: float) -> Estimate | None:
     """Price of a million samples; None without a price or without samples."""
-    if price <= 0.0 or throughput.value <= 0.0 or throughput.unit != "samples/s":
+    if price <= 0.0 or throughput.value <= 0.0 or throughput.unit != SAMPLES:
         return None
 
     def each(rate: float) -> float:

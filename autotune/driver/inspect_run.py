@@ -23,7 +23,7 @@ from autotune.driver.signals import polite_ending
 from autotune.driver.spec import redirected_stdin, version
 from autotune.errors import AutotuneError, UsageError
 from autotune.inspection import host as machine
-from autotune.inspection.command_line import verify
+from autotune.inspection.command_line import check_one_machine, verify
 from autotune.inspection.interpreter import interpreter
 from autotune.inspection.script import script_facts
 from autotune.knobs.registry import builtin
@@ -101,6 +101,7 @@ def look(command: Command, *, limit_s: float, run: bool = True) -> InspectRun:
     if not run:
         return known
     try:
+        check_one_machine(command)
         verify(command)
         facts = replace(facts, host=_host(command))
         ended, stopped = _run(spec, facts, limit_s)

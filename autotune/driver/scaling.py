@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.clock import SystemClock
-from autotune.compare.scaling import PROCESSES, Scaling, processes_of, scaling
+from autotune.compare.scaling import PROCESSES, Scaling, own_processes, processes_of, scaling
 from autotune.driver.backends.head_start import on_first_devices
 from autotune.driver.cleanup.dead_drivers import clear_up
 from autotune.driver.host_memory import free_memory
@@ -28,6 +28,7 @@ from autotune.knobs.registry import builtin
 from autotune.launch.devices.load_check import LoadCheck
 from autotune.launch.devices.machine_lock import MachineLock
 from autotune.launch.process import LocalRunner
+from autotune.model.change import Change  # noqa: TC001 - read at run time by the wire
 from autotune.model.distributed_launch import with_ranks
 from autotune.model.effect import Effect
 from autotune.model.space import Dimension, SearchSpace
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from autotune.driver.planner import Dead
     from autotune.inspection.command_line import Command
     from autotune.launch.runner import Runner
-    from autotune.model.change import Change, Refusal
+    from autotune.model.change import Refusal
     from autotune.model.config import Config
     from autotune.model.facts import Facts
     from autotune.model.study import Study
@@ -128,6 +129,7 @@ def scale(
     label: str,
     budget_s: float,
     head_start_s: float = 0.0,
+    wait_for_quiet_s: float = 0.0,
     wait_s: float | None = None,
     share: bool = False,
     listeners: Sequence[Listener] = (),
@@ -141,6 +143,7 @@ def scale(
         label: Label of the study for the runs.
         budget_s: Wall time of the whole measurement.
         head_start_s: Seconds of the budget already spent when this was called.
+        wait_for_quiet_s: Longest wait for other processes to end, before the first run.
         wait_s: Longest wait for a search on the same machine; None for twice the budget.
         share: Measure beside it after that wait.
         listeners: Receive the study's progress.
@@ -148,6 +151,7 @@ def scale(
 
     Raises:
         ScriptError: The script fails with the fewest processes.
+        UsageError: The script starts its processes by itself.
         StoreError: The study cannot be written.
     """
     clock = SystemClock()
@@ -170,6 +174,7 @@ def scale(
         source=command.source,
         stdin=redirected_stdin(),
         purpose=SCALE,
+        wait_for_quiet_s=wait_for_quiet_s,
         wait_s=wait_s,
         share=share,
     )
@@ -301,6 +306,11 @@ def _measure(
     tell(listeners, lambda listener: listener.study_ended(study))
     if not any(trial.measurement for trial in study.baseline):
         raise why_nothing_measured(study, f"autotune scale --resume {spec.label}")
+    if own := own_processes(study, question.counts[0]):
+        raise UsageError(
+            f"{spec.title} starts {own} processes by itself, whatever the launcher's number is",
+            hint="measure a script that torchrun starts: autotune scale -- torchrun --nproc-per-node 2 ...",
+        )
     return study
 
 

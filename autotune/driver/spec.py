@@ -269,7 +269,7 @@ def build_spec(command: Command, options: SearchOptions) -> StudySpec:
         BackendError: The command's interpreter is too old, or lacks PyTorch.
     """
     from autotune.config_files.presets import load_space
-    from autotune.inspection.command_line import verify
+    from autotune.inspection.command_line import check_one_machine, verify
     from autotune.inspection.module_constants import named_by_user
     from autotune.model.study import Budget, StudySpec
     from autotune.store.paths import new_id
@@ -342,6 +342,8 @@ def build_spec(command: Command, options: SearchOptions) -> StudySpec:
         constants=constants,
         stdin=redirected_stdin(),
     )
+    if not options.address:
+        check_one_machine(command)
     verify(command)
     return spec
 

@@ -310,7 +310,7 @@ def sync_study(
     with Journal.open(path, ballast_bytes=0) as journal:
         study = fold(journal.entries(), build=space_of)
         _refuse_verification(study)
-        uri = _address(study, tracking_uri)
+        uri = address_of(study, tracking_uri)
         if again:
             journal.resend(MLFLOW)
         if not journal.unsent(MLFLOW):
@@ -339,12 +339,12 @@ def study_paths(path: Path, *, tracking_uri: str = "") -> tuple[str, dict[str, s
     with Journal.read(path / "journal.db") as journal:
         study = fold(journal.entries())
     _refuse_verification(study)
-    made = mlflow_sink(_address(study, tracking_uri), study.spec.experiment)
+    made = mlflow_sink(address_of(study, tracking_uri), study.spec.experiment)
     return made.tracking_uri, made.find(study)
 
 
-def _address(study: Study, tracking_uri: str) -> str:
-    """Return the address of the named store, else of the study's own."""
+def address_of(study: Study, tracking_uri: str) -> str:
+    """Return the address of the store that was named, else of the study's own."""
     uri = restore(tracking_uri or study.spec.tracking_uri)
     if is_incomplete(uri):
         message = f"the tracking address {uri} had a secret in it, which is not kept"

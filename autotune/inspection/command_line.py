@@ -15,6 +15,7 @@ from autotune.inspection import launchers
 from autotune.inspection.interpreter import Interpreter, interpreter, module_file
 from autotune.inspection.script import script_facts
 from autotune.inspection.shebang import wrapped_module, written_interpreter
+from autotune.model.distributed_launch import nodes_of
 from autotune.text.redact import redact, redact_args
 
 if TYPE_CHECKING:
@@ -145,6 +146,20 @@ def _is_text(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def check_one_machine(command: Command) -> None:
+    """Refuse a launcher that names several machines, where there is no cluster to run it on.
+
+    Raises:
+        UsageError: It does.
+    """
+    if nodes_of(command.launcher) > 1:
+        raise UsageError(
+            f"{command.launcher} starts processes on several machines, and this runs on one",
+            hint="search on a Ray cluster: autotune search --address auto -- torchrun --nnodes 2 ...; "
+            "apply on all machines: torchrun --nnodes 2 ... -m autotune apply best.yaml -- python train.py",
+        )
 
 
 def verify(command: Command) -> Interpreter:

@@ -56,8 +56,7 @@ _TORCHRUN_VALUES: Final = frozenset(
         *("local-ranks-filter", "node-rank", "master-addr", "master-port", "local-addr"),
     }
 )
-_ONE: Final = {"nnodes": ("1", "1:1"), "node-rank": ("0",)}
-"""Values with which torchrun starts processes on this machine only."""
+_OF_MACHINES: Final = ("nnodes", "node-rank")
 _SHORT: Final = {"m": "module", "r": "redirects", "t": "tee"}
 _LEFT_OUT: Final = ("max-restarts", "redirects", "tee", "log-dir", "local-ranks-filter")
 """Options whose omission is noted: restarts, and redirection of the output."""
@@ -241,32 +240,43 @@ def _torchrun(words: Sequence[str], *, legacy: bool = False) -> Within:
     for name in _SWITCHES:
         if name in given:
             raise _not_carried_over(given[name][0])
-    for name, (assignment, value) in given.items():
-        if name in _ONE and value not in _ONE[name]:
-            raise UsageError(
-                f"torchrun {assignment} starts processes on several machines, and a trial runs on one",
-                hint=(
-                    "search on one: -- torchrun --nnodes 1 --nproc-per-node 2 train.py ...; apply the "
-                    "result on all: torchrun --nnodes ... -m autotune apply best.yaml -- python train.py "
-                    "..."
-                ),
-            )
+    nodes = _machines(given)
     count = _processes(given["nproc-per-node"][1]) if "nproc-per-node" in given else 1
     if not rest:
         raise UsageError("no script follows torchrun", hint="-- python train.py ...")
     by_option = not by_variable and count > 1
     if not by_variable and not by_option:
         rest.insert(1, "--local-rank=0")
-    text = "one process" if count == 1 else f"{count} processes"
+    how = "one process" if count == 1 else f"{count} processes"
+    how += f" on each of {nodes} machines" if nodes > 1 else ""
+    world = count * nodes
     note = (
-        f"torchrun with {text}: the script is started by itself, with RANK=0, WORLD_SIZE={count} and the like"
+        f"torchrun with {how}: the script is started by itself, with RANK=0, WORLD_SIZE={world} and the like"
     )
     left_out = [given[name][0] for name in _LEFT_OUT if name in given]
     if left_out:
         note += f"; left out: {', '.join(left_out)}"
     words = ("python", *(["-m"] if "module" in given else []), *rest)
-    launcher = launcher_text(TORCH_LAUNCH, count) if by_option else several(count)
+    launcher = launcher_text(TORCH_LAUNCH, count) if by_option else several(count, nodes)
     return Within(words=words, launcher=launcher, notes=(note,))
+
+
+def _machines(given: Mapping[str, tuple[str, str]]) -> int:
+    """Machines that torchrun would start processes on: a fixed number."""
+    said, nodes = given.get("nnodes", ("", "1"))
+    least, _, most = nodes.partition(":")
+    if not least.isdecimal() or not 1 <= int(least) <= MOST_RANKS or (most and most != least):
+        raise UsageError(
+            f"torchrun {said} is not a fixed number of machines up to {MOST_RANKS}",
+            hint="-- torchrun --nnodes 2 --nproc-per-node 2 train.py ...",
+        )
+    said, node = given.get("node-rank", ("", "0"))
+    if node != "0":
+        raise UsageError(
+            f"torchrun {said} starts the processes of another machine than the first",
+            hint="search from one machine, which starts all: leave --node-rank out",
+        )
+    return int(least)
 
 
 def _not_carried_over(option: str) -> UsageError:
@@ -279,10 +289,10 @@ def _not_carried_over(option: str) -> UsageError:
 def _by_variables() -> dict[str, tuple[str, str]]:
     """Return options set by environment variables: option -> (its assignment, its value)."""
     found: dict[str, tuple[str, str]] = {}
-    for name in ("nproc-per-node", *_ONE, "max-restarts", "module", *_SWITCHES):
+    for name in ("nproc-per-node", *_OF_MACHINES, "max-restarts", "module", *_SWITCHES):
         variable = f"PET_{name.upper().replace('-', '_')}"
         value = os.environ.get(variable, "")
-        if value and (value != "0" or name == "nproc-per-node" or name in _ONE):
+        if value and (value != "0" or name == "nproc-per-node" or name in _OF_MACHINES):
             found[name] = (f"{variable}={value}", value)
     return found
 

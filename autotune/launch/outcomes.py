@@ -55,7 +55,7 @@ def outcomes_of(
 ) -> dict[int, Outcome]:
     """Return the outcome per segment. Closed ones keep their measurement; the open one gets the failure."""
     reports, assignment = running.told, running.prepared.assignment
-    fold_ranks(reports, running.prepared.folder, assignment.launch.ranks)
+    fold_ranks(reports, running.prepared.folder, assignment.launch.world)
     outcomes: dict[int, Outcome] = {}
     for segment in assignment.segments:
         closed = reports.closed.get(segment.trial)
@@ -98,13 +98,13 @@ def outcomes_of(
 
 def _unread(launch: Launch, reports: ProcessReports) -> Failure | None:
     """Return the failure of a trial in which a process has not read back the requested values."""
-    missing = [rank for rank in range(1, launch.ranks) if rank not in reports.applied]
+    missing = [rank for rank in range(1, launch.world) if rank not in reports.applied]
     if not missing or not launch.changes:
         return None
     knobs = ", ".join(change.knob for change in launch.changes)
     return Failure(
         kind=FailureKind.CONFIG_REJECTED,
-        message=f"rank {missing[0]} of {launch.ranks} did not report that {knobs} took effect",
+        message=f"rank {missing[0]} of {launch.world} did not report that {knobs} took effect",
         evidence={"rank": missing[0]},
     )
 

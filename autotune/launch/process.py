@@ -223,7 +223,7 @@ class LocalRunner(Runner):
         launch, fidelity = assignment.launch, assignment.segments[0].fidelity
         if assignment.start is not StartMode.FORK or self._command is not None or fidelity.under_nsys:
             return None
-        if launch.ranks > 1:
+        if launch.world > 1:
             return None
         if self._forks.loads and launch.protect and self._isolation_of(launch) != "overlay":
             # Modules imported before the redirect may hold references to the original functions.

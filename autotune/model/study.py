@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from autotune.model.change import Env, Flag, Keyword
 from autotune.model.config import Config, Value
-from autotune.model.distributed_launch import ranks_of
+from autotune.model.distributed_launch import nodes_of, ranks_of
 from autotune.model.effect import Effect
 from autotune.model.facts import Facts, HostFacts, RunFacts, training_memory_bytes
 from autotune.model.history_record import SAME_SCRIPT, Transfer
@@ -268,7 +268,8 @@ class Study:
     def ranks(self) -> int:
         """Processes that train together: as the launcher starts them, or as the script showed it does."""
         run = None if self.facts is None else self.facts.run
-        return max(ranks_of(self.spec.launcher), 1 if run is None else run.ranks)
+        started = ranks_of(self.spec.launcher) * nodes_of(self.spec.launcher)
+        return max(started, 1 if run is None else run.ranks)
 
     def told(self, *stages: Stage) -> Sequence[Trial]:
         """Return trials that have an outcome, of these stages; without any, of all whose figures count.

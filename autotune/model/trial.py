@@ -233,9 +233,11 @@ class Launch:
         options: Options of the interpreter: ``-u``, ``-X dev``.
         output_args: Options of the script that get a folder of the trial.
         batch: Batch size of the script's own option; 0 if unknown.
-        ranks: Number of ranks, each started so.
+        ranks: Processes of one machine that train together, each of them started so.
         source: File that constants are relative to, if not the script (for a console script).
         stdin: A file that the process reads as its standard input, from the beginning; empty for none.
+        nodes: Machines that train together, each with so many processes.
+        node: Number of this one.
     """
 
     command: tuple[str, ...]
@@ -256,6 +258,13 @@ class Launch:
     ranks: int = 1
     source: str = ""
     stdin: str = ""
+    nodes: int = 1
+    node: int = 0
+
+    @property
+    def world(self) -> int:
+        """Processes of all machines that train together."""
+        return self.ranks * self.nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

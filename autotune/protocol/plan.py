@@ -58,12 +58,14 @@ class Plan:
         sites: Call sites (``train.py:124``) of training loaders confirmed by the baseline; empty in the
             baseline itself, where all candidate loaders are observed.
         status_path: `apply` only: a JSON file that receives the readings once settled.
-        module: Dotted name if the script runs as ``python -m NAME``; empty for a plain script.
-        source: File that constants are relative to, if not the script (for a console script).
-        batch: Batch size of this run by the script's own option or constant; 0 if unknown.
-        ranks: Number of ranks. Rank 0 measures.
-        strict: `apply` only: end the process if the run contradicts the search, instead of a warning.
-        own: `apply` only: the script's own values of knobs, from the search.
+        module: Dotted name where the script is to run as ``python -m NAME``; empty for a plain script.
+        source: The file that constants are relative to, where it is not the script (behind a console script).
+        batch: Batch size of this run by the script's own option or constant; 0 where that is not known.
+        ranks: Processes that train together, on all machines. The first of them measures.
+        local_ranks: Those of this machine; 0 for all.
+        first_rank: Number of the first of those.
+        strict: `apply` only: end the process where the run contradicts the search, in place of a warning.
+        own: `apply` only: the script's own values of knobs, as the search has seen them.
     """
 
     nonce: str
@@ -82,6 +84,8 @@ class Plan:
     module: str = ""
     batch: int = 0
     ranks: int = 1
+    local_ranks: int = 0
+    first_rank: int = 0
     source: str = ""
     strict: bool = False
     own: Mapping[str, Value] = field(default_factory=dict[str, Value])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.model.change import Change, Env, Flag
-from autotune.model.distributed_launch import launch_variables, rank_words, ranks_of
+from autotune.model.distributed_launch import launch_variables, nodes_of, rank_words, ranks_of
 from autotune.model.environment_variables import with_setting
 from autotune.model.trial import Launch
 
@@ -86,6 +86,7 @@ def build_launch(
         output_args=tuple(output_args),
         batch=batch,
         ranks=ranks_of(launcher),
+        nodes=nodes_of(launcher),
         source=source,
         stdin=stdin,
     )

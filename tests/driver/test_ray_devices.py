@@ -115,8 +115,10 @@ def test_on_a_cluster_each_trial_claims_its_node_and_waits_as_for_a_device(
     made: dict[str, Any] = {}
     monkeypatch.setattr(ray_tune, "DeviceCare", lambda **more: made.update(more))
     monkeypatch.setattr(ray_tune, "on_this_node", lambda assignment, _: assignment)
+    monkeypatch.setattr(ray_tune, "collect", lambda key: assignment())
+    monkeypatch.setattr(ray_tune.ray, "get_gpu_ids", list)
     config = {
-        "assignment": wire.dumps(assignment()),
+        "assignment": "key",
         "confirms": False,
         "pinned_device": "",
         "is_ours": False,

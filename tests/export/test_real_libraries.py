@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from picks import argument, env, loader, patch, tuned
@@ -200,3 +201,34 @@ def test_deepspeed_takes_the_file(form, tmp_path):
         "bf16": form == "bf16",
         "fp16": form == "fp16",
     }
+
+
+STRATEGY = """
+from lightning.pytorch import Trainer
+from lightning.pytorch.strategies import DDPStrategy
+values = {}
+exec(open("tuned").read(), values)
+trainer = Trainer(accelerator="cpu", devices=2, strategy=DDPStrategy(**values["strategy"]), logger=False)
+found = trainer.strategy._ddp_kwargs
+"""
+
+
+def test_lightning_takes_the_arguments_of_its_strategy(tmp_path):
+    said = lightning_keywords(
+        tuned(patch("ddp_bucket_cap_mb", 100.0), patch("ddp_static_graph", True)), keywords=True
+    )
+    assert loaded("lightning", STRATEGY, said.text, tmp_path) == said.data["strategy"]
+
+
+PROCESSES = """
+import sys
+from dataclasses import replace
+from autotune.inspection.accelerate_launch import resolve
+open("train.py", "w").close()
+found = resolve(sys.executable, ["--config_file", "tuned", "train.py"]).count
+"""
+
+
+def test_accelerate_launch_starts_the_processes_of_the_file(tmp_path):
+    pick = replace(tuned(patch("precision", "bf16")), launcher="torchrun --nproc-per-node 2")
+    assert loaded("accelerate", PROCESSES, accelerate_config(pick).text, tmp_path) == 2

@@ -11,9 +11,16 @@ import pytest
 from environments import environment, pretend_torch, program
 
 from autotune.errors import BackendError, UsageError
-from autotune.inspection.command_line import read_command, verify
+from autotune.inspection.command_line import check_one_machine, read_command, verify
 from autotune.inspection.interpreter import interpreter
-from autotune.model.distributed_launch import launch_variables, launch_words, rank_words, ranks_of, with_ranks
+from autotune.model.distributed_launch import (
+    launch_variables,
+    launch_words,
+    nodes_of,
+    rank_words,
+    ranks_of,
+    with_ranks,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -356,12 +363,24 @@ def test_torchruns_options_may_be_variables(project: Path, monkeypatch: pytest.M
     assert ranks_of(read_command(["torchrun", "train.py"]).launcher) == 3
     assert ranks_of(read_command(["torchrun", "--nproc-per-node", "2", "train.py"]).launcher) == 2
     monkeypatch.setenv("PET_NNODES", "2")
-    with pytest.raises(UsageError, match="PET_NNODES=2 starts processes on several machines"):
-        read_command(["torchrun", "train.py"])
+    assert nodes_of(read_command(["torchrun", "train.py"]).launcher) == 2
     assert ranks_of(read_command(["torchrun", "--nnodes", "1", "train.py"]).launcher) == 3
     monkeypatch.setenv("PET_NO_PYTHON", "1")
     with pytest.raises(UsageError, match="PET_NO_PYTHON=1 cannot be carried over"):
         read_command(["torchrun", "--nnodes", "1", "train.py"])
+
+
+def test_several_machines_are_for_a_search_on_a_cluster(project: Path) -> None:
+    words = ["torchrun", "--nnodes", "2", "--nproc-per-node", "3", "--rdzv-endpoint", "h:29500", "train.py"]
+    command = read_command(words, python=sys.executable)
+    assert (command.launcher, nodes_of(command.launcher), ranks_of(command.launcher)) == (
+        "torchrun --nnodes 2 --nproc-per-node 3", 2, 3
+    )  # fmt: skip
+    assert "3 processes on each of 2 machines" in command.notes[0]
+    assert launch_variables(command.launcher, {})["WORLD_SIZE"] == "6"
+    with pytest.raises(UsageError, match="starts processes on several machines, and this runs on one"):
+        check_one_machine(command)
+    check_one_machine(read_command(["torchrun", "--nproc-per-node", "3", "train.py"], python=sys.executable))
 
 
 def test_what_torchrun_does_beside_starting_is_left_out_and_said(project: Path) -> None:
@@ -506,8 +525,10 @@ def test_a_launcher_in_an_environment_is_one(project: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message", "hint"),
     [
-        (["torchrun", "--nnodes", "2", "train.py"], "on several machines", "--nproc-per-node 2"),
-        (["torchrun", "--nproc-per-node", "gpu", "train.py"], "finds no device", "--nproc-per-node 2"),
+        (["torchrun", "--nnodes", "1:4", "train.py"], "not a fixed number of machines", "--nnodes 2"),
+        (["torchrun", "--nnodes", "0", "train.py"], "not a fixed number of machines", "--nnodes 2"),
+        (["torchrun", "--nnodes=2", "--node-rank=1", "train.py"], "of another machine", "leave --node-rank"),
+        (["torchrun", "--nproc-per-node", "gpu", "train.py"], "finds no device", "say a number"),
         (["torchrun", "--nproc-per-node", "0", "train.py"], "not a number of processes", ""),
         (["torchrun", "--nproc-per-node", "two", "train.py"], "'two' is not a number", ""),
         (["torchrun", "--what", "train.py"], "--what cannot be carried over", "leave torchrun out"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pty
 import signal
+import socket
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -169,6 +171,18 @@ class TestTrial:
         assert isinstance(found, Failure), found
         assert (found.kind, "unrecognized" in found.message) == (FailureKind.CONFIG_REJECTED, True), found
 
+    def test_a_port_that_another_program_takes_first_is_no_fault_of_the_config(
+        self, script: Path, tmp_path: Path
+    ) -> None:
+        both = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if both else socket.AF_INET
+        with socket.create_server(("", 0), dualstack_ipv6=both, family=family) as taken:
+            started = launch(script)
+            port = str(taken.getsockname()[1])
+            found = outcome(tmp_path, replace(started, env={**started.env, "MASTER_PORT": port}))
+        assert isinstance(found, Failure), found
+        assert found.kind is FailureKind.INFRA_LOST, found.message
+
 
 class TestApply:
     pytestmark = torch_trial
@@ -203,6 +217,30 @@ except KeyboardInterrupt:
 """
 
 
+SIGNALLED = """
+import os, signal, time
+rank, got = os.environ["RANK"], []
+signal.signal(signal.SIGNAL, lambda number, frame: got.append(number))
+open(f"up{rank}.txt", "w").close()
+while not (os.path.exists("up0.txt") and os.path.exists("up1.txt")):
+    time.sleep(0.01)
+if rank == "0":
+    os.kill(os.getppid(), signal.SIGNAL)
+while not got:
+    time.sleep(0.01)
+open(f"got{rank}.txt", "w").close()
+"""
+WRITES = """
+import os, sys
+rank = os.environ["RANK"]
+os.makedirs("checkpoints", exist_ok=True)
+with open(f"checkpoints/step9.rank{rank}", "w") as file:
+    file.write("weights")
+os.write(1, f"rank {rank} trains\\n".encode())
+os.write(2, f"rank {rank} warns\\n".encode())
+"""
+
+
 class TestAsked:
     """Somebody asks for the end of what `apply` runs; its last checkpoint takes longer than the others."""
 
@@ -219,6 +257,24 @@ class TestAsked:
         script.write_text("import gc; open('callbacks.txt', 'w').write(repr(gc.callbacks))")
         assert run_plain(replace(launch(script, measure=False), ranks=1), tmp_path / "plan") == 0
         assert (script.parent / "callbacks.txt").read_text() == "[]"
+
+    @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2"])
+    def test_a_signal_reaches_every_rank(self, script: Path, tmp_path: Path, name: str) -> None:
+        script.write_text(SIGNALLED.replace("SIGNAL", name))
+        assert run_plain(launch(script, measure=False), tmp_path / "plan") == 0
+        assert [(script.parent / f"got{rank}.txt").exists() for rank in (0, 1)] == [True, True]
+
+    def test_checkpoints_and_output_are_where_the_script_writes_them(
+        self, script: Path, tmp_path: Path
+    ) -> None:
+        script.write_text(WRITES)
+        started = f"launch(Path({str(script)!r}), measure=False), Path({str(tmp_path / 'plan')!r})"
+        words = f"from tests.launch.test_ranks import *; sys.exit(run_plain({started}))"
+        done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True)
+        assert sorted(done.stdout.split("\n")) == ["", "rank 0 trains", "rank 1 trains"]
+        assert sorted(done.stderr.split("\n")) == ["", "rank 0 warns", "rank 1 warns"]
+        for rank in (0, 1):
+            assert (script.parent / "checkpoints" / f"step9.rank{rank}").read_text() == "weights"
 
     def test_a_terminal_has_told_all_of_them_and_nobody_is_told_twice(
         self, script: Path, tmp_path: Path

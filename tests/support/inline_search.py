@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from autotune.clock import SimulatedClock
-from autotune.driver import host_memory, tune, verification
+from autotune.driver import host_memory, scaling, tune, verification
 from autotune.inspection import host
 from autotune.launch.fake import FakeRunner, World
 from autotune.launch.runner import TrialResult
@@ -106,7 +106,7 @@ def inline(
 
     monkeypatch.setattr(tune, "Syncer", NoSync)
     monkeypatch.setattr(tune, "HardWall", NoWall)
-    for module in (tune, verification):
+    for module in (scaling, tune, verification):
         monkeypatch.setattr(module, "LocalRunner", Running)
         monkeypatch.setattr(module, "SystemClock", lambda: clock)
     monkeypatch.setattr(tune.isolation, "examined", lambda *_: tune.isolation.Isolation("redirect"))

@@ -92,11 +92,12 @@ def apply(
     if diff:
         sys.stdout.write(diff_text(best, name, chosen))
         return 0
-    from autotune.inspection.command_line import verify
+    from autotune.inspection.command_line import check_one_machine, verify
 
     run = _under_torchrun(given.command(command or [], python), typed=bool(command))
     for note in run.notes:
         print(f"autotune: {note}", file=sys.stderr)
+    check_one_machine(run)
     verify(run)
     is_other = _check(best, chosen, run, force=force or print_env)
     changes = given.changes(chosen, run, allow=allow or ())

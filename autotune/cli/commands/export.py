@@ -199,7 +199,13 @@ def _exported(to: Format, form: str, chosen: PickPart, asked: _Asked) -> Exporte
             hint="search again, or use its current code: --force",
         )
     changes = asked.file.changes(chosen, run, allow=asked.allow)
-    tuned = TunedValues(changes=changes, knobs=chosen.knobs, on_device=bool(asked.file.best.environment.gpu))
+    best = asked.file.best
+    tuned = TunedValues(
+        changes=changes,
+        knobs=chosen.knobs,
+        on_device=bool(best.environment.gpu),
+        launcher=best.study.launcher or "",
+    )
     return whole(_format(to, form, asked, run), tuned)
 
 

@@ -129,7 +129,7 @@ def _outcome(opened: OpenStudy) -> str:
     if study.spec.purpose == VERIFY:
         return _verified(opened.path)
     if study.spec.purpose == SCALE:
-        return f"scaling: autotune show {study.spec.label}"
+        return _scaled(opened.path)
     if answer.is_better:
         return f"faster {answer.best.speedup.value:.2f}x {config_text(answer.best.config)}"
     if not study.stopped:
@@ -145,6 +145,17 @@ def _likely(answer: Answer) -> str:
 
     likely = answer.likely
     return "" if likely is None else f": likely {likely.speedup.value:.2f}x {config_text(likely.config)}"
+
+
+def _scaled(path: Path) -> str:
+    """Return the numbers of processes that `autotune scale` found best, in a few words."""
+    from autotune.driver.scaling import read_scaled
+
+    found = read_scaled(path).scaling
+    measured = [p.processes for p in found.points if p.throughput is not None]
+    if found.knee is None:
+        return f"scaling: {len(measured)} of {len(found.points)} numbers of processes measured"
+    return f"scaling to {measured[-1]} processes: knee {found.knee}, cheapest {found.cheapest}"
 
 
 def _verified(path: Path) -> str:

@@ -11,6 +11,8 @@ import typer
 from autotune.cli.complete import study_labels
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from autotune.cli.open_study import OpenStudy
     from autotune.report.view.reselection import Repicked, SelectionCriteria
 
@@ -69,9 +71,14 @@ def report(
 
             return print_fleet(json=json)
         from autotune.cli.open_study import elsewhere, open_search
+        from autotune.model.study import SCALE
         from autotune.text.printable import visible
 
-        opened = open_search(study)
+        opened = open_search(study, purposes=(SCALE,))
+        if opened.study.spec.purpose:
+            if md or objective or max_memory or yaml:
+                raise UsageError("a report on scaling has --html, --json, --out and --open only")
+            return _scaling(opened.path, "json" if json else "html", out, open_it=open_it)
         wishes = _wishes(opened, objective, max_memory)
         repicked = _repicked(opened, wishes)
         if yaml:
@@ -86,6 +93,30 @@ def report(
         _written(text, out or f"{opened.study.spec.label}.html", open_it=open_it)
         if repicked is not None:
             sys.stderr.write(_picked_text(repicked, yaml))
+    return 0
+
+
+def _scaling(directory: Path, kind: str, out: str, *, open_it: bool) -> int:
+    """Write the report of `autotune scale`."""
+    import json
+
+    from autotune.cli.commands.scale import as_dict
+    from autotune.driver.scaling import read_scaled
+    from autotune.report.html.scaling_page import scaling_html
+    from autotune.report.view.summary import user_command
+    from autotune.text.printable import visible
+    from autotune.text.redact import redact_data
+
+    found = read_scaled(directory)
+    if kind == "json":
+        data = redact_data({**as_dict(found), "exit": 0})
+        text = json.dumps(data, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    else:
+        text = scaling_html(found.study, found.scaling, user_command(found.study))
+    if out == "-" or (not out and kind == "json"):
+        sys.stdout.write(visible(text))
+    else:
+        _written(visible(text), out or f"{found.study.spec.label}.html", open_it=open_it)
     return 0
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autotune.cli.complete import study_labels
-from autotune.cli.options import Allow, JsonAtEnd, Pick, Python, Quiet, Share, Wait
-from autotune.errors import EXIT_INTERRUPTED, EXIT_STOPPED, UsageError
+from autotune.cli.options import Allow, JsonAtEnd, Pick, Python, Quiet, Share, Wait, WaitForQuiet
+from autotune.errors import EXIT_INTERRUPTED, EXIT_STOPPED, AutotuneError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +45,6 @@ def scale(
     price: Annotated[
         float, typer.Option(metavar="2.5", min=0.0, help="Price of one process for an hour, in any currency.")
     ] = 0.0,
-    html: Annotated[str, typer.Option(metavar="FILE", help="Write a report with a plot.")] = "",
     tracking_uri: Annotated[
         str, typer.Option(metavar="URI", help="MLflow store that receives the figures and the report.")
     ] = "",
@@ -59,6 +58,7 @@ def scale(
     ] = "",
     python: Python = "",
     allow: Allow = None,
+    wait_for_quiet: WaitForQuiet = "",
     wait: Wait = "",
     share: Share = False,
     json: JsonAtEnd = False,
@@ -77,7 +77,7 @@ def scale(
     from autotune.text.redact import redact
 
     with guarded(as_json=json):
-        turn_s = wait_s(wait, "--wait")
+        turn_s, quiet_s = wait_s(wait, "--wait"), wait_s(wait_for_quiet)
         from autotune.driver import scaling
         from autotune.report.terminal.live_view import Progress
 
@@ -110,17 +110,18 @@ def scale(
                     label="scale-" + new_label(stem, time.time()),
                     budget_s=budget_s(budget or "30m"),
                     head_start_s=head_start_s(),
+                    wait_for_quiet_s=quiet_s or 0.0,
                     wait_s=turn_s,
                     share=share,
                     listeners=[progress],
                 )
         finally:
             progress.close()
-        written = _written(found, html, tracking_uri)
+        sent = _sent(found, tracking_uri) if tracking_uri else ""
         if json:
-            print_json({**as_dict(found), **written})
+            print_json({**as_dict(found), **({"mlflow": sent} if sent else {})})
         else:
-            sys.stdout.write(redact(screen(found, written)))
+            sys.stdout.write(redact(screen(found, sent)))
         return exit_code(found)
 
 
@@ -136,7 +137,7 @@ def _asked(
 ) -> tuple[Command, Question]:
     """Return the command and the question."""
     from autotune.driver.scaling import Question
-    from autotune.inspection.command_line import read_command
+    from autotune.inspection.command_line import check_one_machine, read_command
     from autotune.inspection.command_line import verify as check
     from autotune.model.distributed_launch import ranks_of
 
@@ -144,6 +145,7 @@ def _asked(
         raise UsageError("no script is given", hint="autotune scale -- torchrun --nproc-per-node 8 train.py")
     if not config:
         run = read_command(words, python=python)
+        check_one_machine(run)
         check(run)
         counts = _counts(processes, ranks_of(run.launcher))
         return run, Question(counts=counts, rounds=rounds, price=price)
@@ -152,6 +154,7 @@ def _asked(
     given = BestFile(config)
     name, chosen = given.best.chosen(pick)
     run = given.command(words, python)
+    check_one_machine(run)
     check(run)
     counts = _counts(processes, ranks_of(run.launcher))
     changes = given.changes(chosen, run, allow=allow) if chosen.changes else ()
@@ -160,6 +163,8 @@ def _asked(
 
 def _counts(text: str, most: int) -> tuple[int, ...]:
     """Return the numbers of processes, ascending: as given, else powers of two up to the command's own."""
+    from autotune.model.distributed_launch import MOST_RANKS
+
     if not text:
         if most == 1:
             raise UsageError(
@@ -169,9 +174,13 @@ def _counts(text: str, most: int) -> tuple[int, ...]:
         powers = [2**k for k in range(most.bit_length()) if 2**k <= most]
         return tuple(sorted({*powers, most}))
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise UsageError(f"--processes {text!r} is no list of numbers", hint="--processes 1,2,4")
-    return tuple(sorted({int(part) for part in parts}))
+    counts = sorted({int(part) for part in parts if part.isdecimal() and len(part) < 5})
+    if len(counts) < 2 or counts[0] < 1 or counts[-1] > MOST_RANKS or not all(map(str.isdecimal, parts)):
+        raise UsageError(
+            f"--processes {text!r} is not a list of at least two numbers from 1 to {MOST_RANKS}",
+            hint="--processes 1,2,4",
+        )
+    return tuple(counts)
 
 
 def exit_code(found: Scaled) -> int:
@@ -179,26 +188,16 @@ def exit_code(found: Scaled) -> int:
     return _STOPPED.get(found.study.stopped, 0)
 
 
-def _written(found: Scaled, html: str, tracking_uri: str) -> dict[str, str]:
-    """Write what was asked for; where each lies."""
-    from pathlib import Path
+def _sent(found: Scaled, tracking_uri: str) -> str:
+    """Send the figures to MLflow and return the run's address; a failure is a warning, for they are kept."""
+    from autotune.driver.scaling_sync import send_scaling
 
-    from autotune.report.html.scaling_page import scaling_html
-    from autotune.report.view.summary import user_command
-
-    page = scaling_html(found.study, found.scaling, user_command(found.study))
-    written: dict[str, str] = {}
-    if html:
-        try:
-            Path(html).write_text(page, encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"{html} cannot be written: {error.strerror}", hint="--html FILE") from error
-        written["report"] = html
-    if tracking_uri:
-        from autotune.driver.sync import scaling_run
-
-        written["mlflow"] = scaling_run(found, page, tracking_uri)
-    return written
+    try:
+        return send_scaling(found, tracking_uri)
+    except AutotuneError as error:
+        again = f"autotune sync {found.study.spec.label} --tracking-uri URI"
+        print(f"warning: {error.message}; the figures are kept, send them later: {again}", file=sys.stderr)
+        return ""
 
 
 def as_dict(found: Scaled) -> dict[str, Any]:
@@ -218,8 +217,13 @@ def as_dict(found: Scaled) -> dict[str, Any]:
     }
 
 
-def screen(found: Scaled, written: dict[str, str] | None = None) -> str:
-    """The answer for people."""
+def screen(found: Scaled, sent: str = "") -> str:
+    """The answer for people.
+
+    Args:
+        found: What was measured.
+        sent: Address of the run in MLflow, empty for none.
+    """
     from autotune.model.config import config_text
     from autotune.report.view.scaling_view import COLUMNS, bars, rows, sentences
     from autotune.report.view.summary import user_command
@@ -238,6 +242,7 @@ def screen(found: Scaled, written: dict[str, str] | None = None) -> str:
     lines += [f"note     {text}" for text in sentences(found.scaling)]
     if exit_code(found):
         lines.append(f"resume   autotune scale --resume {found.study.spec.label}")
-    lines += [f"{name:<8} {place}" for name, place in (written or {}).items()]
-    lines.append(f"details  autotune show {found.study.spec.label}")
+    if sent:
+        lines.append(f"mlflow   {sent}")
+    lines.append(f"report   autotune report {found.study.spec.label}")
     return "\n".join(lines) + "\n"

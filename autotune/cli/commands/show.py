@@ -137,7 +137,7 @@ def _show_scaling(opened: OpenStudy, *, json: bool) -> None:
     if json:
         print_json({**as_dict(found), "exit": 0})
     else:
-        sys.stdout.write(redact(screen(found)) + "trials\n" + trials_table(found.study))
+        sys.stdout.write(redact(screen(found)) + "trials\n" + redact(trials_table(found.study)) + "\n")
 
 
 def _show_verified(opened: OpenStudy, *, json: bool) -> None:

@@ -37,11 +37,13 @@ def sync(
         deadline_s, path = duration_s(wait), find_study(study, searches=True)
         check_address(study, path, tracking_uri)
         from autotune.driver.mlflow_refill import is_due, refill
+        from autotune.driver.scaling_sync import send_if_scaling
         from autotune.driver.sync import sync_study
 
         if not tracking_uri and is_due():
             refill(deadline_s)
-        unsent = sync_study(path, deadline_s, tracking_uri=tracking_uri, again=again)
+        is_sent = send_if_scaling(path, tracking_uri)
+        unsent = 0 if is_sent else sync_study(path, deadline_s, tracking_uri=tracking_uri, again=again)
         if unsent:
             raise TrackerUnavailable(
                 f"{unsent} records of {path.name} could not be sent to MLflow",

@@ -79,6 +79,7 @@ def verify(
 
     from autotune.cli.outcome import guarded, head_start_s, print_json
     from autotune.driver.spec import budget_s, wait_s
+    from autotune.inspection.command_line import check_one_machine
     from autotune.inspection.command_line import verify as check
     from autotune.store.paths import new_label
     from autotune.text.redact import redact
@@ -98,6 +99,7 @@ def verify(
             raise UsageError(f"--at-least {at_least:g} is no ratio", hint="for example --at-least 1.2")
         seconds, quiet_s, turn_s = budget_s(budget), wait_s(wait_for_quiet), wait_s(wait, "--wait")
         run = given.command(command or [], python)
+        check_one_machine(run)
         check(run)
         changes = given.changes(chosen, run, allow=allow or ())
         from autotune.driver import verification

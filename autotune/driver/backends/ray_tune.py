@@ -15,6 +15,7 @@ import os
 import secrets
 import shlex
 import shutil
+import socket
 import sys
 import tempfile
 import threading
@@ -35,6 +36,8 @@ import ray
 from ray import tune
 from ray.experimental.internal_kv import internal_kv_get_gcs_client
 from ray.tune.search import Searcher
+from ray.util import get_current_placement_group, get_node_ip_address
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from autotune.driver.backends.local_ray import FOLDER, MARK, SNAPSHOTS, OwnRay, temporary
 from autotune.driver.backends.ray_head import Head
@@ -44,12 +47,13 @@ from autotune.driver.host_memory import free_memory, node_limit
 from autotune.errors import RayUnavailable
 from autotune.launch.devices.claims import ClaimRequest
 from autotune.launch.devices.device_care import LOCK_S, DeviceCare
+from autotune.launch.gang import GangRunner, NodeReport, collected
 from autotune.launch.process import LocalRunner
-from autotune.launch.runner import TrialResult
+from autotune.launch.runner import Runner, TrialResult
 from autotune.launch.workspace import isolation as enclosure
 from autotune.model import wire
-from autotune.model.distributed_launch import ranks_of
-from autotune.model.trial import Assignment, Stage
+from autotune.model.distributed_launch import nodes_of, ranks_of
+from autotune.model.trial import Assignment, Failure, FailureKind, Stage
 from autotune.shortage import address_space, shortage
 from autotune.text.redact import redact, redact_args
 
@@ -57,6 +61,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
     from autotune.driver.session import Session
+    from autotune.launch.gang import Witness
+    from autotune.launch.result.host_samples import HostSamples
+    from autotune.launch.result.process_reports import ProcessReports
     from autotune.model.study import StudySpec
 
 log = logging.getLogger(__name__)
@@ -328,7 +335,7 @@ class Launcher(tune.Trainable):
 
     def setup(self, config: dict[str, Any]) -> None:
         """Set up the actor, once."""
-        self._runner: LocalRunner | None = None
+        self._runner: Runner | None = None
         self._made_for: tuple[Path, str, ClaimRequest | None] | None = None
         self._take(config)
 
@@ -348,6 +355,7 @@ class Launcher(tune.Trainable):
         self._isolation = str(config["isolation"])
         self._bell = str(config["bell"])
         self._request = wire.loads(ClaimRequest, config["request"]) if config["request"] else None
+        self._at_once = int(config["at_once"])
 
     def step(self) -> dict[str, Any]:
         """Return the next message: first the start, then outcomes, last the end."""
@@ -365,19 +373,32 @@ class Launcher(tune.Trainable):
             ended = replace(ended, notes=(*ended.notes, note))
         return {"begins": False, "ended": wire.dumps(ended)}
 
-    def _our_runner(self) -> LocalRunner:
+    def _our_runner(self) -> Runner:
         """Return the runner of this actor, which retains fork servers between trials."""
         wanted = (self._study_dir, self._isolation, self._request)
         if self._runner is None or self._made_for != wanted:
             self.cleanup()
-            self._runner = LocalRunner(
-                study_dir=self._study_dir,
-                isolation=self._isolation,
-                free_memory=free_memory,
-                device_care=DeviceCare(request=self._request),
-            )
+            self._runner = self._gang() if self._assignment.launch.nodes > 1 else self._local_runner()
             self._made_for = wanted
         return self._runner
+
+    def _local_runner(self, witness: Witness | None = None) -> LocalRunner:
+        return LocalRunner(
+            study_dir=self._study_dir,
+            isolation=self._isolation,
+            free_memory=free_memory,
+            device_care=DeviceCare(request=self._request),
+            witness=witness,
+        )
+
+    def _gang(self) -> GangRunner:
+        """For this node and the other bundles of this actor's placement group."""
+        request = "" if self._request is None else wire.dumps(self._request)
+        config = (str(self._study_dir), self._isolation, request, socket.gethostname(), self._at_once)
+        nodes = self._assignment.launch.nodes
+        members = [OtherNode(bundle, nodes, config) for bundle in range(1, nodes)]
+        address = get_node_ip_address()
+        return GangRunner(self._local_runner, members, address=address, study_dir=self._study_dir)
 
     def cleanup(self) -> None:
         """Release the runner before the actor ends."""
@@ -390,6 +411,100 @@ class Launcher(tune.Trainable):
 
     def load_checkpoint(self, checkpoint: Any) -> None:
         """Do nothing: there are no checkpoints."""
+
+
+class NodeActor:
+    """Runs the parts of trials that belong to one node other than the first.
+
+    Args:
+        study_dir: Where the parts write on this node.
+        isolation: Handed to the runner.
+        request: For whom this machine is claimed; empty for none.
+        first_host: Name of the first node's machine, which has claimed itself.
+        at_once: Trials that run at once on the whole cluster.
+    """
+
+    def __init__(self, study_dir: str, isolation: str, request: str, first_host: str, at_once: int) -> None:
+        self._study_dir = Path(study_dir)
+        self._at_once = at_once
+        self._told: ProcessReports | None = None
+        is_claimed = not request or socket.gethostname() == first_host
+        claim = None if is_claimed else wire.loads(ClaimRequest, request)
+        self._runner = LocalRunner(
+            study_dir=self._study_dir,
+            isolation=isolation,
+            free_memory=free_memory,
+            device_care=DeviceCare(request=claim),
+            witness=self._note,
+        )
+
+    def _note(self, assignment: Assignment, told: ProcessReports, seen: HostSamples) -> None:
+        self._told = told
+
+    def run(self, key: str) -> str:
+        """Run the part that was handed over, and return a `NodeReport`."""
+        part = on_this_node(on_our_devices(collect(key), ""), self._at_once)
+        self._study_dir.mkdir(parents=True, exist_ok=True)
+        self._told = None
+        ended = [result.outcome for result in self._runner.run(part)]
+        failure = next((outcome for outcome in ended if isinstance(outcome, Failure)), None)
+        assert failure is not None, "no rank of this machine measures"
+        if self._told is None:
+            return wire.dumps(NodeReport(failure=failure))
+        return wire.dumps(collected(self._study_dir, part, self._told, failure))
+
+    def stop(self) -> None:
+        """End the part that runs, if there is one."""
+        self._runner.stop()
+
+
+class OtherNode:
+    """A bundle of this actor's placement group, as `autotune.launch.gang.Member`.
+
+    Args:
+        bundle: Its number; 0 is the actor's own.
+        nodes: Number of bundles.
+        config: Arguments of `NodeActor`.
+    """
+
+    def __init__(self, bundle: int, nodes: int, config: tuple[str, str, str, str, int]) -> None:
+        gpus = len(ray.get_gpu_ids())
+        group = get_current_placement_group()
+        assert group is not None, "Tune starts a trial of several machines in a placement group"
+        strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)
+        remote: Any = ray.remote
+        # One call runs a part, another one may stop it.
+        made = remote(num_cpus=1, num_gpus=gpus, max_concurrency=2, scheduling_strategy=strategy)(NodeActor)
+        self._actor = made.remote(*config)
+        self._name = f"machine {bundle + 1} of {nodes}"
+        self._running: Any = None
+        self._report: NodeReport | None = None
+
+    def start(self, part: Assignment) -> None:
+        """See `Member.start`."""
+        self._report = None
+        # Not as an argument, which other users of the cluster may be able to read.
+        self._running = self._actor.run.remote(hand_over(part))
+
+    def wait(self, seconds: float) -> NodeReport | None:
+        """See `Member.wait`; a node that is gone has a report."""
+        if self._report is None and self._running is not None:
+            ready, _ = ray.wait([self._running], timeout=seconds)
+            if ready:
+                self._report = self._ended()
+        return self._report
+
+    def stop(self) -> None:
+        """See `Member.stop`."""
+        if self._report is None:
+            self._actor.stop.remote()
+
+    def _ended(self) -> NodeReport:
+        try:
+            return wire.loads(NodeReport, ray.get(self._running))
+        except Exception as error:  # noqa: BLE001 (whatever Ray calls it, the part is lost)
+            lost = f"{self._name} was lost: {str(error).splitlines()[0] if str(error) else error!r}"
+            return NodeReport(failure=Failure(kind=FailureKind.INFRA_LOST, message=lost))
 
 
 def node_request(spec: StudySpec) -> ClaimRequest:
@@ -566,10 +681,17 @@ class RayDriver:
         searcher = SessionSearcher(self._session, arm)
         searcher.bell = self._bell
         threading.Thread(target=self._watch, args=(searcher,), daemon=True).start()
-        # Each rank needs a device, as far as there are enough.
-        gpus = min(ranks_of(self._session.study.spec.launcher), int(ray.cluster_resources().get("GPU", 0)))
+        launcher = self._session.study.spec.launcher
+        nodes = nodes_of(launcher)
+        # Processes that train together take a device each, as far as there are as many.
+        gpus = min(ranks_of(launcher), int(ray.cluster_resources().get("GPU", 0)) // nodes)
         self._needs = f"1 CPU and {gpus} GPU{'s' if gpus > 1 else ''}" if gpus else "1 CPU"
-        trainable = tune.with_resources(Launcher, {"cpu": 1, "gpu": gpus})
+        self._needs += f" on each of {nodes} nodes" if nodes > 1 else ""
+        places: Any = {"cpu": 1, "gpu": gpus}
+        if nodes > 1:
+            bundles = [{"CPU": 1.0, "GPU": float(gpus)}] * nodes
+            places = tune.PlacementGroupFactory(bundles, strategy="STRICT_SPREAD")
+        trainable = tune.with_resources(Launcher, places)
         tuner = tune.Tuner(
             trainable,
             param_space={
@@ -580,13 +702,14 @@ class RayDriver:
                 "is_ours": self._own is not None,
                 # With a local Ray, the search has claimed the machine.
                 "request": "" if self._own else wire.dumps(node_request(self._session.study.spec)),
-                "at_once": self._slots(gpus),
+                "at_once": self._slots(gpus, nodes),
             },
             tune_config=tune.TuneConfig(
                 search_alg=searcher,
                 num_samples=-1,
-                max_concurrent_trials=self._slots(gpus),
-                reuse_actors=True,
+                max_concurrent_trials=self._slots(gpus, nodes),
+                # A placement group that has lost a node is not used again.
+                reuse_actors=nodes == 1,
             ),
             run_config=tune.RunConfig(
                 name="tune",
@@ -641,9 +764,9 @@ class RayDriver:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(max(1, gpus))))
         return ",".join(word.strip() for word in visible.split(",")[: max(1, gpus)])
 
-    def _slots(self, gpus: int) -> int:
-        if self._concurrency:
-            return self._concurrency
+    def _slots(self, gpus: int, nodes: int = 1) -> int:
+        if self._concurrency or nodes > 1:
+            return self._concurrency or 1
         return max(1, int(ray.cluster_resources().get("GPU", 1)) // gpus) if gpus else 1
 
     def interrupt(self) -> None:

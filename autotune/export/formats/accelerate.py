@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 
 from autotune.export.formats.content import Exported, Left, fields_of, translated, why_left
+from autotune.export.formats.parallel import accelerator_argument
 from autotune.knobs.frameworks import ACCELERATOR
+from autotune.model.distributed_launch import nodes_of, ranks_of
 
 if TYPE_CHECKING:
     from autotune.export.formats.content import TunedValues
@@ -29,7 +31,7 @@ _ONE_PROCESS: Final[dict[str, Any]] = {
     "tpu_use_cluster": False,
     "tpu_use_sudo": False,
 }
-"""One process on one machine, which is what a search measures."""
+"""One process on one machine."""
 _FORMATS: Final = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 
 
@@ -39,12 +41,14 @@ def accelerate_config(tuned: TunedValues) -> Exported:
     Unknown keys are an error there, so nothing stands in it that `ClusterConfig` lacks.
     """
     dynamo: dict[str, Any] = {}
-    config = {**_ONE_PROCESS, "use_cpu": not tuned.on_device}
+    config = {**_ONE_PROCESS, "use_cpu": not tuned.on_device, **_processes(tuned)}
     config["mixed_precision"] = _FORMATS.get(str(tuned.knobs.get("precision", "fp32")), "no")
     said: list[Change] = []
     left: list[Left] = []
     for change in tuned.changes:
         found = fields_of(change, ACCELERATOR, tuned, or_arguments=change.knob == "precision")
+        if found is None and (call := accelerator_argument(change)):
+            found = f"the file has no key for it; {call}"
         found = found or why_left(change, "the file")
         if isinstance(found, str):
             left.append(Left(knob=change.knob, value=change.value, reason=found))
@@ -63,8 +67,24 @@ def accelerate_config(tuned: TunedValues) -> Exported:
     )
 
 
+def _processes(tuned: TunedValues) -> dict[str, Any]:
+    """Return the keys for the processes that the search started; empty for a single one."""
+    count, nodes = ranks_of(tuned.launcher), nodes_of(tuned.launcher)
+    if count * nodes == 1:
+        return {}
+    # Its launcher starts several processes under this type alone; on a CPU, MULTI_CPU is for mpirun.
+    return {
+        "distributed_type": "MULTI_GPU",
+        "num_machines": nodes,
+        "num_processes": count * nodes,
+        "use_cpu": False,
+    }
+
+
 def _about_device(tuned: TunedValues) -> list[str]:
     """A GPU of the machine says nothing of where the script trained."""
+    if _processes(tuned):
+        return ["without a GPU, the script itself asks for the CPU: Accelerator(cpu=True)"]
     return ["a GPU was there; where the script trained on the CPU, set `use_cpu: true`"] * tuned.on_device
 
 

@@ -29,11 +29,13 @@ class TunedValues:
         changes: What differs from the script, and the way on which it was measured.
         knobs: Every known value under this pick, the script's own included.
         on_device: The machine of the search has an accelerator.
+        launcher: As `autotune.model.distributed_launch` has it, empty for none.
     """
 
     changes: tuple[Change, ...]
     knobs: Mapping[str, Value] = field(default_factory=dict[str, Value])
     on_device: bool = False
+    launcher: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

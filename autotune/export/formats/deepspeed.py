@@ -28,7 +28,12 @@ def deepspeed_config(tuned: TunedValues) -> Exported:
     said: list[Change] = []
     left: list[Left] = []
     for change in tuned.changes:
-        found = fields_of(change, DEEPSPEED, tuned, or_arguments=False) or why_left(change, "its file")
+        found = fields_of(change, DEEPSPEED, tuned, or_arguments=False)
+        if found is None and isinstance(change.spelling, Keyword) and change.spelling.target == DEEPSPEED:
+            _put(config, change.spelling.name, change.value)
+            said.append(change)
+            continue
+        found = found or why_left(change, "its file")
         if isinstance(found, str):
             left.append(Left(knob=change.knob, value=change.value, reason=found))
             continue
@@ -42,6 +47,14 @@ def deepspeed_config(tuned: TunedValues) -> Exported:
         notes=tuple(_notes(said, config)),
         comment="",
     )
+
+
+def _put(config: dict[str, Any], name: str, value: Value) -> None:
+    """Set an entry by its dotted name: ``zero_optimization.stage``."""
+    *sections, last = name.split(".")
+    for section in sections:
+        config = config.setdefault(section, {})
+    config[last] = value
 
 
 def _is_its_own(change: Change) -> bool:

@@ -15,6 +15,7 @@ from autotune.export.formats.content import (
     translated,
     why_left,
 )
+from autotune.export.formats.parallel import training_argument
 from autotune.knobs.frameworks import ARGUMENTS, TRAINER
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ def training_arguments(tuned: TunedValues, *, keywords: bool) -> Exported:
     said: list[Change] = []
     left: list[Left] = []
     for change in tuned.changes:
-        found = fields_of(change, ARGUMENTS, tuned) or why_left(change, "TrainingArguments")
+        found = fields_of(change, ARGUMENTS, tuned) or training_argument(change)
+        found = found or why_left(change, "TrainingArguments")
         if isinstance(found, str):
             left.append(Left(knob=change.knob, value=change.value, reason=found))
             continue

@@ -15,6 +15,7 @@ from autotune.export.formats.content import (
     translated,
     why_left,
 )
+from autotune.export.formats.parallel import DDP_ARGUMENTS, strategy_argument
 from autotune.knobs.common import LOADER
 from autotune.knobs.frameworks import LIGHTNING
 
@@ -28,7 +29,7 @@ _WITHOUT_WORKERS: Final = {"prefetch_factor": None, "persistent_workers": False}
 
 
 def lightning_keywords(tuned: TunedValues, *, keywords: bool) -> Exported:
-    """Keywords for the Trainer, and those of the training loader, which is the script's own to build.
+    """Keywords for the Trainer and its strategy, and of the training loader, which the script itself builds.
 
     Args:
         tuned: The pick.
@@ -36,6 +37,7 @@ def lightning_keywords(tuned: TunedValues, *, keywords: bool) -> Exported:
     """
     trainer: dict[str, Value | None] = {}
     loader: dict[str, Value | None] = {}
+    strategy: dict[str, Value | None] = {}
     said: list[Change] = []
     left: list[Left] = []
     for change in tuned.changes:
@@ -44,14 +46,17 @@ def lightning_keywords(tuned: TunedValues, *, keywords: bool) -> Exported:
             trainer |= own
         elif of_loader is not None:
             loader |= of_loader
+        elif change.knob in DDP_ARGUMENTS:
+            strategy[DDP_ARGUMENTS[change.knob]] = change.value
         else:
-            reason = own or why_left(change, "the Trainer")
+            call = strategy_argument(change)
+            reason = own or (f"it is not a literal: {call}" if call else why_left(change, "the Trainer"))
             left.append(Left(knob=change.knob, value=change.value, reason=reason))
             continue
         said.append(change)
     if loader.get("num_workers") == 0:
         loader = {**loader, **_WITHOUT_WORKERS}
-    data = {"trainer": trainer, "loader": loader}
+    data = {"trainer": trainer, "loader": loader, **({"strategy": strategy} if strategy else {})}
     return Exported(
         text="".join(python_dict(name, values) for name, values in data.items())
         if keywords
@@ -59,6 +64,10 @@ def lightning_keywords(tuned: TunedValues, *, keywords: bool) -> Exported:
         data=data,
         said=tuple(change.knob for change in said),
         left=tuple(left),
-        notes=(*translated(said, LIGHTNING, LOADER), *about_accumulation(said, LIGHTNING)),
+        notes=(
+            *translated(said, LIGHTNING, LOADER),
+            *about_accumulation(said, LIGHTNING),
+            *(["`strategy` is for Trainer(strategy=DDPStrategy(**strategy))"] if strategy else []),
+        ),
         comment="#" if keywords else "",
     )

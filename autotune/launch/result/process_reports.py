@@ -113,4 +113,9 @@ class ProcessReports:
 
 def _lost_neighbour(broke: Broke) -> bool:
     """Return whether the process failed because it lost a peer."""
-    return _NEIGHBOUR_LOST.search(f"{broke.error} {broke.message} {broke.tail}") is not None
+    return lost_neighbour(f"{broke.error} {broke.message} {broke.tail}")
+
+
+def lost_neighbour(text: str) -> bool:
+    """Return whether a message is that of a process that lost a peer."""
+    return _NEIGHBOUR_LOST.search(text) is not None

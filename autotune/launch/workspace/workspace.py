@@ -151,6 +151,8 @@ def _plan(
         shadow_dir=str(folder / "shadow") if redirect else "",
         protected=(*protected, "/") if redirect else (),
         sites=tuple(dict.fromkeys(c.site for c in launch.changes if c.site)),
-        ranks=launch.ranks,
+        ranks=launch.world,
+        local_ranks=launch.ranks if launch.nodes > 1 else 0,
+        first_rank=launch.node * launch.ranks,
         source=launch.source,
     )

@@ -212,6 +212,67 @@ class MlflowSink:
             return self._client.get_experiment(run.info.experiment_id)
         return self._client.get_experiment_by_name(self._experiment or f"autotune/{study.spec.stem}")
 
+    def log_run(
+        self,
+        study: Study,
+        *,
+        role: str,
+        name: str,
+        metrics: Sequence[tuple[str, float | None, int]],
+        tags: Mapping[str, str],
+        artifacts: Mapping[str, str],
+    ) -> str:
+        """Write one run without children, of a study that is no search; a repeat replaces its contents.
+
+        Args:
+            study: Measured by another command than `autotune search`.
+            role: Kind of the run, for its tag; runs of searches have ``study`` and ``trial``.
+            name: Of the run.
+            metrics: Name, value and step; values that are missing or infinite are left out.
+            tags: In addition to those by which the run is found again.
+            artifacts: File name -> text.
+
+        Returns:
+            The address of the run; the path below any server where none runs.
+
+        Raises:
+            Refused: MLflow rejects this record.
+            TrackerUnavailable: MLflow cannot be reached.
+        """
+        self.open()
+        with border(self.tracking_uri):
+            self._ensure_experiment(study)
+            found = self._search(study, role)
+            began_ms = round(study.created * 1000)
+            own = {
+                "autotune.role": role,
+                "autotune.study_id": study.spec.study_id,
+                "autotune.schema": _SCHEMA,
+                "autotune.label": study.spec.label,
+                "autotune.script": record.script_id(study),
+            }
+            if found:
+                run_id = str(found[0].info.run_id)
+            else:
+                made = self._client.create_run(
+                    self._experiment_id,
+                    start_time=began_ms,
+                    tags={key: self._short(value) for key, value in own.items()},
+                    run_name=self._clean(name),
+                )
+                run_id = str(made.info.run_id)
+            end_ms = began_ms + round(study.elapsed_s * 1000)
+            points = [m for key, value, step in metrics for m in self._metric(key, value, end_ms, step)]
+            self._client.log_batch(run_id, metrics=points, tags=self._tags({**own, **tags}), synchronous=True)
+            for file, text in artifacts.items():
+                self._client.log_text(run_id, text, file)
+            if self._own is not None:
+                close_tree(artifact_folder(self._own).resolve())
+            self._client.set_terminated(run_id, status=record.study_status(study), end_time=end_ms)
+        path = f"/#/experiments/{self._experiment_id}/runs/{run_id}?{_ML}"
+        is_served = self.tracking_uri.startswith(("http://", "https://"))
+        return self._clean(self.tracking_uri.rstrip("/")) + path if is_served else path
+
     # -- the three operations -----------------------------------------------------------------
 
     def _study_began(self, study: Study, answer: Answer | None) -> None:

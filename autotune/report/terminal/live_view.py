@@ -290,6 +290,8 @@ def _clock_text(seconds: float) -> str:
 
 def _found(study: Study) -> list[Line]:
     """What is known so far: the script, the best against it, the front, what failed."""
+    if study.spec.purpose == SCALE:
+        return [Line("rates", text) for text in _rates(study)] + _trouble(study)
     answer = answer_or_none(study)
     lines = [Line("yours", "not measured yet" if answer is None else _yours(study, answer))]
     best = _confirmed(study, answer) or _seen(study)
@@ -298,8 +300,19 @@ def _found(study: Study) -> list[Line]:
         base = answer.baseline_throughput.value
         shown = [f"{m.throughput / base:.2f}x {bytes_text(m.peak_bytes)}" for m in answer.front if base > 0]
         lines.append(Line("front", f"{len(shown)}: " + ", ".join(shown)))
+    return lines + _trouble(study)
+
+
+def _rates(study: Study) -> list[str]:
+    """The newest rate of each number of processes."""
+    newest = {t.config: t.measurement.throughput for t in study.told() if t.measurement is not None}
+    return [f"{config_text(config)}: {rate_text(rate)}" for config, rate in newest.items()]
+
+
+def _trouble(study: Study) -> list[Line]:
+    """Other programs on the machine, and failures by kind."""
     failed = failure_counts(study)
-    lines += [Line("busy", text, "bad") for text in busy_notes(study)[:1]]
+    lines = [Line("busy", text, "bad") for text in busy_notes(study)[:1]]
     if failed:
         kinds = ", ".join(f"{kind} {count}" for kind, count in failed.items())
         lines.append(Line("failed", f"{sum(failed.values())} of {len(study.told())}: {kinds}", "bad"))

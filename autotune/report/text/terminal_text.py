@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from autotune.compare.disturbances import baseline_is_steady, busy_notes
 from autotune.model.config import config_text
+from autotune.model.study import SCALE
 from autotune.report.text.answer_screen import INDENT
 from autotune.report.view.answer_view import rate_text
 from autotune.report.view.summary import best_other, changes_training, duration_text, speedup_of
@@ -54,6 +55,11 @@ def result_text(study: Study, trial: Trial, *, shows_ratio: bool = True) -> str:
 
 def progress_line(study: Study, trial: Trial) -> str:
     """The line for one ended trial where there is no terminal."""
+    left = f"{duration_text(study.spec.budget.seconds - study.elapsed_s)} left"
+    if study.spec.purpose == SCALE:
+        # Numbers of processes do not compete: their rates are the answer.
+        result = result_text(study, trial, shows_ratio=False)
+        return " | ".join((f"round {trial.group}", config_text(trial.config), result, left))
     is_steady = baseline_is_steady(study)
     parts = [
         f"[{trial.stage.value}] trial {trial.number}",
@@ -72,7 +78,7 @@ def progress_line(study: Study, trial: Trial) -> str:
     if failed:
         kinds = ", ".join(f"{kind} {count}" if count > 1 else kind for kind, count in failed.items())
         parts.append(f"{sum(failed.values())} failed ({kinds})")
-    parts.append(f"{duration_text(study.spec.budget.seconds - study.elapsed_s)} left")
+    parts.append(left)
     return " | ".join(parts)
 
 

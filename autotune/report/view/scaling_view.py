@@ -66,16 +66,29 @@ def sentences(found: Scaling) -> list[str]:
         if not found.is_clear:
             said.append("The intervals do not settle the knee; more rounds narrow them.")
     if found.cheapest is not None and found.fastest is not None and len(measured) > 1:
-        said.append(
-            f"{_processes(found.fastest).capitalize()} are fastest; "
-            f"{_processes(found.cheapest)} cost least per sample."
-            if found.fastest != 1
-            else "One process is fastest and costs least per sample."
-        )
+        said.append(_best_counts(found.fastest, found.cheapest))
     said += [f"{_processes(p.processes).capitalize()}: {p.failure}." for p in found.points if p.failure]
-    if len(measured) > 1:
-        said.append("The effective batch grows with the processes unless the script keeps it.")
+    if not found.counts_samples and measured:
+        said.append("Samples could not be counted, so steps are shown, without efficiency, cost and knee.")
+    batches = [p.effective_batch for p in measured if p.effective_batch > 0]
+    if batches and max(batches) > min(batches):
+        said.append(
+            f"The effective batch is {batches[0]:g} with {_processes(measured[0].processes)} "
+            f"and {batches[-1]:g} with {_processes(measured[-1].processes)}: these are different trainings."
+        )
+    if found.set_aside:
+        runs = "One run is" if found.set_aside == 1 else f"{found.set_aside} runs are"
+        said.append(f"{runs} in no ratio: other processes used the machine meanwhile.")
     return said
+
+
+def _best_counts(fastest: int, cheapest: int) -> str:
+    first = _processes(fastest).capitalize()
+    verb = "is" if fastest == 1 else "are"
+    if fastest == cheapest:
+        return f"{first} {verb} fastest and {'costs' if fastest == 1 else 'cost'} least per sample."
+    second = f"{_processes(cheapest)} {'costs' if cheapest == 1 else 'cost'}"
+    return f"{first} {verb} fastest; {second} least per sample."
 
 
 def _processes(count: int) -> str:
@@ -107,6 +120,7 @@ def as_object(found: Scaling) -> dict[str, Any]:
         "knee_is_clear": found.is_clear,
         "fastest": found.fastest,
         "cheapest": found.cheapest,
+        "runs_set_aside": found.set_aside,
         "points": [
             {
                 "processes": p.processes,
@@ -116,6 +130,7 @@ def as_object(found: Scaling) -> dict[str, Any]:
                 "communication_frac": p.communication_frac,
                 "straggler": p.straggler,
                 "peak_bytes": p.peak_bytes,
+                "effective_batch": p.effective_batch or None,
                 "failure": p.failure or None,
             }
             for p in found.points

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from autotune.compare.scaling import config_of, processes_of
+from autotune.compare.scaling import config_of, own_processes, processes_of
 from autotune.model.config import Config
 from autotune.model.trial import Proposal, Stage
 from autotune.search.costs import Costs
@@ -39,7 +39,7 @@ class ScalingRounds(Strategy):
             return None
         if not study.trials:
             return self._proposal(study, Stage.BASELINE, Config(), 0, remaining_s)
-        if not any(t.measurement for t in study.baseline):
+        if not any(t.measurement for t in study.baseline) or own_processes(study, self._counts[0]):
             return None
         trials = [t for t in study.trials if t.stage is Stage.CONFIRM]
         group = max((t.group for t in trials), default=0)

@@ -49,7 +49,7 @@ def lead(plan: Plan) -> NoReturn:
     ranks = _Ranks()
     for number in _PASSED_ON:
         signal.signal(number, lambda number, _frame: ranks.pass_on(number))
-    ranks.start(plan.ranks)
+    ranks.start(plan.local_ranks or plan.ranks, plan.first_rank)
     code = _measured(plan, ranks) if plan.measure else _applied(ranks)
     sys.stdout.flush()
     os._exit(128 - code if code < 0 else code)
@@ -145,11 +145,11 @@ def _tell(plan: Plan, event: Applied | Broke) -> None:
         channel.close()
 
 
-def _started(rank: int) -> subprocess.Popen[bytes]:
+def _started(rank: int, first: int) -> subprocess.Popen[bytes]:
     # The same interpreter options and program as for this process.
     return subprocess.Popen(
         [sys.executable, *sys.orig_argv[1:]],
-        env={**os.environ, **rank_variables(rank), RANK_VARIABLE: str(rank)},
+        env={**os.environ, **rank_variables(rank - first, first=first), RANK_VARIABLE: str(rank)},
     )
 
 
@@ -175,10 +175,10 @@ class _Ranks:
         """The end of all processes was requested."""
         self._sent: list[int] = []
 
-    def start(self, count: int) -> None:
-        """Start all processes; signals received meanwhile reach the later ones too."""
-        for rank in range(count):
-            process = self.left[rank] = _started(rank)
+    def start(self, count: int, first: int = 0) -> None:
+        """Start all processes of this machine; signals received meanwhile reach the later ones too."""
+        for rank in range(first, first + count):
+            process = self.left[rank] = _started(rank, first)
             for number in tuple(self._sent):
                 _kill(process.pid, number)
 
