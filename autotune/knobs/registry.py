@@ -22,16 +22,24 @@ from autotune.knobs.compile.compile_shapes import CompileShapes
 from autotune.knobs.compile.memory_budget import MemoryBudget
 from autotune.knobs.declared import declared_knob
 from autotune.knobs.distributed.cpu_affinity import CpuAffinity
+from autotune.knobs.distributed.cuda_max_connections import CudaMaxConnections
 from autotune.knobs.distributed.ddp_bucket_cap_mb import DdpBucketCapMb
 from autotune.knobs.distributed.ddp_comm_hook import DdpCommHook
 from autotune.knobs.distributed.ddp_find_unused_parameters import DdpFindUnusedParameters
 from autotune.knobs.distributed.ddp_gradient_as_bucket_view import DdpGradientAsBucketView
 from autotune.knobs.distributed.ddp_no_sync import DdpNoSync
 from autotune.knobs.distributed.ddp_powersgd_rank import DdpPowersgdRank
+from autotune.knobs.distributed.ddp_shard_optimizer import DdpShardOptimizer
 from autotune.knobs.distributed.ddp_static_graph import DdpStaticGraph
+from autotune.knobs.distributed.fsdp_cpu_offload import FsdpCpuOffload
 from autotune.knobs.distributed.fsdp_param_dtype import FsdpParamDtype
 from autotune.knobs.distributed.fsdp_prefetch import FsdpPrefetch
 from autotune.knobs.distributed.fsdp_reshard_after_forward import FsdpReshardAfterForward
+from autotune.knobs.distributed.fsdp_shard_ranks import FsdpShardRanks
+from autotune.knobs.distributed.nccl_algo import NcclAlgo
+from autotune.knobs.distributed.nccl_buffer_mb import NcclBufferMb
+from autotune.knobs.distributed.nccl_max_channels import NcclMaxChannels
+from autotune.knobs.distributed.nccl_proto import NcclProto
 from autotune.knobs.host.gc_control import GcControl
 from autotune.knobs.host.malloc import Malloc
 from autotune.knobs.host.threads import Threads
@@ -103,6 +111,14 @@ _BUILTIN: Final[tuple[type[Knob], ...]] = (
     FsdpPrefetch,
     FsdpParamDtype,
     CpuAffinity,
+    DdpShardOptimizer,
+    FsdpShardRanks,
+    NcclMaxChannels,
+    CudaMaxConnections,
+    NcclAlgo,
+    NcclProto,
+    NcclBufferMb,
+    FsdpCpuOffload,
     DdpPowersgdRank,
 )
 """By expected gain per cost of trying, largest first."""

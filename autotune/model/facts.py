@@ -149,6 +149,7 @@ class ScriptFacts:
             ``own_compile``, ``own_bf16`` (it names the format), ``lbfgs``, ``float64``, ``bce_on_sigmoid``,
             ``exec_config`` (globals overridden from the command line), ``hf_arguments``
             (options made from dataclasses), ``hidden_state`` (a hidden state sized by the batch),
+            ``saves_optimizer`` (a state_dict is taken of what need not be a model),
             ``forks`` (`os.fork` is called), ``stdin`` (standard input is read),
             and those of `autotune.source.loops`.
         import_runs: Importing the script does its work: not all of that stands in functions or under
@@ -446,6 +447,7 @@ class ParallelFacts:
             is not known.
         no_sync: The script itself leaves exchanges out (`no_sync`).
         mixed_precision: DDP was given a policy of its own for number formats.
+        own_mesh: The script gives FSDP a device mesh of its own.
     """
 
     wrapper: str
@@ -455,6 +457,7 @@ class ParallelFacts:
     all_used: bool | None = None
     no_sync: bool = False
     mixed_precision: bool = False
+    own_mesh: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

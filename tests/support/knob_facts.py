@@ -27,7 +27,9 @@ def ddp(
 ) -> RunFacts:
     """Of two processes under DistributedDataParallel."""
     parallel = replace(DDP, **changed)
-    return replace(DDP_RUN, parallel=parallel, values={**DDP_RUN.values, **(values or {})}, **(run or {}))
+    return replace(
+        DDP_RUN, **{"parallel": parallel, "values": {**DDP_RUN.values, **(values or {})}, **(run or {})}
+    )
 
 
 def fsdp(values: dict[str, object] | None = None, **changed: object) -> RunFacts:

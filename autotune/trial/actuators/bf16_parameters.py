@@ -36,6 +36,7 @@ class Weights:
         self._buffers: list[tuple[weakref.ref[Any], str, Any]] = []
         self._observed: bool | None = None
         self.wanted = False
+        self._is_wrapped = False
 
     def install(self, torch: Any) -> None:
         """Take torch."""
@@ -72,10 +73,23 @@ class Weights:
         """Momentum and the like; counters of steps are single numbers."""
         return isinstance(value, self._torch.Tensor) and value.is_floating_point() and value.dim() > 0
 
-    def restore(self) -> None:
-        """The script's own format for good: traces and exports share a model's parameters with it."""
+    def restore(self) -> bool:
+        """The script's own format for good: traces and exports share a model's parameters with it.
+
+        Returns:
+            False where `DistributedDataParallel` exchanges gradients in the format that it was built with.
+        """
+        if self._is_wrapped:
+            return False
         self._release()
         self._root.end_turning()
+        return True
+
+    def before_wrapping(self, module: Any) -> None:
+        """Convert a module that `DistributedDataParallel` is about to make its buffers for."""
+        if self.wanted:
+            self._is_wrapped = True
+            self.convert(module)
 
     def end(self, reason: str) -> None:
         """`restore` for something that contradicts halved weights, a sentence, before it happens."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.trial.hooks.distributed.affinity import AFFINITY, Affinity
 from autotune.trial.hooks.distributed.data_parallel import DataParallel
 from autotune.trial.hooks.distributed.deferred_exchange import NO_SYNC, DeferredExchange
+from autotune.trial.hooks.distributed.sharded_optimizer import SHARD_OPTIMIZER, ShardedOptimizer
 from autotune.trial.hooks.distributed.sharding import SETTINGS, Sharding
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Distributed:
         self._state = state
         self.parallel = DataParallel(state, undo, watches=watches)
         self.exchange = DeferredExchange(state, undo, self.parallel)
+        self._optimizer = ShardedOptimizer(undo, self.parallel)
         self._sharding = Sharding(state, undo, hooks)
         self._affinity = Affinity(undo)
 
@@ -40,6 +42,7 @@ class Distributed:
             return
         self.parallel.install(torch)
         self.exchange.install(torch)
+        self._optimizer.install(torch)
         self._sharding.install(torch)
 
     def set(self, setting: str, value: Value, /) -> None:
@@ -48,6 +51,8 @@ class Distributed:
             self.exchange.every = int(value)
         elif setting == AFFINITY:
             self._affinity.set(str(value))
+        elif setting == SHARD_OPTIMIZER:
+            self._optimizer.is_wanted = bool(value)
         elif setting in SETTINGS:
             self._sharding.set(setting, value)
         else:
@@ -61,6 +66,8 @@ class Distributed:
             return self.exchange.observed()
         if setting == AFFINITY:
             return self._affinity.observed()
+        if setting == SHARD_OPTIMIZER:
+            return self._optimizer.observed()
         return (self._sharding if setting in SETTINGS else self.parallel).observed(setting)
 
     def facts(self) -> ParallelFacts | None:
