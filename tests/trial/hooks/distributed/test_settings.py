@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import parallel_script
 import pytest
+from fake_torchao import FAKE_TORCHAO
 
 from autotune.launch.ports import with_port
 from autotune.model.change import Change, Patch
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from trial_kit import Ran
+
+    from autotune.model.config import Value
 
 pytestmark = [pytest.mark.torch, pytest.mark.thorough, pytest.mark.timeout(600)]
 
@@ -297,4 +300,61 @@ class TestThroughTheLauncher:
         found = next(r for r in readings if r["knob"] == self.WANTED.knob)
         assert (found["found"], found["status"]) == (True, "applied")
         first, second = json.loads(ran.out.strip().splitlines()[-1])
+        assert first["weights"] == second["weights"]
+
+
+def _patch(knob: str, value: Value) -> Change:
+    return Change(knob=knob, value=value, spelling=Patch())
+
+
+class TestBelowTheWrapper:
+    """Knobs of the model and of its steps, where `DistributedDataParallel` is around the model."""
+
+    TEXT = Path(parallel_script.__file__).read_text(encoding="utf-8")
+
+    def trained(self, run: Callable[..., Ran], argv: str, *changes: Change) -> list[Any]:
+        ran = run(self.TEXT, argv=argv.split(), ranks=2, measure=False, changes=changes, timeout_s=200)
+        assert ran.code == 0, ran.err
+        assert not ran.faults
+        readings = {r["knob"]: r for r in json.loads((ran.folder / "status.json").read_text())}
+        for change in changes:
+            found = readings[change.knob]
+            assert (found["found"], found["status"]) == (change.value, "applied")
+        return json.loads(ran.out.strip().splitlines()[-1])
+
+    def test_a_step_of_parts_trains_as_the_whole_batch_and_exchanges_in_its_last_part(
+        self, run: Callable[..., Ran]
+    ) -> None:
+        plain = self.trained(run, "--batch-size 8 --steps 12 --clip --profile")
+        halves = _patch("accumulation", 2)
+        parts = self.trained(run, "--batch-size 4 --steps 24 --clip --profile", halves)
+        for whole, part in zip(plain, parts, strict=True):
+            assert part["samples"] == whole["samples"]
+            assert part["weights"] == pytest.approx(whole["weights"], rel=1e-5, abs=1e-6)
+            assert sum(part["exchanged"]) == sum(whole["exchanged"]) == WHOLE
+        # The last step of the script is the first part of a step that does not take place.
+        first = self.trained(run, "--batch-size 4 --steps 23 --clip --profile", halves)
+        assert [each["exchanged"] for each in first] == [[], []]
+
+    def test_parameters_are_halved_before_the_wrapper_takes_them_over(self, run: Callable[..., Ran]) -> None:
+        plain = self.trained(run, "--profile")
+        first, second = self.trained(run, "--profile", _patch("pure_bf16", True))
+        assert first["format"] == second["format"] == "torch.bfloat16"
+        assert first["weights"] == second["weights"]
+        assert first["weights"] == pytest.approx(plain[0]["weights"], rel=0.05, abs=0.02)
+
+    @pytest.mark.slow
+    def test_layers_compute_in_8_bits_below_the_wrapper(
+        self, run: Callable[..., Ran], tmp_path: Path
+    ) -> None:
+        folder = tmp_path / "torchao"
+        folder.mkdir()
+        (folder / "__init__.py").touch()
+        (folder / "float8.py").write_text(FAKE_TORCHAO)
+        changes = (
+            _patch("fp8", "tensorwise"),
+            _patch("precision", "bf16"),
+            _patch("compile_mode", "default"),
+        )
+        first, second = self.trained(run, "--steps 24", *changes)
         assert first["weights"] == second["weights"]
