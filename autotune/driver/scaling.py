@@ -21,7 +21,7 @@ from autotune.driver.new_study import append_opened, create_study
 from autotune.driver.planner import Planner
 from autotune.driver.script_watch import ScriptWatch, modules_of
 from autotune.driver.session import ENDING_S, Session
-from autotune.driver.spec import redirected_stdin, version, with_secrets
+from autotune.driver.spec import redirected_stdin, version
 from autotune.driver.verification import facts_of, isolation_of, run_to_end, tell, why_nothing_measured
 from autotune.errors import StoreError, UsageError
 from autotune.knobs.registry import builtin
@@ -38,6 +38,7 @@ from autotune.space.training_environment import user_environment
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
 from autotune.store.paths import JOURNAL_FILE, new_id
+from autotune.store.redact import with_secrets
 from autotune.text.redact import learned
 
 if TYPE_CHECKING:

@@ -149,7 +149,7 @@ def test_output_that_nobody_reads_is_no_error(argv):
 BREAKS = """
 import sys
 from autotune.cli import main, search
-from autotune.inspection import command
+from autotune.inspection import command_line as command
 def broken(*args, **more):
     raise ZeroDivisionError("canary-secret-1")
 command.read_command = broken

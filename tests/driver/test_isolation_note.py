@@ -26,7 +26,7 @@ def test_a_search_reports_why_its_trials_are_redirected(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("pass\n")
     inline(monkeypatch, replace(COMPUTE_BOUND, gains={"precision": {"bf16": 0.5}}))
-    monkeypatch.setattr(tune.enclosure, "examined", lambda *_: Isolation("redirect", why=why))
+    monkeypatch.setattr(tune.isolation, "examined", lambda *_: Isolation("redirect", why=why))
     run([*WORDS])
     text = " ".join(capsys.readouterr().err.split())
     assert (f"trials run in redirect mode: {why}" in text) is bool(why)

@@ -37,7 +37,7 @@ from pathlib import Path
 sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "tests" / "support")!r}]
 from driver_worlds import open_session
 from autotune.clock import SystemClock
-from autotune.driver import ray_auth
+from autotune.driver.backends import ray_auth
 root, address = Path(sys.argv[1]), sys.argv[2]
 ray_auth.prepare(address)
 from autotune.driver.backends.ray_tune import RayDriver

@@ -28,7 +28,7 @@ sys.path.insert(0, {root!r})
 from autotune.model import wire
 from autotune.model.facts import RunFacts, LoaderFacts
 from autotune.model.measurement import LossPoint, Reading
-from autotune.protocol.events import Broke, Closed, Compiling, Done, Hello, Seen, StepRow, Steps
+from autotune.protocol.events import Broke, Closed, Compiling, Done, Hello, ReadBack as Seen, StepRow, Steps
 from autotune.protocol.lines import Writer
 from autotune.protocol.plan import load_plan
 plan = load_plan(os.environ)
@@ -36,7 +36,7 @@ writer = Writer(Path(plan.events_path), plan.nonce)
 now = time.perf_counter_ns
 writer.write(Hello(pid=os.getpid(), t_ns=now(), python=sys.version))
 if plan.shadow_dir:
-    from autotune.trial import shadow
+    from autotune.trial.entry import file_redirect as shadow
     shadow.install(plan.protected, plan.shadow_dir)
 def step(samples=4):
     writer.write(Steps(rows=(StepRow(t_ns=now(), wait_ns=0, samples=samples),)))

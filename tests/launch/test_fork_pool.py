@@ -467,7 +467,8 @@ def test_a_server_goes_with_its_launcher_even_while_it_loads(tmp_path: Path, use
 import os, sys
 from pathlib import Path
 from autotune.model.trial import Launch
-from autotune.launch import forking, library
+from autotune.launch import fork_pool as forking
+from autotune.launch.workspace import runtime_library as library
 env = {{"PATH": os.environ["PATH"], "PYTHONPATH": {str(tmp_path)!r}}}
 launch = Launch(command=(), script={str(user / "train.py")!r}, argv=(), python=sys.executable, cwd={str(user)!r}, env=env)
 folder = library.make(Path({str(tmp_path)!r}) / "lib")

@@ -173,7 +173,7 @@ def test_a_folder_that_cannot_be_overlaid_is_protected_by_redirection(
 ENCLOSED = """
 import json, multiprocessing, os, sys
 sys.path.insert(0, {ours!r})
-import enter
+import namespace as enter
 told = {{}}
 shm, base = "/dev/shm", {base!r}
 try:

@@ -25,7 +25,7 @@ _RUN = f"""
 import json, pickle, sys
 sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
-from autotune.launch import enclosure
+from autotune.launch.workspace import isolation as enclosure
 from autotune.launch.process import LocalRunner
 assignments, study, stub = pickle.loads(Path(sys.argv[1]).read_bytes()), Path(sys.argv[2]), sys.argv[3]
 launch = assignments[0].launch

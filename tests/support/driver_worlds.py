@@ -41,7 +41,7 @@ sys.path[:0] = [{root!r}, {support!r}]
 from autotune.model import wire
 from autotune.model.measurement import Reading
 from autotune.launch.fake import WORLDS, World
-from autotune.protocol.events import Broke, Closed, Done, Hello, Seen, StepRow, Steps
+from autotune.protocol.events import Broke, Closed, Done, Hello, ReadBack as Seen, StepRow, Steps
 from autotune.protocol.lines import Writer
 from autotune.protocol.plan import load_plan
 plan = load_plan(os.environ)

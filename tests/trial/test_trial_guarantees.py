@@ -262,7 +262,7 @@ def test_under_apply_every_fold_gets_the_changes_and_no_model_is_kept_alive(run:
 LATE = (
     PRELUDE
     + """
-from autotune.trial import optimizer
+from autotune.trial.hooks.step import optimizer
 def broken(*args, **kwargs): raise RuntimeError("injected")
 model, other = nn.Linear(8, 1), nn.Linear(8, 1)
 opts = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (model, other)]

@@ -31,7 +31,7 @@ WORLD = (
 import copy, io
 from autotune.model.change import Change, Patch
 from autotune.protocol.plan import Plan
-from autotune.trial.entry.trial_runtime import Session
+from autotune.trial.entry.trial_runtime import TrialRuntime as Session
 torch.set_num_threads(1)
 
 class Layer(nn.Module):

@@ -240,7 +240,7 @@ UNDO = (
 import random, numpy.random
 from autotune.model.change import Change, Patch, Keyword
 from autotune.protocol.plan import Plan
-from autotune.trial.entry.trial_runtime import Session
+from autotune.trial.entry.trial_runtime import TrialRuntime as Session
 from torch.utils.data import dataloader
 from torch.optim import lr_scheduler
 warm = nn.Linear(2, 1)
@@ -299,7 +299,10 @@ def test_patch_then_undo_is_identity(run: Callable[..., Any]) -> None:
 FAULT = (
     PRELUDE
     + """
-from autotune.trial import loader, losses, root, steps
+from autotune.trial.hooks.data import loader
+from autotune.trial.hooks.step import losses
+from autotune.trial.hooks.model import trained_modules as root
+from autotune.trial.measure import step_counter as steps
 def broken(*args, **kwargs): raise RuntimeError("injected")
 if sys.argv[1:] == ["broken"]:
     loader.Loader._count = broken; root.RootCall._before = broken; losses.Losses.backward = broken

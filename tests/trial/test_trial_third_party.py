@@ -22,7 +22,7 @@ SCRIPT = (
 import queue, threading, time
 from torch.utils.data import IterableDataset
 from autotune.protocol.plan import Plan
-from autotune.trial.entry.trial_runtime import Session
+from autotune.trial.entry.trial_runtime import TrialRuntime as Session
 torch.set_num_threads(1)
 torch.manual_seed(0)
 alive = []

@@ -23,7 +23,7 @@ import copy, itertools, time
 from autotune import sdk
 from autotune.model.change import Change, Flag
 from autotune.protocol.plan import Plan
-from autotune.trial.entry.trial_runtime import Session
+from autotune.trial.entry.trial_runtime import TrialRuntime as Session
 torch.set_num_threads(1)
 torch.manual_seed(0)
 alive, kept = [], []

@@ -19,8 +19,12 @@ WATCHED = """
 import gc
 import sys
 import time
-from autotune.trial import calm, loader, optimizer, recorder, root
-from autotune.trial import steps as boundary
+from autotune.trial.records import steady_steps as calm
+from autotune.trial.hooks.data import loader
+from autotune.trial.hooks.step import optimizer
+from autotune.trial.measure import recorder
+from autotune.trial.hooks.model import trained_modules as root
+from autotune.trial.measure import step_counter as boundary
 
 taken = {}
 

@@ -199,7 +199,7 @@ def _searched(plant: Plant, uri: str) -> dict[str, Any]:
     with (
         mock.patch.object(tune, "LocalRunner", Printing),
         mock.patch.object(tune, "SystemClock", return_value=clock),
-        mock.patch.object(tune.enclosure, "available", return_value="redirect"),
+        mock.patch.object(tune.isolation, "available", return_value="redirect"),
         mock.patch("autotune.cli.outcome.head_start_s", return_value=0.0),
     ):
         codes = [command(words)]

@@ -141,7 +141,7 @@ def test_inspect_says_what_needs_permission_and_which_space_is_likely(cli, scrip
 def test_a_dry_run_shows_which_space_and_what_is_not_read_back(cli, mine, monkeypatch):
     import autotune.driver.tune as tune
 
-    monkeypatch.setattr(tune.enclosure, "examined", lambda *_: tune.enclosure.Isolation("redirect"))
+    monkeypatch.setattr(tune.isolation, "examined", lambda *_: tune.isolation.Isolation("redirect"))
     monkeypatch.setattr(tune, "host_facts", lambda: facts().host)
     Path("train.py").write_text(
         "import argparse\np = argparse.ArgumentParser()\n"

@@ -212,7 +212,7 @@ from autotune.driver import sync
 from autotune.store import paths
 paths.find_study = lambda name, **more: Path("/nowhere")
 sync.study_paths = lambda path, **more: ("sqlite:////nowhere.db", {"answer": "/#/x"})
-from autotune.cli import ui
+from autotune.cli.commands import ui
 from autotune.cli.main import run
 ui._report = lambda *_more: None
 sys.executable = sys.argv[1]
@@ -260,7 +260,7 @@ def test_a_second_hang_up_does_not_stop_the_ending_of_the_server(tmp_path: Path)
     # The kernel and the shell each tell of a terminal that was closed: here the second comes in between.
     before = """
         import os, signal
-        from autotune.cli import server
+        from autotune.cli import mlflow_server as server
         end = server.Server.end
         def ending(self):
             os.kill(os.getpid(), signal.SIGHUP)

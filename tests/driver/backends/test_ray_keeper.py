@@ -22,7 +22,7 @@ DRIVER = """
 import os, subprocess, sys, time
 from pathlib import Path
 sys.path.insert(0, {root!r})
-from autotune.driver import own_ray
+from autotune.driver.backends import local_ray as own_ray
 from autotune.driver.backends.ray_keeper import Keeper
 folder = sys.argv[1]
 keeper = Keeper(folder, Path(folder, "study"))

@@ -159,7 +159,7 @@ def test_no_link_is_followed(temporary: Path, tmp_path: Path) -> None:
     folder = made("one")
     (folder / "trials" / "link").symlink_to(precious)
     other = made("two")
-    clean.enclosure.remove(other / "trials")
+    clean.isolation.remove(other / "trials")
     (other / "trials").symlink_to(precious)
     (home() / "studies" / new_id()).symlink_to(precious)
     (temporary / "at-t0000-a1-bbbbbb").symlink_to(precious)
@@ -261,6 +261,6 @@ def test_a_folder_that_goes_or_cannot_be_looked_into_meanwhile_is_passed_over(
 
 def test_what_cannot_be_removed_is_named(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = made("one")
-    monkeypatch.setattr(clean.enclosure, "remove", lambda path: None)
+    monkeypatch.setattr(clean.isolation, "remove", lambda path: None)
     left = clean.remove(clean.find(["one"]))
     assert left == {str(folder): "parts of it could not be removed"}

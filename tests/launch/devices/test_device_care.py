@@ -337,7 +337,8 @@ import sys
 sys.path.insert(0, {root!r})
 from pathlib import Path
 from autotune.model.trial import Launch
-from autotune.launch import device_care, sweep
+from autotune.launch.devices import device_care
+from autotune.launch.guard import process_tree as sweep
 device_care.CANARY = Path({bird!r})
 device_care.run_canary(
     Launch(command=(), script="t.py", argv=(), python=sys.executable, cwd="/", env={{}}), uid={uid!r}

@@ -53,7 +53,7 @@ def database(tmp_path: Path) -> Path:
 STOPPED = """
 import os, sqlite3, sys
 from pathlib import Path
-from autotune.report import mlflow_local as local
+from autotune.report.mlflow import local_store as local
 
 stop = int(sys.argv[2])
 steps = 0

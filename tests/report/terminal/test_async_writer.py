@@ -118,7 +118,7 @@ def test_a_file_is_written_to_at_once(tmp_path: Path) -> None:
 
 def test_what_was_said_last_is_written_before_the_process_ends() -> None:
     text = (
-        "import sys; from autotune.report.terminal.async_writer import Outlet; "
+        "import sys; from autotune.report.terminal.async_writer import AsyncWriter as Outlet; "
         "Outlet.of(sys.stderr).put('last\\n' * 999)"
     )
     done = subprocess.run([sys.executable, "-c", text], stderr=subprocess.PIPE, text=True, check=True)

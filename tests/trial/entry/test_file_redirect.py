@@ -32,7 +32,7 @@ def run(project: Path, text: str, *, protected: str = "", torch: bool = False) -
     shadow = project.parent / "trial" / "shadow"
     head = (
         f"import sys; sys.path.insert(0, {ROOT!r})\nimport os, io, shutil, glob, tempfile, pathlib\n"
-        f"from pathlib import Path\nfrom autotune.trial import shadow\n"
+        f"from pathlib import Path\nfrom autotune.trial.entry import file_redirect as shadow\n"
         f"shadow.install([{protected or str(project)!r}], {str(shadow)!r})\n"
     )
     code = head + textwrap.dedent(text)
