@@ -31,6 +31,9 @@ from autotune.knobs.distributed.ddp_no_sync import DdpNoSync
 from autotune.knobs.distributed.ddp_powersgd_rank import DdpPowersgdRank
 from autotune.knobs.distributed.ddp_shard_optimizer import DdpShardOptimizer
 from autotune.knobs.distributed.ddp_static_graph import DdpStaticGraph
+from autotune.knobs.distributed.deepspeed_bucket_size import DeepspeedBucketSize
+from autotune.knobs.distributed.deepspeed_overlap_comm import DeepspeedOverlapComm
+from autotune.knobs.distributed.deepspeed_zero_stage import DeepspeedZeroStage
 from autotune.knobs.distributed.fsdp_cpu_offload import FsdpCpuOffload
 from autotune.knobs.distributed.fsdp_param_dtype import FsdpParamDtype
 from autotune.knobs.distributed.fsdp_prefetch import FsdpPrefetch
@@ -112,6 +115,9 @@ _BUILTIN: Final[tuple[type[Knob], ...]] = (
     FsdpParamDtype,
     CpuAffinity,
     DdpShardOptimizer,
+    DeepspeedZeroStage,
+    DeepspeedOverlapComm,
+    DeepspeedBucketSize,
     FsdpShardRanks,
     NcclMaxChannels,
     CudaMaxConnections,

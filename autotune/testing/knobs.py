@@ -142,6 +142,18 @@ FSDP_RUN = replace(
         "fsdp_shard_ranks": 2,
     },
 )
+DEEPSPEED_RUN = replace(
+    CPU_RUN,
+    ranks=2,
+    owners=("deepspeed",),
+    owner_settings={"deepspeed.zero": 1},
+    values={
+        **CPU_RUN.values,
+        "deepspeed_zero_stage": 1,
+        "deepspeed_bucket_size": 500_000_000,
+        "deepspeed_overlap_comm": False,
+    },
+)
 SCRIPT = ScriptFacts(path="/home/me/train.py", sha256="0" * 64, imports=("torch",))
 
 
@@ -245,6 +257,8 @@ def example_facts() -> Sequence[Facts]:
         facts(run=replace(transformer, gradients_pause=True, values={**CPU_RUN.values, **in_model})),
         facts(run=DDP_RUN),
         facts(run=FSDP_RUN),
+        facts(run=DEEPSPEED_RUN),
+        facts(host=GPU_HOST, run=replace(DEEPSPEED_RUN, model=GPU_RUN.model)),
         facts(host=GPU_HOST, run=replace(of_four, model=GPU_RUN.model)),
         facts(host=GPU_HOST, run=replace(DDP_RUN, model=GPU_RUN.model, parallel=nccl)),
         facts(run=replace(DDP_RUN, own_accumulation=True, backward_per_step=4.0)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from autotune.trial.hooks.distributed.affinity import AFFINITY, Affinity
 from autotune.trial.hooks.distributed.data_parallel import DataParallel
@@ -11,11 +11,21 @@ from autotune.trial.hooks.distributed.sharded_optimizer import SHARD_OPTIMIZER, 
 from autotune.trial.hooks.distributed.sharding import SETTINGS, Sharding
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from autotune.model.config import Value
     from autotune.model.facts import ParallelFacts
     from autotune.trial.runtime.imports import AfterImport
     from autotune.trial.runtime.state import RuntimeState
     from autotune.trial.runtime.undo import Undo
+
+
+_OF_DEEPSPEED: Final = {
+    "deepspeed_zero_stage": "deepspeed.zero",
+    "deepspeed_bucket_size": "deepspeed.reduce_bucket_size",
+    "deepspeed_overlap_comm": "deepspeed.overlap_comm",
+}
+"""Knob -> setting of a framework."""
 
 
 class Distributed:
@@ -35,6 +45,8 @@ class Distributed:
         self._optimizer = ShardedOptimizer(undo, self.parallel)
         self._sharding = Sharding(state, undo, hooks)
         self._affinity = Affinity(undo)
+        self.framework_settings: Callable[[], Mapping[str, Value]] = dict
+        """Returns what frameworks were built with, as in ``deepspeed.zero``."""
 
     def install(self, torch: Any) -> None:
         """Wrap constructors; install before what defers an optimizer's step."""
@@ -62,6 +74,8 @@ class Distributed:
         """Return the setting of every wrapper in use."""
         if self._state.ranks == 1:
             return None
+        if setting in _OF_DEEPSPEED:
+            return self.framework_settings().get(_OF_DEEPSPEED[setting])
         if setting == NO_SYNC:
             return self.exchange.observed()
         if setting == AFFINITY:
