@@ -20,11 +20,11 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
-import failures  # noqa: E402 - found by the line above
 import links  # noqa: E402 - the same
 import parity  # noqa: E402 - the same
+import rank_failures  # noqa: E402 - found by the line above
 
-KINDS: dict[str, Any] = {"parity": parity, "links": links, "failures": failures}
+KINDS: dict[str, Any] = {"parity": parity, "links": links, "failures": rank_failures}
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 
 

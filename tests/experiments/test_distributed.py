@@ -13,9 +13,9 @@ import pytest
 HERE = Path(__file__).resolve().parents[2] / "experiments" / "distributed"
 sys.path.insert(0, str(HERE))
 
-import failures  # noqa: E402 - found by the line above
 import links  # noqa: E402 - the same
 import parity  # noqa: E402 - the same
+import rank_failures  # noqa: E402 - found by the line above
 
 # Other experiments have a module of that name as well.
 SPEC = importlib.util.spec_from_file_location("distributed_run", HERE / "run.py")
@@ -49,7 +49,7 @@ class TestSample:
 
     @pytest.mark.parametrize("key", ["exception rank 1 of 2 #0", "port taken rank 0 of 2 #0"])
     def test_the_first_cause_is_named_and_nobody_survives(self, key: str) -> None:
-        row = failures.run(case(failures, key), {})
+        row = rank_failures.run(case(rank_failures, key), {})
         assert row["ok"], row
 
 
@@ -73,7 +73,7 @@ def test_a_search_finds_knobs_of_communication_on_a_slow_link_alone(link: str) -
     assert row["ok"], row
 
 
-@pytest.mark.parametrize("kind", [parity, failures, links])
+@pytest.mark.parametrize("kind", [parity, rank_failures, links])
 def test_cases_have_keys_of_their_own(kind: Any) -> None:
     keys = [each["key"] for each in kind.cases()]
     assert len(keys) == len(set(keys))

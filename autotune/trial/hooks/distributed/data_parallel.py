@@ -204,7 +204,8 @@ class DataParallel:
         hooks = importlib.import_module(_DEFAULT_HOOKS)
         debugging = importlib.import_module(f"{_HOOKS}.debugging_hooks")
         form, rank = self._settings.get(COMPRESSION), self._settings.get(POWERSGD, 0)
-        lossy = None
+        lossy: Any = None
+        kept: Any = None
         if rank:
             lossy = importlib.import_module(f"{_HOOKS}.powerSGD_hook")
             kept = lossy.PowerSGDState(
