@@ -164,6 +164,11 @@ def sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def per_rank(count: int, facts: Facts) -> int:
+    """Return a process's share of what the processes of a training have in common: cores, memory."""
+    return max(1, count // (1 if facts.run is None else facts.run.ranks))
+
+
 def refuse_sharded(facts: Facts) -> str | None:
     """Return why what a model consists of stays as it is where processes share it out, or None.
 

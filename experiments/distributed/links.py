@@ -17,7 +17,7 @@ LINKS = {
     "fast": (),
 }
 KNOBS = ("ddp_bucket_cap_mb", "ddp_comm_hook")
-BUDGET = "5m"
+BUDGET = "4m"
 REPEATS = 3
 
 

@@ -50,19 +50,21 @@ _KEYWORDS = {
 
 def cases() -> list[dict[str, Any]]:
     """Return every case: a script, its number of ranks, and settings."""
-    return [
+    found = [
         {
             "key": f"{script} x{ranks} {_text(settings)}",
             "script": script,
             "ranks": ranks,
             "settings": settings,
         }
-        for script, tried in CASES.items()
         for ranks in (2, 4)
+        for script, tried in CASES.items()
         for settings in tried
         # A copy of the parameters over both of two processes is what FSDP does by itself.
         if settings.get("fsdp_shard_ranks") != ranks
     ]
+    # Each script once before any is tried with other settings.
+    return sorted(found, key=lambda case: (case["ranks"], CASES[case["script"]].index(case["settings"])))
 
 
 def run(case: dict[str, Any], plain: dict[tuple[str, int], list[dict[str, Any]]]) -> dict[str, Any]:

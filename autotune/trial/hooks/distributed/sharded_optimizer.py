@@ -89,6 +89,7 @@ class ShardedOptimizer:
         return known
 
     def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        self._reveal()  # of a step that has raised
         if len(self._parallel.wrappers()) != 1:
             return
         rank = self._rank()
@@ -101,9 +102,7 @@ class ShardedOptimizer:
                 optimizer.state.pop(parameter, None)  # of a checkpoint, which holds all of it
 
     def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        while self._hidden:
-            parameter, gradient = self._hidden.pop()
-            parameter.grad = gradient
+        self._reveal()
         if optimizer not in self._shares or len(self._parallel.wrappers()) != 1:
             return
         (wrapper,) = self._parallel.wrappers()
@@ -112,6 +111,12 @@ class ShardedOptimizer:
             for rank, share in enumerate(self._shares[optimizer]):
                 if sent := [p.detach() for p in share]:
                     distributed._broadcast_coalesced(wrapper.process_group, sent, _MESSAGE_BYTES, rank)
+
+    def _reveal(self) -> None:
+        while self._hidden:
+            parameter, gradient = self._hidden.pop()
+            if parameter.grad is None:
+                parameter.grad = gradient
 
     def _refusing(self, original: Any) -> Any:
         """Return a method that ends the training where it would save a share as if it were the whole."""
