@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -59,12 +60,24 @@ def cases() -> list[dict[str, Any]]:
         }
         for ranks in (2, 4)
         for script, tried in CASES.items()
-        for settings in tried
+        for settings in (_possible(each, ranks) for each in tried)
         # A copy of the parameters over both of two processes is what FSDP does by itself.
         if settings.get("fsdp_shard_ranks") != ranks
     ]
     # Each script once before any is tried with other settings.
-    return sorted(found, key=lambda case: (case["ranks"], CASES[case["script"]].index(case["settings"])))
+    places = Counter[tuple[int, str]]()
+    order: list[tuple[int, int]] = []
+    for case in found:
+        which = (case["ranks"], case["script"])
+        order.append((case["ranks"], places[which]))
+        places[which] += 1
+    return [case for _, case in sorted(zip(order, found, strict=True), key=lambda pair: pair[0])]
+
+
+def _possible(settings: dict[str, Any], ranks: int) -> dict[str, Any]:
+    """Return settings without a block of CPUs for each rank where there are fewer CPUs than ranks."""
+    few = len(os.sched_getaffinity(0)) < ranks
+    return {knob: value for knob, value in settings.items() if not (few and knob == "cpu_affinity")}
 
 
 def run(case: dict[str, Any], plain: dict[tuple[str, int], list[dict[str, Any]]]) -> dict[str, Any]:

@@ -84,14 +84,16 @@ def _go_on(kind: Any, table: Path, end_s: float) -> None:
         )
 
 
-def _totals(cases: list[dict[str, Any]], found: list[dict[str, Any]]) -> dict[str, Any]:
+def _totals(cases: list[dict[str, Any]], written: list[dict[str, Any]]) -> dict[str, Any]:
+    keys = {case["key"] for case in cases}
+    found = list({row["key"]: row for row in written if row["key"] in keys}.values())
     by_group = Counter(f"{row.get('group') or row['script']}: {_word(row)}" for row in found)
     return {
         "cases": len(cases),
         "run": sum("skipped" not in row for row in found),
         "ok": sum(bool(row.get("ok")) for row in found),
         "skipped": sum("skipped" in row for row in found),
-        "broken": [row["key"] for row in found if not row.get("ok") and "skipped" not in row],
+        "broken": [row["key"] for row in found if _word(row) == "broken"],
         "by_group": dict(sorted(by_group.items())),
     }
 
