@@ -17,7 +17,7 @@ LINKS = {
     "fast": (),
 }
 KNOBS = ("ddp_bucket_cap_mb", "ddp_comm_hook")
-BUDGET = "4m"
+BUDGET = "3m"
 REPEATS = 3
 
 
@@ -49,7 +49,7 @@ def run(case: dict[str, Any], _plain: object) -> dict[str, Any]:
         done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, check=False)
         if done.returncode not in (0, 1, 8):
             return {"ok": False, "error": f"code {done.returncode}: {done.stderr[-500:]}"}
-        answer = json.loads(done.stdout.strip().splitlines()[-1])
+        answer = json.loads(done.stdout)
         best = answer.get("best") or {}
         config = best.get("config") or {}
     finally:
