@@ -17,7 +17,7 @@ LINKS = {
     "fast": (),
 }
 KNOBS = ("ddp_bucket_cap_mb", "ddp_comm_hook")
-BUDGET = "3m"
+BUDGET = "5m"
 REPEATS = 3
 
 
