@@ -59,7 +59,7 @@ PLANTED = {
 }
 """Group -> what the failing rank does at step 8, the kind of the failure, what its message contains."""
 BEFORE = {
-    "port taken": ('os.environ["MASTER_PORT"] = "{port}"', "crash_exit", "EADDRINUSE"),
+    "port taken": ('os.environ["MASTER_PORT"] = "{port}"', "infra_lost", "EADDRINUSE"),
     "count does not divide": (
         'assert 9 % int(os.environ["WORLD_SIZE"]) == 0, "a batch of 9 cannot be divided"',
         "crash_exit",
