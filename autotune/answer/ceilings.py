@@ -169,4 +169,4 @@ def _workers_take_cores(facts: Facts) -> bool:
     if run.loader is None or run.loader.num_workers == 0:
         return False
     on_cpu = run.model is not None and run.model.device == "cpu"
-    return ((run.threads or cpus) if on_cpu else 1) + run.loader.num_workers > cpus
+    return run.ranks * (((run.threads or cpus) if on_cpu else 1) + run.loader.num_workers) > cpus

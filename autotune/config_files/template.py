@@ -29,7 +29,7 @@ knobs:
 # unchanged, NUMERIC changes rounding, TRAINING changes the training (searched with --allow NAME only).
 # declare:
 #   - {name: fused_loss, effect: NUMERIC, values: [0, 1], flag: "--fused-loss"}
-#   - {name: nccl_algo, effect: EXACT, values: [Ring, Tree], env: NCCL_ALGO}
+#   - {name: nccl_sockets, effect: EXACT, values: [1, 4], env: NCCL_NSOCKS_PERTHREAD}
 #   - {name: foreach, effect: NUMERIC, values: [false, true], keyword: "torch.optim.AdamW:foreach"}
 
 # Upper bound on peak memory: a share, or an amount such as 6GiB.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -88,8 +89,13 @@ _SETTINGS: Final = frozenset(
 )
 """Calls that every worker importing the script may repeat."""
 _SWITCHES: Final = ("switch", "off_switch", "pair", "bool")
-_OF_MODULES: Final = frozenset({"own_autocast", "own_bf16", "own_scaler", "own_compile", "stdin"})
+_OF_MODULES: Final = frozenset(
+    {"own_autocast", "own_bf16", "own_scaler", "own_compile", "saves_optimizer", "stdin"}
+)
 """Hazards that also count in modules; whether the script reaches them shows in a run."""
+_MODELS: Final = re.compile(r"model|net|module|ddp", re.IGNORECASE)
+_STATES_OF_OPTIMIZERS: Final = frozenset({"get_state_dict", "get_optimizer_state_dict"})
+"""Functions of `torch.distributed.checkpoint.state_dict`."""
 _FORMATS: Final = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
 _DEVICE_FORMATS: Final = {"cuda": "fp16", "cpu": "bf16"}
 """Autocast's default format per device."""
@@ -587,6 +593,16 @@ def _autocast_format(call: ast.Call) -> str:
 # Hazards ------------------------------------------------------------------------------------
 
 
+def _saves_optimizer(call: ast.Call) -> bool:
+    """Whether this takes the state of something that has no name of a model."""
+    name = _last(call.func)
+    if name in _STATES_OF_OPTIMIZERS:
+        return True
+    if name != "state_dict" or not isinstance(call.func, ast.Attribute):
+        return False
+    return _MODELS.search(_last(call.func.value) or "") is None
+
+
 def _hazards(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.ExceptHandler):
         if node.type is None or _last(node.type) == "BaseException":
@@ -610,6 +626,8 @@ def _hazards(node: ast.AST) -> Iterator[str]:
             yield "stdin"
     elif isinstance(node, ast.Call):
         name = _last(node.func)
+        if _saves_optimizer(node):
+            yield "saves_optimizer"
         if name in _CALLS and not (name == "double" and node.args):
             yield _CALLS[name]
         if ast.unparse(node.func) in ("os.fork", "fork"):

@@ -173,8 +173,9 @@ class WeightsHook(Protocol):
     def halve(self) -> None:
         """Parameters, buffers and floating inputs in bf16 from the first training call on."""
 
-    def restore(self) -> None:
-        """Parameters and buffers in the script's own format again."""
+    def restore(self) -> bool:
+        """Parameters and buffers in the script's own format again; False where that is not possible."""
+        ...
 
     def observed(self) -> bool | None:
         """Whether parameters and optimizer state are bf16; None before a step was taken."""

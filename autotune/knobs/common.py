@@ -164,12 +164,26 @@ def sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def several_processes(count: int) -> str:
-    """Why what a model consists of stays as it is where gradients are added up between processes."""
-    return (
-        f"{count} processes train together, and their gradient reduction depends on the layout of the "
-        "parameters."
-    )
+def per_rank(count: int, facts: Facts) -> int:
+    """Return a process's share of what the processes of a training have in common: cores, memory."""
+    return max(1, count // (1 if facts.run is None else facts.run.ranks))
+
+
+def refuse_sharded(facts: Facts) -> str | None:
+    """Return why what a model consists of stays as it is where processes share it out, or None.
+
+    `DistributedDataParallel` takes over the parameters as they are when it is constructed, so they are
+    converted right before that.
+    """
+    run = facts.run
+    if run is None or run.ranks == 1:
+        return None
+    if run.parallel is None or run.parallel.wrapper != "ddp":
+        return (
+            f"{run.ranks} processes train together without DistributedDataParallel, and what they exchange "
+            "depends on the layout of the parameters."
+        )
+    return None
 
 
 def torch_version(facts: Facts) -> tuple[int, int] | None:

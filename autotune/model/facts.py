@@ -149,7 +149,8 @@ class ScriptFacts:
             ``own_autocast``, ``own_scaler``, ``own_compile``, ``lbfgs``, ``float64``, ``bce_on_sigmoid``.
             ``own_bf16``: it names the format. ``exec_config``: globals are overridden from the command line.
             ``hf_arguments``: options are made from dataclasses. ``hidden_state``: a hidden state has the size
-            of the batch. ``forks``: `os.fork` is called. ``stdin``: standard input is read.
+            of the batch. ``saves_optimizer``: a state_dict is saved that need not be a model's. ``forks``:
+            `os.fork` is called. ``stdin``: standard input is read.
         import_runs: Importing the script does its work: some of it is outside functions and the main guard.
         constants: Named constants that knobs may replace, in the order of files and lines.
     """
@@ -441,6 +442,7 @@ class ParallelFacts:
             unknown.
         no_sync: The script itself leaves exchanges out (`no_sync`).
         mixed_precision: DDP was given a policy of its own for number formats.
+        own_mesh: The script gives FSDP a device mesh of its own.
     """
 
     wrapper: str
@@ -450,6 +452,7 @@ class ParallelFacts:
     all_used: bool | None = None
     no_sync: bool = False
     mixed_precision: bool = False
+    own_mesh: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

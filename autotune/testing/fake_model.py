@@ -47,8 +47,9 @@ class _Said:
     def halve(self) -> None:
         self.set(True)
 
-    def restore(self) -> None:
+    def restore(self) -> bool:
         self.value = False
+        return True
 
     def switch(self, kernel: str | None = None, /) -> Callable[[], None]:
         own = self.value

@@ -126,6 +126,7 @@ DDP_RUN = replace(
         "ddp_comm_hook": "none",
         "ddp_powersgd_rank": 0,
         "ddp_no_sync": 1,
+        "ddp_shard_optimizer": False,
         "cpu_affinity": "none",
     },
 )
@@ -138,6 +139,20 @@ FSDP_RUN = replace(
         "fsdp_reshard_after_forward": True,
         "fsdp_prefetch": 0,
         "fsdp_param_dtype": "float32",
+        "fsdp_cpu_offload": False,
+        "fsdp_shard_ranks": 2,
+    },
+)
+DEEPSPEED_RUN = replace(
+    CPU_RUN,
+    ranks=2,
+    owners=("deepspeed",),
+    owner_settings={"deepspeed.zero": 1},
+    values={
+        **CPU_RUN.values,
+        "deepspeed_zero_stage": 1,
+        "deepspeed_bucket_size": 500_000_000,
+        "deepspeed_overlap_comm": False,
     },
 )
 SCRIPT = ScriptFacts(path="/home/me/train.py", sha256="0" * 64, imports=("torch",))
@@ -205,6 +220,7 @@ def example_facts() -> Sequence[Facts]:
     busy = {"ddp_find_unused_parameters": True, "ddp_comm_hook": "own", "ddp_no_sync": 1}
     in_model = {"attention_backend": "math", "compile_mode": "default", "memory_budget": 0.9}
     owned = replace(CPU_RUN, owners=("accelerate",), own_autocast=True, own_compile=True, own_scaler=True)
+    of_four = replace(FSDP_RUN, ranks=4, values={**FSDP_RUN.values, "fsdp_shard_ranks": 4})
     return (
         facts(),
         facts(run=None),
@@ -242,6 +258,9 @@ def example_facts() -> Sequence[Facts]:
         facts(run=replace(transformer, gradients_pause=True, values={**CPU_RUN.values, **in_model})),
         facts(run=DDP_RUN),
         facts(run=FSDP_RUN),
+        facts(run=DEEPSPEED_RUN),
+        facts(host=GPU_HOST, run=replace(DEEPSPEED_RUN, model=GPU_RUN.model)),
+        facts(host=GPU_HOST, run=replace(of_four, model=GPU_RUN.model)),
         facts(host=GPU_HOST, run=replace(DDP_RUN, model=GPU_RUN.model, parallel=nccl)),
         facts(run=replace(DDP_RUN, own_accumulation=True, backward_per_step=4.0)),
         facts(run=replace(DDP_RUN, parallel=None)),

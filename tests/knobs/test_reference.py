@@ -1,5 +1,6 @@
 """The page of all knobs."""
 
+import functools
 from pathlib import Path
 
 from autotune.knobs.base import Knob
@@ -16,8 +17,13 @@ def test_the_page_is_current() -> None:
     assert PAGE.read_text(encoding="utf-8") == reference.reference(), "run `nox -s reference`"
 
 
+@functools.cache
+def whole() -> str:
+    return reference.reference()
+
+
 def section(name: str) -> str:
-    return reference.reference().split(f"\n## {name}\n")[1].split("\n## ")[0]
+    return whole().split(f"\n## {name}\n")[1].split("\n## ")[0]
 
 
 def test_every_knob_has_a_section_and_a_row_of_the_index() -> None:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from autotune.model.facts import DeviceFacts, HostFacts, ModelFacts, OptimizerFacts, RunFacts
-from autotune.testing.knobs import CPU_HOST, CPU_RUN, DDP, DDP_RUN, FSDP_RUN, LOADER
+from autotune.testing.knobs import CPU_HOST, CPU_RUN, DDP, DDP_RUN, DEEPSPEED_RUN, FSDP_RUN, LOADER
 
 
 def run(**changed: object) -> RunFacts:
@@ -27,13 +27,25 @@ def ddp(
 ) -> RunFacts:
     """Of two processes under DistributedDataParallel."""
     parallel = replace(DDP, **changed)
-    return replace(DDP_RUN, parallel=parallel, values={**DDP_RUN.values, **(values or {})}, **(run or {}))
+    return replace(
+        DDP_RUN, **{"parallel": parallel, "values": {**DDP_RUN.values, **(values or {})}, **(run or {})}
+    )
 
 
 def fsdp(values: dict[str, object] | None = None, **changed: object) -> RunFacts:
     """Of two processes under FSDP2."""
     parallel = replace(FSDP_RUN.parallel, **changed)
     return replace(FSDP_RUN, parallel=parallel, values={**FSDP_RUN.values, **(values or {})})
+
+
+def deepspeed(values: dict[str, object] | None = None, **settings: object) -> RunFacts:
+    """Of two processes under DeepSpeed."""
+    held = {f"deepspeed.{name}": value for name, value in settings.items()}
+    return replace(
+        DEEPSPEED_RUN,
+        owner_settings={**DEEPSPEED_RUN.owner_settings, **held},
+        values={**DEEPSPEED_RUN.values, **(values or {})},
+    )
 
 
 def gpu(*capability: int) -> HostFacts:

@@ -51,7 +51,8 @@ def under(argv, settings, *, silent=False):
 OWN = (
     *("ddp_bucket_cap_mb", "ddp_find_unused_parameters", "ddp_gradient_as_bucket_view", "ddp_static_graph"),
     *("ddp_comm_hook", "ddp_powersgd_rank", "ddp_no_sync", "cpu_affinity"),
-    *("fsdp_reshard_after_forward", "fsdp_prefetch", "fsdp_param_dtype"),
+    *("fsdp_reshard_after_forward", "fsdp_prefetch", "fsdp_param_dtype", "fsdp_cpu_offload"),
+    *("fsdp_shard_ranks", "ddp_shard_optimizer"),
 )
 
 

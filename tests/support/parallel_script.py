@@ -27,6 +27,7 @@ PARSER.add_argument("--wrap", default="ddp")
 PARSER.add_argument("--bucket", type=float, default=None)
 PARSER.add_argument("--branch", default="always")
 PARSER.add_argument("--find-unused", action="store_true")
+PARSER.add_argument("--adamw", action="store_true")
 PARSER.add_argument("--norm", action="store_true")
 PARSER.add_argument("--hook", action="store_true")
 PARSER.add_argument("--clip", action="store_true")
@@ -84,7 +85,8 @@ def train(args, look=dict):
     loader = DataLoader(data, batch_size=args.batch_size, sampler=DistributedSampler(data, shuffle=False))
     net, sent = Net(args), []
     model = wrapped(net, args, sent)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    kind = torch.optim.AdamW if args.adamw else torch.optim.SGD
+    optimizer = kind(model.parameters(), lr=0.02)
     steps = passes = samples = 0
     norms = []
     watch = profile(activities=[ProfilerActivity.CPU], record_shapes=True) if args.profile else None
@@ -121,6 +123,8 @@ def train(args, look=dict):
         "weights": [n for p in parameters for n in p.detach().double().flatten().tolist()],
         "exchanged": exchanged,
         "norms": norms,
+        "kept": sum(v.numel() for held in optimizer.state.values() for v in held.values()),
+        "format": str(parameters[0].dtype),
         "steps": steps,
         "samples": samples,
         "cpus": sorted(os.sched_getaffinity(0)),

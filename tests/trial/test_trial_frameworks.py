@@ -236,6 +236,14 @@ def test_deepspeed_trains_by_a_copy_of_the_configuration(bench: Bench, tmp_path:
     assert bench.frameworks.owners == ["deepspeed"]
 
 
+def test_an_entry_of_a_section_leaves_the_rest_of_it(bench: Bench) -> None:
+    bench.change("deepspeed_zero_stage", 2, DEEPSPEED, "zero_optimization.stage")
+    own = {"train_batch_size": 64, "zero_optimization": {"stage": 1, "overlap_comm": True}}
+    assert engine()(own).read["zero_optimization"] == {"stage": 2, "overlap_comm": True}
+    assert own["zero_optimization"] == {"stage": 1, "overlap_comm": True}
+    assert engine()({"train_batch_size": 64}).read["zero_optimization"] == {"stage": 2}
+
+
 @pytest.mark.parametrize(
     ("own", "told"),
     [

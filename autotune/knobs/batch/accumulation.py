@@ -8,6 +8,7 @@ from autotune.knobs.base import Knob, Patches
 from autotune.knobs.batch import batching
 from autotune.knobs.common import as_count, constant_of, dealt_by_batch, flag_variants, joined, listed
 from autotune.knobs.compile.compile_mode import graphs_forbid_accumulation
+from autotune.knobs.distributed.ddp_no_sync import refuse_deferred
 from autotune.knobs.frameworks import (
     ACCELERATOR,
     ARGUMENTS,
@@ -293,13 +294,20 @@ def _undivided(run: RunFacts) -> str | None:
     )
 
 
+def _of_processes(facts: Facts, run: RunFacts) -> str | None:
+    """What keeps processes from exchanging gradients once a step, in its last part."""
+    if run.parallel is None:
+        return (
+            f"{run.ranks} processes train together without a wrapper of PyTorch's, so where they exchange "
+            "gradients is not known."
+        )
+    return refuse_deferred(run.parallel, facts)
+
+
 def _seams(facts: Facts, run: RunFacts) -> str | None:
     """What keeps the step from being deferred."""
-    if run.ranks > 1:
-        return (
-            f"{run.ranks} processes train together and add up their gradients in every backward pass, so "
-            f"that a step that is deferred would be paid for in each of its parts."
-        )
+    if run.ranks > 1 and (reason := _of_processes(facts, run)) is not None:
+        return reason
     if (reason := batching.unseen(facts) if run.loader is None else _loader(run.loader)) is not None:
         return reason
     if run.optimizer is None:

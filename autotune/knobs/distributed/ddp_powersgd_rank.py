@@ -27,7 +27,7 @@ class DdpPowersgdRank(DistributedKnob):
     effect: ClassVar[Effect] = Effect.TRAINING
     ordinal: ClassVar[bool] = True
     unit: ClassVar[str] = "rank"
-    rank: ClassVar[int] = 400
+    rank: ClassVar[int] = 510
 
     def domain(self, facts: Facts) -> Sequence[Value]:
         return (0, 1, 2, 4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.common import as_count, flag_variants, joined, trains_on_cuda
+from autotune.knobs.common import as_count, flag_variants, joined, per_rank, trains_on_cuda
 from autotune.knobs.loader.num_workers import workers_of
 from autotune.knobs.traits import Prior
 from autotune.model.change import Env, Flag, Patch, Spelling
@@ -27,8 +27,8 @@ _OPTIONS: Final = flag_variants(
 class Threads(Knob):
     """Threads of one operation on the CPU: too many wait for each other, and for loader workers.
 
-    Set by ``OMP_NUM_THREADS`` before the process starts, else by ``torch.set_num_threads``. Where the
-    script calls that, only by an option of the script.
+    Several processes share the cores out. Set by ``OMP_NUM_THREADS`` before the process starts, else by
+    ``torch.set_num_threads``. Where the script calls that, only by an option of the script.
 
     Effect: EXACT (another order of summation). Unit: threads. Source: PyTorch performance tuning
     guide, "CPU specific optimizations".
@@ -49,11 +49,11 @@ class Threads(Knob):
         return read or facts.value(self.name)
 
     def domain(self, facts: Facts) -> Sequence[Value]:
-        cores = max(1, facts.host.physical_cores)
+        cores = per_rank(facts.host.physical_cores, facts)
         return joined({cores, max(1, cores - 1), max(1, cores // 2), 1}, self.own(facts))
 
     def resolve(self, wanted: Value, facts: Facts) -> Value | None:
-        cores = max(1, facts.host.physical_cores)
+        cores = per_rank(facts.host.physical_cores, facts)
         workers = workers_of(None, facts) or 0
         named = {
             "physical": cores,

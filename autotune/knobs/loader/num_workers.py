@@ -15,6 +15,7 @@ from autotune.knobs.common import (
     joined,
     loader_of,
     no_loader,
+    per_rank,
     sentence,
 )
 from autotune.knobs.frameworks import ARGUMENTS, fits_by_keras
@@ -203,14 +204,14 @@ def _asked_twice(held: FetchState) -> str:
 
 
 def worker_limit(facts: Facts) -> int:
-    """Most workers worth trying: by memory where the loader waits, else by cores and a bit."""
-    by_memory = max(1, facts.host.memory_bytes // 4 // _WORKER_BYTES)
+    """Return the most workers of a process worth trying: by memory if the loader waits, else by cores."""
+    by_memory = per_rank(facts.host.memory_bytes // 4 // _WORKER_BYTES, facts)
     loader = loader_of(facts)
     busy = None if loader is None else loader.fetch_cpu_frac
     if busy is not None and busy < _WAITS_BELOW_FRAC:
         return min(32, by_memory)
     given = 0 if loader is None else 2 * loader.num_workers
-    return min(max(facts.host.cpus + 2, given), by_memory)
+    return min(max(per_rank(facts.host.cpus, facts) + 2, given), by_memory)
 
 
 def workers_of(config_value: Value | None, facts: Facts) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.common import as_switch, devices_of, flag_variants, several_processes, trains_on_cuda
+from autotune.knobs.common import as_switch, devices_of, flag_variants, refuse_sharded, trains_on_cuda
 from autotune.knobs.compile.compiled import has_dropout, is_compiled, without_compile
 from autotune.knobs.traits import LateHarm
 from autotune.model.change import Patch, Spelling
@@ -74,8 +74,8 @@ class Fp8(Knob):
         run = facts.run
         if run is None:
             return None
-        if run.ranks > 1:
-            return several_processes(run.ranks)
+        if (reason := refuse_sharded(facts)) is not None:
+            return reason
         if "torchao" not in run.versions:
             return "torchao is not installed where the script runs."
         if self.own(facts) != "off":

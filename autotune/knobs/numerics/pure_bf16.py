@@ -10,7 +10,7 @@ from autotune.knobs.common import (
     devices_of,
     flag_variants,
     listed,
-    several_processes,
+    refuse_sharded,
     trains_on_cuda,
 )
 from autotune.knobs.frameworks import ARGUMENTS, DEEPSPEED
@@ -87,8 +87,8 @@ class PureBf16(Knob):
     def _refuse_run(self, facts: Facts) -> str | None:
         run = facts.run
         assert run is not None
-        if run.ranks > 1:
-            return several_processes(run.ranks)
+        if (reason := refuse_sharded(facts)) is not None:
+            return reason
         if run.model is None:
             return "No trained module was seen whose parameters could be converted."
         if run.owners:
@@ -111,8 +111,7 @@ class PureBf16(Knob):
             patches.weights.halve()
 
     def withdraw(self, patches: Patches) -> bool:
-        patches.weights.restore()
-        return True
+        return patches.weights.restore()
 
     def seen(self, patches: Patches) -> Value | None:
         return patches.weights.observed()

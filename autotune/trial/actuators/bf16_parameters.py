@@ -36,6 +36,7 @@ class Weights:
         self._buffers: list[tuple[weakref.ref[Any], str, Any]] = []
         self._observed: bool | None = None
         self.wanted = False
+        self._is_wrapped = False
 
     def install(self, torch: Any) -> None:
         """Bind torch."""
@@ -72,10 +73,23 @@ class Weights:
         """Return whether a value is state such as momentum; step counters are single numbers."""
         return isinstance(value, self._torch.Tensor) and value.is_floating_point() and value.dim() > 0
 
-    def restore(self) -> None:
-        """Restore the script's format permanently, as traces and exports share a model's parameters."""
+    def restore(self) -> bool:
+        """Restore the script's format permanently, as traces and exports share a model's parameters.
+
+        Returns:
+            False if `DistributedDataParallel` exchanges gradients in the format of its construction.
+        """
+        if self._is_wrapped:
+            return False
         self._release()
         self._root.end_turning()
+        return True
+
+    def before_wrapping(self, module: Any) -> None:
+        """Convert a module that `DistributedDataParallel` is about to make its buffers for."""
+        if self.wanted:
+            self._is_wrapped = True
+            self.convert(module)
 
     def end(self, reason: str) -> None:
         """Restore before an operation that contradicts bf16 weights.

@@ -52,3 +52,7 @@ class ModelHooks:
         self.gradients.install(torch)
         self.weights.install(torch)
         self.float8.install(torch)
+
+    def before_wrapping(self, module: Any) -> None:
+        """Convert parameters that a wrapper is about to take over as they are."""
+        self.weights.before_wrapping(module)

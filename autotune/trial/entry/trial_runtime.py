@@ -329,6 +329,8 @@ class TrialRuntime:
         optimizer.install(torch)
         model = ModelHooks(state, undo, self.hooks, root, compiling, self.boundary, optimizer.accumulation)
         model.install(torch)
+        distributed.framework_settings = self.frameworks.settings
+        distributed.parallel.on_construction.append(model.before_wrapping)
         exports = Exports(state, undo, root, loader, model.weights)
         exports.watch(self.hooks)
         if not self.plan.measure:

@@ -87,3 +87,8 @@ def test_a_long_spelling_is_not_read_past() -> None:
     script = replace(SCRIPT, flags=(ScriptFlag(names=("--jobs", "-j"), dest="threads", kind="int"),))
     assert script.flag("--threads") is None
     assert script.flag("-j") is not None
+
+
+def test_several_processes_share_the_cores_out() -> None:
+    assert KNOB.domain(facts(run=run(ranks=2, threads=1))) == (1, 2)
+    assert KNOB.resolve("physical", facts(run=run(ranks=8, threads=1))) == 1

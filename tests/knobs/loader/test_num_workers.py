@@ -133,3 +133,8 @@ def test_workers_that_would_make_more_steps_of_a_pass_are_not_tried(shares, leng
     given = facts(run=loader(**STREAM, batch_size=32, shares=shares, dataset_length=length))
     assert KNOB.domain(given) == counts
     assert [KNOB.resolve(count, given) for count in (1, 2)] == [1, 2 if 2 in counts else None]
+
+
+def test_several_processes_share_the_cores_out_to_their_workers() -> None:
+    assert max(KNOB.domain(facts())) == 8
+    assert max(KNOB.domain(facts(run=run(ranks=4)))) == 4

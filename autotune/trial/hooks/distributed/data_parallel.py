@@ -71,6 +71,8 @@ class DataParallel:
         self.no_sync_seen = False
         self.on_constructed: list[Callable[[Any], None]] = []
         """Called with every wrapper right after its construction."""
+        self.on_construction: list[Callable[[Any], None]] = []
+        """Called with every module right before it is wrapped."""
 
     def install(self, torch: Any) -> None:
         """Wrap the class."""
@@ -132,6 +134,7 @@ class DataParallel:
             bound = signature.bind(this, *args, **kwargs)
             wanted = {ARGUMENTS[k]: v for k, v in self._settings.items() if k in ARGUMENTS}
             bound.arguments.update(wanted)
+            self._wraps(bound.arguments.get("module"))
             self._constructing = True
             try:
                 original(*bound.args, **bound.kwargs)
@@ -140,6 +143,13 @@ class DataParallel:
             self._constructed(this)
 
         return init
+
+    def _wraps(self, module: Any) -> None:
+        try:
+            for call in self.on_construction:
+                call(module)
+        except Exception as error:
+            self._state.faults.note("data_parallel", error)
 
     def _constructed(self, wrapper: Any) -> None:
         self._wrappers = [reference for reference in self._wrappers if reference() is not None]
@@ -194,7 +204,8 @@ class DataParallel:
         hooks = importlib.import_module(_DEFAULT_HOOKS)
         debugging = importlib.import_module(f"{_HOOKS}.debugging_hooks")
         form, rank = self._settings.get(COMPRESSION), self._settings.get(POWERSGD, 0)
-        lossy = None
+        lossy: Any = None
+        kept: Any = None
         if rank:
             lossy = importlib.import_module(f"{_HOOKS}.powerSGD_hook")
             kept = lossy.PowerSGDState(

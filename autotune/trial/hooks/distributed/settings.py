@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from autotune.trial.hooks.distributed.affinity import AFFINITY, Affinity
 from autotune.trial.hooks.distributed.data_parallel import DataParallel
 from autotune.trial.hooks.distributed.deferred_exchange import NO_SYNC, DeferredExchange
+from autotune.trial.hooks.distributed.sharded_optimizer import SHARD_OPTIMIZER, ShardedOptimizer
 from autotune.trial.hooks.distributed.sharding import SETTINGS, Sharding
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from autotune.model.config import Value
     from autotune.model.facts import ParallelFacts
     from autotune.trial.runtime.imports import AfterImport
     from autotune.trial.runtime.state import RuntimeState
     from autotune.trial.runtime.undo import Undo
+
+
+_OF_DEEPSPEED: Final = {
+    "deepspeed_zero_stage": "deepspeed.zero",
+    "deepspeed_bucket_size": "deepspeed.reduce_bucket_size",
+    "deepspeed_overlap_comm": "deepspeed.overlap_comm",
+}
+"""Knob -> setting of a framework."""
 
 
 class Distributed:
@@ -31,8 +42,11 @@ class Distributed:
         self._state = state
         self.parallel = DataParallel(state, undo, watches=watches)
         self.exchange = DeferredExchange(state, undo, self.parallel)
+        self._optimizer = ShardedOptimizer(undo, self.parallel)
         self._sharding = Sharding(state, undo, hooks)
         self._affinity = Affinity(undo)
+        self.framework_settings: Callable[[], Mapping[str, Value]] = dict
+        """Returns what frameworks were built with, as in ``deepspeed.zero``."""
 
     def install(self, torch: Any) -> None:
         """Wrap constructors; install before what defers an optimizer's step."""
@@ -40,6 +54,7 @@ class Distributed:
             return
         self.parallel.install(torch)
         self.exchange.install(torch)
+        self._optimizer.install(torch)
         self._sharding.install(torch)
 
     def set(self, setting: str, value: Value, /) -> None:
@@ -48,6 +63,8 @@ class Distributed:
             self.exchange.every = int(value)
         elif setting == AFFINITY:
             self._affinity.set(str(value))
+        elif setting == SHARD_OPTIMIZER:
+            self._optimizer.is_wanted = bool(value)
         elif setting in SETTINGS:
             self._sharding.set(setting, value)
         else:
@@ -57,10 +74,14 @@ class Distributed:
         """Return the setting of every wrapper in use."""
         if self._state.ranks == 1:
             return None
+        if setting in _OF_DEEPSPEED:
+            return self.framework_settings().get(_OF_DEEPSPEED[setting])
         if setting == NO_SYNC:
             return self.exchange.observed()
         if setting == AFFINITY:
             return self._affinity.observed()
+        if setting == SHARD_OPTIMIZER:
+            return self._optimizer.observed()
         return (self._sharding if setting in SETTINGS else self.parallel).observed(setting)
 
     def facts(self) -> ParallelFacts | None:

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 RESHARD: Final = "fsdp_reshard_after_forward"
 PREFETCH: Final = "fsdp_prefetch"
 DTYPE: Final = "fsdp_param_dtype"
-SETTINGS: Final = (RESHARD, PREFETCH, DTYPE)
+OFFLOAD: Final = "fsdp_cpu_offload"
+SHARDS: Final = "fsdp_shard_ranks"
+SETTINGS: Final = (RESHARD, PREFETCH, DTYPE, OFFLOAD, SHARDS)
 
 
 class Sharding:
@@ -44,6 +46,8 @@ class Sharding:
         self._modules: list[weakref.ref[Any]] = []
         self._last: dict[str, Value] = {}
         self._facts: ParallelFacts | None = None
+        self._own_mesh = False
+        self._mesh: Any = None
 
     def install(self, torch: Any) -> None:
         """Wrap the function once the script has imported it."""
@@ -76,6 +80,7 @@ class Sharding:
                 count=len(groups),
                 backend=str(distributed.get_backend()),
                 gradient_bytes=sum(p.numel() * p.element_size() for p in parameters if p.requires_grad),
+                own_mesh=self._own_mesh,
             )
         return self._facts
 
@@ -100,6 +105,12 @@ class Sharding:
     def _changed(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call with what is wanted in place."""
         found = dict(kwargs)
+        self._own_mesh = self._own_mesh or found.get("mesh") is not None
+        if SHARDS in self._settings and found.get("mesh") is None:
+            found["mesh"] = self._replicated(int(self._settings[SHARDS]))
+        if self._settings.get(OFFLOAD) is True:
+            package = importlib.import_module("torch.distributed.fsdp")
+            found["offload_policy"] = package.CPUOffloadPolicy(pin_memory=self._torch.cuda.is_available())
         if RESHARD in self._settings and not _is_count(found.get("reshard_after_forward")):
             found["reshard_after_forward"] = self._settings[RESHARD]
         if DTYPE in self._settings:
@@ -110,6 +121,18 @@ class Sharding:
             reduce_dtype = policy.reduce_dtype or self._torch.float32
             found["mp_policy"] = replace(policy, param_dtype=dtype, reduce_dtype=reduce_dtype)
         return found
+
+    def _replicated(self, shards: int) -> Any:
+        """Return the mesh of replicas that share their parameters out over so many processes each."""
+        ranks = importlib.import_module("torch.distributed").get_world_size()
+        if shards == ranks:
+            return None
+        if self._mesh is None:
+            package = importlib.import_module("torch.distributed.device_mesh")
+            device = "cuda" if self._torch.cuda.is_available() else "cpu"
+            shape, names = (ranks // shards, shards), ("replicate", "shard")
+            self._mesh = package.init_device_mesh(device, shape, mesh_dim_names=names)
+        return self._mesh
 
     def _order(self, _module: Any, _inputs: Any) -> None:
         """Set up prefetching once, before the first forward call of any sharded module."""
@@ -147,6 +170,10 @@ class Sharding:
             found: set[Value] = {
                 g.post_forward_mesh_info is not None for s in states for g in s._fsdp_param_groups
             }
+        elif setting == OFFLOAD:
+            found = {any(p.offload_to_cpu for p in g.fsdp_params) for g in self._groups()}
+        elif setting == SHARDS:
+            found = {int(g.mesh_info.shard_mesh_size) for g in self._groups()}
         else:
             found = {self._dtype(g) for g in self._groups()}
         return found.pop() if len(found) == 1 else None

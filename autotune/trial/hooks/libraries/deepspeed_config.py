@@ -23,8 +23,9 @@ def configuration(given: Any, name: str, value: Value) -> Any:
     Args:
         given: A dictionary, or the path of a JSON file (Hjson if installed). Anything else is returned
             unchanged, for DeepSpeed's own error.
-        name: ``gradient_accumulation_steps``, or ``torch_autocast`` for a number format.
-        value: Micro-batches per step; ``fp32`` or ``bf16``.
+        name: ``gradient_accumulation_steps``, ``torch_autocast`` for a number format, or an entry of a
+            section such as ``zero_optimization.stage``.
+        value: Micro-batches per step; ``fp32`` or ``bf16``; the entry's value.
     """
     held = _read(given)
     if held is None:
@@ -34,6 +35,10 @@ def configuration(given: Any, name: str, value: Value) -> Any:
         form = _FORMATS.get(str(value))
         setting = {"enabled": form is not None, **({} if form is None else {"dtype": form})}
         return {**held, _AUTOCAST: {**(own if isinstance(own, dict) else {}), **setting}}
+    section, _, entry = name.rpartition(".")
+    if section:
+        own = held.get(section)
+        return {**held, section: {**(own if isinstance(own, dict) else {}), entry: value}}
     if name == _ACCUMULATION:
         held = _in_parts(held, value)
     return {**held, name: value}

@@ -284,10 +284,18 @@ def _of_engine(engine: Any) -> dict[str, Any]:
         "pipeline": any(kind.__name__ == "PipelineEngine" for kind in type(engine).__mro__),
         "managed": managed is None or bool(managed()),
         "zero": None if stage is None else int(stage()),
+        "reduce_bucket_size": _called(engine, "zero_reduce_bucket_size"),
+        "overlap_comm": _called(engine, "zero_overlap_comm"),
         # Called once per step, by the engine itself.
         "own_schedule": getattr(engine, "lr_scheduler", None) is not None
         and getattr(engine, "client_lr_scheduler", None) is None,
     }
+
+
+def _called(engine: Any, name: str) -> Any:
+    """Return what a method without arguments returns; None where this version has none."""
+    method = getattr(engine, name, None)
+    return None if method is None else method()
 
 
 def let_divide(trainer: Any) -> None:

@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import parallel_script
 import pytest
+from fake_torchao import FAKE_TORCHAO
 
 from autotune.launch.ports import with_port
 from autotune.model.change import Change, Patch
 from autotune.model.distributed_launch import launch_variables, rank_variables, several
-from autotune.protocol.events import Applied
+from autotune.protocol.events import Applied, Broke
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from trial_kit import Ran
+
+    from autotune.model.config import Value
 
 pytestmark = [pytest.mark.torch, pytest.mark.thorough, pytest.mark.timeout(600)]
 
@@ -39,6 +42,12 @@ EXACT: Mapping[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "reshard": (("--wrap", "fsdp"), {"fsdp_reshard_after_forward": False}),
     "prefetch": (("--wrap", "fsdp"), {"fsdp_prefetch": 2}),
     "affinity": ((), {"cpu_affinity": "block"}),
+    "shard optimizer": (("--adamw", "--norm", "--clip"), {"ddp_shard_optimizer": True}),
+    "shard optimizer, no_sync": (
+        ("--accumulate", "3", "--samples", "160"),
+        {"ddp_shard_optimizer": True, "ddp_no_sync": 3},
+    ),
+    "offload": (("--wrap", "fsdp"), {"fsdp_cpu_offload": True}),
     "together": (
         ("--bucket", "0.01", "--find-unused"),
         {
@@ -48,6 +57,10 @@ EXACT: Mapping[str, tuple[tuple[str, ...], dict[str, Any]]] = {
             "ddp_static_graph": True,
         },
     ),
+}
+OF_FOUR: Mapping[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "replicas": (("--wrap", "fsdp"), {"fsdp_shard_ranks": 2}),
+    "replicas, clipped": (("--wrap", "fsdp", "--clip"), {"fsdp_shard_ranks": 2, "fsdp_prefetch": 1}),
 }
 LOSSY: Mapping[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "fp16": ((), {"ddp_comm_hook": "fp16"}),
@@ -96,7 +109,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
 
 @pytest.fixture(scope="module")
 def four(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
-    return processes(tmp_path_factory.mktemp("four"), 4, EXACT)
+    return processes(tmp_path_factory.mktemp("four"), 4, {**EXACT, **OF_FOUR})
 
 
 def assert_same_training(found: list[Any], rel: float) -> None:
@@ -121,9 +134,9 @@ def test_an_exact_setting_trains_the_same_parameters(two: dict[str, list[Any]], 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("name", [*EXACT, *OF_FOUR])
 def test_four_processes_train_the_same_parameters(four: dict[str, list[Any]], name: str) -> None:
-    assert_applied(four[name], EXACT[name][1])
+    assert_applied(four[name], {**EXACT, **OF_FOUR}[name][1])
     assert_same_training(four[name], rel=1e-5)
 
 
@@ -172,6 +185,16 @@ def test_gradients_are_whole_where_they_are_clipped_at_the_end_of_a_pass(two: di
     assert changed[0] == changed[1]
 
 
+def test_each_process_keeps_the_optimizers_state_of_its_share(two: dict[str, list[Any]]) -> None:
+    found = two["shard optimizer"]
+    whole = [each["plain"]["kept"] for each in found]
+    shares = [each["changed"]["kept"] for each in found]
+    assert sum(shares) == whole[0] == whole[1]
+    assert max(shares) < 0.6 * whole[0]
+    # Each parameter was updated by one process, from the same gradients.
+    assert found[0]["changed"]["weights"] == found[0]["plain"]["weights"]
+
+
 def test_each_process_may_use_the_cpus_of_its_block_alone(two: dict[str, list[Any]]) -> None:
     found = two["affinity"]
     if len(found[0]["plain"]["cpus"]) < 2:
@@ -204,6 +227,7 @@ def test_facts_say_how_gradients_are_exchanged(two: dict[str, list[Any]]) -> Non
         "all_used": True,
         "no_sync": False,
         "mixed_precision": False,
+        "own_mesh": False,
     }
     assert values.pop("ddp_bucket_cap_mb") == pytest.approx(0.01, rel=1e-3)
     assert values == {
@@ -213,6 +237,7 @@ def test_facts_say_how_gradients_are_exchanged(two: dict[str, list[Any]]) -> Non
         "ddp_comm_hook": "none",
         "ddp_powersgd_rank": 0,
         "ddp_no_sync": 1,
+        "ddp_shard_optimizer": False,
         "cpu_affinity": "none",
     }
 
@@ -243,6 +268,8 @@ def test_facts_say_how_parameters_are_sharded(two: dict[str, list[Any]]) -> None
         "fsdp_reshard_after_forward": True,
         "fsdp_prefetch": 0,
         "fsdp_param_dtype": "float32",
+        "fsdp_cpu_offload": False,
+        "fsdp_shard_ranks": 2,
         "cpu_affinity": "none",
     }
 
@@ -261,9 +288,10 @@ class TestThroughTheLauncher:
     def test_one_process_that_does_otherwise_rejects_the_config(self, run: Callable[..., Ran]) -> None:
         argv = ("--steps", "60", "--strays")
         ran = run(self.TEXT, argv=argv, ranks=2, changes=[self.WANTED], timeout_s=200)
-        assert ran.broke is not None
-        assert (ran.broke.kind, ran.broke.rank) == ("config_rejected", 1)
-        assert "rank 1 of 2" in ran.broke.message
+        # The other process fails next, for want of this one.
+        first = next(e for e in ran.events if isinstance(e, Broke))
+        assert (first.kind, first.rank) == ("config_rejected", 1)
+        assert "rank 1 of 2" in first.message
 
     def test_a_real_training_ends_with_the_setting_in_effect(self, run: Callable[..., Ran]) -> None:
         ran = run(self.TEXT, ranks=2, measure=False, changes=[self.WANTED], timeout_s=200)
@@ -272,4 +300,61 @@ class TestThroughTheLauncher:
         found = next(r for r in readings if r["knob"] == self.WANTED.knob)
         assert (found["found"], found["status"]) == (True, "applied")
         first, second = json.loads(ran.out.strip().splitlines()[-1])
+        assert first["weights"] == second["weights"]
+
+
+def _patch(knob: str, value: Value) -> Change:
+    return Change(knob=knob, value=value, spelling=Patch())
+
+
+class TestBelowTheWrapper:
+    """Knobs of the model and of its steps, where `DistributedDataParallel` is around the model."""
+
+    TEXT = Path(parallel_script.__file__).read_text(encoding="utf-8")
+
+    def trained(self, run: Callable[..., Ran], argv: str, *changes: Change) -> list[Any]:
+        ran = run(self.TEXT, argv=argv.split(), ranks=2, measure=False, changes=changes, timeout_s=200)
+        assert ran.code == 0, ran.err
+        assert not ran.faults
+        readings = {r["knob"]: r for r in json.loads((ran.folder / "status.json").read_text())}
+        for change in changes:
+            found = readings[change.knob]
+            assert (found["found"], found["status"]) == (change.value, "applied")
+        return json.loads(ran.out.strip().splitlines()[-1])
+
+    def test_a_step_of_parts_trains_as_the_whole_batch_and_exchanges_in_its_last_part(
+        self, run: Callable[..., Ran]
+    ) -> None:
+        plain = self.trained(run, "--batch-size 8 --steps 12 --clip --profile")
+        halves = _patch("accumulation", 2)
+        parts = self.trained(run, "--batch-size 4 --steps 24 --clip --profile", halves)
+        for whole, part in zip(plain, parts, strict=True):
+            assert part["samples"] == whole["samples"]
+            assert part["weights"] == pytest.approx(whole["weights"], rel=1e-5, abs=1e-6)
+            assert sum(part["exchanged"]) == sum(whole["exchanged"]) == WHOLE
+        # The last step of the script is the first part of a step that does not take place.
+        first = self.trained(run, "--batch-size 4 --steps 23 --clip --profile", halves)
+        assert [each["exchanged"] for each in first] == [[], []]
+
+    def test_parameters_are_halved_before_the_wrapper_takes_them_over(self, run: Callable[..., Ran]) -> None:
+        plain = self.trained(run, "--profile")
+        first, second = self.trained(run, "--profile", _patch("pure_bf16", True))
+        assert first["format"] == second["format"] == "torch.bfloat16"
+        assert first["weights"] == second["weights"]
+        assert first["weights"] == pytest.approx(plain[0]["weights"], rel=0.05, abs=0.02)
+
+    @pytest.mark.slow
+    def test_layers_compute_in_8_bits_below_the_wrapper(
+        self, run: Callable[..., Ran], tmp_path: Path
+    ) -> None:
+        folder = tmp_path / "torchao"
+        folder.mkdir()
+        (folder / "__init__.py").touch()
+        (folder / "float8.py").write_text(FAKE_TORCHAO)
+        changes = (
+            _patch("fp8", "tensorwise"),
+            _patch("precision", "bf16"),
+            _patch("compile_mode", "default"),
+        )
+        first, second = self.trained(run, "--steps 24", *changes)
         assert first["weights"] == second["weights"]

@@ -1,0 +1,37 @@
+"""The Trainer of transformers."""
+
+import torch
+from record import finish
+from torch import nn
+from transformers import Trainer, TrainingArguments
+
+
+class Model(nn.Module):
+    """A regression that returns its loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(16, 96), nn.ReLU(), nn.Linear(96, 1))
+
+    def forward(self, x, labels):
+        out = self.net(x)
+        return {"loss": nn.functional.mse_loss(out, labels), "logits": out}
+
+
+torch.manual_seed(6)
+rows = torch.randn(192, 16)
+data = [{"x": row, "labels": row.sum().reshape(1)} for row in rows]
+options = TrainingArguments(
+    output_dir="out",
+    use_cpu=True,
+    per_device_train_batch_size=8,
+    num_train_epochs=2,
+    report_to=[],
+    save_strategy="no",
+    disable_tqdm=True,
+    seed=3,
+)
+model = Model()
+trainer = Trainer(model=model, args=options, train_dataset=data)
+trainer.train()
+finish(model, trainer.state.global_step, trainer.state.global_step * 8)
