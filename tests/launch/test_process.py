@@ -640,7 +640,7 @@ def test_a_guard_that_breaks_leaves_nothing(runner: Any, assignment: Any, crippl
     ready = temporary_folder(uid) / "ready"
     broken = f"if os.path.exists({str(ready)!r}): raise RuntimeError('broken')"
     crippled_guard(
-        ("self._note_shared()\n", broken + "\n"), ("folder = sweep.make_group(self.uid)", 'folder = ""')
+        ("self._note_shared()\n", broken + "\n"), ("folder = process_tree.make_group(self.uid)", 'folder = ""')
     )
     made = assignment(UNMARKED.format(ready=str(ready), token=token), uid=uid)
     try:
@@ -896,14 +896,14 @@ def test_a_process_that_nothing_kills_is_waited_for_once_and_not_three_times(
     one.spec, one.uid, one.folder, one.group = {"grace_s": 5.0, "reap_s": 10.0}, "t1", str(tmp_path), "g"
     one.why, one.status, one.script, one.shared_before = "timeout_total", None, 0, set()
     one.alone, one.shared_used = True, set()
-    one.samples, one.owned = guard.Samples(), guard.owned.Owned(str(tmp_path))
+    one.samples, one.owned = guard.Samples(), guard.owned_resources.Owned(str(tmp_path))
     monkeypatch.setattr(guard, "time", SimpleNamespace(monotonic=lambda: spent[0]))
     monkeypatch.setattr(one, "_reap", lambda: True)
     monkeypatch.setattr(one, "_tree", list)
     monkeypatch.setattr(one, "_dump_stacks", lambda: wait(guard.DUMP_S))
     monkeypatch.setattr(one, "_wait", lambda seconds, life: wait(seconds))
-    monkeypatch.setattr(guard.sweep, "end_marked", lambda uid, bound_s: wait(bound_s) or [])
-    monkeypatch.setattr(guard.sweep, "end_group", lambda folder, bound_s: wait(bound_s))
+    monkeypatch.setattr(guard.process_tree, "end_marked", lambda uid, bound_s: wait(bound_s) or [])
+    monkeypatch.setattr(guard.process_tree, "end_group", lambda folder, bound_s: wait(bound_s))
     one._end()
     assert 15.0 < spent[0] <= guard.ending_s(5.0, 10.0) - guard.DRAIN_S
 

@@ -109,7 +109,7 @@ def inline(
     for module in (tune, verification):
         monkeypatch.setattr(module, "LocalRunner", Running)
         monkeypatch.setattr(module, "SystemClock", lambda: clock)
-    monkeypatch.setattr(tune.enclosure, "examined", lambda *_: tune.enclosure.Isolation("redirect"))
+    monkeypatch.setattr(tune.isolation, "examined", lambda *_: tune.isolation.Isolation("redirect"))
     monkeypatch.setattr("autotune.cli.outcome.head_start_s", lambda: 0.0)
     on_one_processor(monkeypatch)
     # The noise of a run hangs on its name.

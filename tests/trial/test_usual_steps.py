@@ -50,10 +50,10 @@ def leave(this):
 calm.Calm.leave = leave
 
 watch(loader.Loader, "_is_usual", "fetch")
-watch(root.RootCall, "_is_usual", "call")
+watch(root.ForwardWrapper, "_is_usual", "call")
 watch(optimizer.Optimizer, "_is_plain", "backward")
 watch(optimizer.Optimizer, "_is_usual", "step")
-watch(boundary.Boundary, "_is_usual", "boundary")
+watch(boundary.StepCounter, "_is_usual", "boundary")
 watch(recorder.Recorder, "_is_usual", "row")
 
 losses = []
