@@ -204,7 +204,6 @@ def trial_tags(study: Study, trial: Trial, command: str) -> dict[str, str]:
         "autotune.study_id": study.spec.study_id,
         "autotune.status": summary.status_word(trial),
         "autotune.stage": trial.stage.value,
-        "autotune.source": trial.source.value,
         "autotune.config": trial.config.text(),
         "autotune.command": command or summary.user_command(study),
         "autotune.why": trial.reason,
