@@ -257,7 +257,8 @@ class World:
             shutil.copytree(source, self.folder / top, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(source, self.folder / top)
-            shutil.copy(SCRIPTS / "configurator.py", self.folder)
+            for module in SCRIPTS.glob("configurator.py"):
+                shutil.copy(module, self.folder)
         if "module" in self.script.run:
             return self.folder / self.script.run["folder"], (), self.script.run["module"]
         path = self.folder / self.script.name
