@@ -575,8 +575,8 @@ def test_a_job_that_was_suspended_is_no_hang(
     uid = f"t0000-{MINE}"
     ready = temporary_folder(uid) / "ready"
     text = f"""Path({str(ready)!r}).touch(); seen = time.monotonic()
-while (now := time.monotonic()) - seen < {limit_s / 2}: seen = now; time.sleep(0.02)
-good()"""
+while (at := time.monotonic()) - seen < {limit_s / 2}: seen = at; time.sleep(0.02)
+exact()"""
     own = lambda: process_tree.marked(uid, process_tree.GUARD_VARIABLE) + process_tree.marked(uid)  # noqa: E731
     with suspended(ready, own, limit_s + 0.5) as stopped:
         outcome = only(runner(isolation="redirect"), assignment(text, deadline_s=limit_s)).outcome
