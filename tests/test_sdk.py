@@ -1,5 +1,6 @@
 """What a script says and asks itself, from the two calls to a measurement: real processes without PyTorch."""
 
+import functools
 import subprocess
 import sys
 
@@ -54,7 +55,7 @@ def trial():
 
 @pytest.fixture
 def run(tmp_path):
-    return runner(tmp_path)
+    return functools.partial(runner(tmp_path), cold=True)
 
 
 def measured(ran):

@@ -522,5 +522,6 @@ def shown(verdict: Bottleneck, *, most: int = 3) -> Sequence[str]:
     if verdict.kind == "sync":
         reasons.sort(key=lambda r: "blocked" not in r)
     elif verdict.kind in ("compute", "memory", "overhead", "transfer"):
-        reasons.sort(key=lambda r: "operations" not in r and "matrix product" not in r and "rough" not in r)
+        first = ("operations", "matrix product", "approximate")
+        reasons.sort(key=lambda r: not any(word in r for word in first))
     return reasons[:most]

@@ -200,7 +200,7 @@ def read(path: Path) -> Written:
     try:
         data = load(_text(path), source=source)
         if not isinstance(data, Lines):
-            raise InvalidSpace(f"{source} holds no mapping", hint=f"Begin it with: schema: {SCHEMA}")
+            raise InvalidSpace(f"{source} is not a mapping", hint=f"Begin it with: schema: {SCHEMA}")
     except UsageError as error:
         return Written(source, None, None, (error,))
     problems = [*_key_problems(data, source), *_schema_problems(data, source)]
@@ -484,7 +484,8 @@ def _entry_faults(entry: Lines) -> Iterator[tuple[str, str, str]]:
     if not said:
         yield "name", "it has no delivery", "Add one of: flag, env, keyword."
     if len(said) > 1:
-        yield said[1], f"it says {len(said)} ways: {', '.join(said)}", "Keep one; a knob has one delivery."
+        deliveries = f"it has {len(said)} deliveries: {', '.join(said)}"
+        yield said[1], deliveries, "Keep one; a knob has one delivery."
     for way in said:
         faults = [*_spelling_faults(way, entry[way], name)]
         yield from faults or _power_faults(way, str(entry[way]), entry.get("values"))
@@ -529,11 +530,11 @@ def _power_faults(way: str, text: str, values: object) -> Iterator[tuple[str, st
 
 def _value_faults(values: object) -> Iterator[tuple[str, str, str]]:
     if isinstance(values, Lines) and not 0 < _length(values) <= _MAX_VALUES:
-        yield "values", f"there have to be 1 to {_MAX_VALUES} values from low to high", ""
+        yield "values", f"expected 1 to {_MAX_VALUES} values from low to high", ""
     if not isinstance(values, Items):
         return
     if not 0 < len(values) <= _MAX_VALUES:
-        yield "values", f"there have to be 1 to {_MAX_VALUES} values", ""
+        yield "values", f"expected 1 to {_MAX_VALUES} values", ""
         return
     texts = [str(v).lower() if isinstance(v, bool) else str(v) for v in values]
     twice = next((t for place, t in enumerate(texts) if t in texts[:place]), None)

@@ -175,4 +175,4 @@ def _hint_for(study: Study, trial: Trial | None) -> str:
             return ""  # the process knew why it had no step, and said so
         if kind in (FailureKind.NO_METRIC, FailureKind.WARMUP_SHORT):
             return "give it more epochs or steps, so that a steady part can be measured"
-    return "run the script without autotune first"
+    return "run the script by itself first"

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from autotune.errors import UnknownKnob, UsageError, did_you_mean
 from autotune.export.parts import MINOR, SCHEMA, BestConfig, ChangePart, Part, PickPart
 from autotune.model.change import Change, Constant, Env, Flag, Keyword, Patch
+from autotune.model.distributed_launch import MOST_RANKS, is_launcher
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -165,6 +166,7 @@ def _validate(data: dict[str, Any], source: str, *, is_newer: bool) -> BestConfi
     try:
         best = BestConfig.model_validate(data)
         _check_names(best, data, source)
+        _check_launcher(best, source)
         return best
     except ValidationError as error:
         faults = error.errors()
@@ -189,6 +191,16 @@ def _check_names(best: BestConfig, data: dict[str, Any], source: str) -> None:
             if knob not in known and (hint := did_you_mean(knob, known)):
                 where = f"{source}:{line_at(data, ('picks', name, 'knobs', knob))}"
                 raise UnknownKnob(f'{where}: there is no knob "{knob}"', hint=hint)
+
+
+def _check_launcher(best: BestConfig, source: str) -> None:
+    """Refuse a launcher that a search cannot have written: the file may be a stranger's."""
+    launcher = best.study.launcher
+    if launcher and not is_launcher(launcher):
+        raise UsageError(
+            f"{source}: study.launcher {_short(launcher)} is not a launcher of up to {MOST_RANKS} processes",
+            hint="correct it in the file: torchrun --nproc-per-node 2",
+        )
 
 
 def _told(fault: Any, data: dict[str, Any], source: str) -> UsageError:

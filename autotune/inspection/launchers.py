@@ -20,7 +20,14 @@ from autotune.errors import UsageError
 from autotune.inspection import accelerate_launch
 from autotune.inspection.host import host_facts
 from autotune.inspection.shebang import written_interpreter
-from autotune.model.distributed_launch import ACCELERATE, DEEPSPEED, TORCH_LAUNCH, launcher_text, several
+from autotune.model.distributed_launch import (
+    ACCELERATE,
+    DEEPSPEED,
+    MOST_RANKS,
+    TORCH_LAUNCH,
+    launcher_text,
+    several,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,7 +63,6 @@ _LEFT_OUT: Final = ("max-restarts", "redirects", "tee", "log-dir", "local-ranks-
 """Options whose absence may be missed: restarts, and what becomes of the output."""
 _SWITCHES: Final = ("no-python", "run-path", "virtual-local-rank")
 _LAUNCH: Final = "torch.distributed.launch"
-_MOST_RANKS: Final = 64
 _DEEPSPEED_VALUES: Final = frozenset(
     {"num_gpus", "num_accelerators", "num_nodes", "master_port", "master_addr", "log_level"}
 )
@@ -117,7 +123,7 @@ def unwrapped(words: Sequence[str], python: str = "") -> Within | None:
         )
     if first in _RUNNERS:
         raise UsageError(
-            f"{first} chooses an environment that autotune cannot determine",
+            f"{first} chooses an environment that cannot be determined from outside",
             hint="name its interpreter: --python /path/to/env/bin/python -- python train.py ...",
         )
     if first in _BEFORE:
@@ -294,9 +300,9 @@ def _processes(text: str) -> int:
 
 
 def _check_count(count: int, option: str, text: str) -> None:
-    if not 1 <= count <= _MOST_RANKS:
+    if not 1 <= count <= MOST_RANKS:
         raise UsageError(
-            f"{option} {text!r} is not a number of processes up to {_MOST_RANKS}",
+            f"{option} {text!r} is not a number of processes up to {MOST_RANKS}",
             hint="-- torchrun --nproc-per-node 2 train.py ...",
         )
 

@@ -17,8 +17,8 @@ TORCHRUN: Final = "torchrun"
 ACCELERATE: Final = "accelerate"
 DEEPSPEED: Final = "deepspeed"
 TORCH_LAUNCH: Final = "torch.distributed.launch"
-MOST_RANKS: Final = 1024
-"""Processes of one trial; a larger number is a typing error."""
+MOST_RANKS: Final = 64
+"""Processes of one machine, and machines; a larger number is a typing error, or an attack."""
 
 FREE_PORT: Final = "0"
 """Of ``MASTER_PORT``: one that nobody uses, which whoever starts the process looks for right before."""
@@ -120,6 +120,16 @@ def _parsed(launcher: str) -> _Launcher:
 def is_launcher_variable(name: str) -> bool:
     """Return whether a launcher's configuration may set this variable."""
     return _ITS_OWN.fullmatch(name) is not None
+
+
+def is_launcher(launcher: str) -> bool:
+    """Return whether a text names a launcher of this module, for at most `MOST_RANKS` processes."""
+    found = _parsed(launcher)
+    if found.name not in _COUNT:
+        return False
+    options = (_COUNT[found.name], _NODES)
+    given = [found.options[at + 1 : at + 2] for at, word in enumerate(found.options) if word in options]
+    return all(n and n[0].isdecimal() and 0 < int(n[0]) <= MOST_RANKS for n in given)
 
 
 def several(count: int, nodes: int = 1) -> str:

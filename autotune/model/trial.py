@@ -196,8 +196,8 @@ class Fidelity:
 
     @property
     def explains(self) -> bool:
-        """It is run to find out what holds a config back, in its own process."""
-        return self.probe in ("why", "profile")
+        """Whether the run shows what limits a config: not slowed down by Nsight Systems, not altered."""
+        return not self.under_nsys and self.probe != NO_COMMUNICATION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

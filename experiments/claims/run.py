@@ -42,8 +42,8 @@ SETTINGS = {
 on a machine on which others worked."""
 DECIDING = (
     "compare/ablation",
-    "compare/agreement",
     "answer/answer",
+    "answer/communication",
     "compare/bounds",
     "compare/break_even",
     "compare/failed_configs",

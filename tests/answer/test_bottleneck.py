@@ -206,7 +206,7 @@ def test_of_several_processes_no_device_tells_who_waits_for_whom() -> None:
 
 
 def test_a_config_that_was_not_probed_says_why() -> None:
-    assert "was not probed" in bottleneck(study(), BASE).reasons[-1]
+    assert "were not probed" in bottleneck(study(), BASE).reasons[-1]
     short = bottleneck(study(spec=spec(why=True)), BASE)
     assert "budget was too short" in short.reasons[-1]
     made = study(spec=spec(why=True))
@@ -227,8 +227,8 @@ def test_a_compiled_winner_is_held_to_the_arithmetic_of_the_script_per_sample() 
 
 
 def test_shares_measured_beside_others_are_said_to_be_rough() -> None:
-    assert any("rough" in reason for reason in judge(evidence(contended=True, threads=2)).reasons)
-    assert not any("rough" in reason for reason in judge(evidence(contended=True)).reasons)
+    assert any("approximate" in reason for reason in judge(evidence(contended=True, threads=2)).reasons)
+    assert not any("approximate" in reason for reason in judge(evidence(contended=True)).reasons)
 
 
 def on_device(**fields) -> Evidence:

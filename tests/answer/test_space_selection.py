@@ -147,7 +147,7 @@ def test_when_garbage_is_looked_for_takes_part_where_that_takes_time(
         return
     assert list(space.knobs) == ["precision", "gc_control", "threads"]
     assert space.knobs["gc_control"] == ("auto", "freeze")
-    assert space.reason.endswith("gc_control takes part, as Python looks for garbage 6 % of the time")
+    assert space.reason.endswith("gc_control is included: garbage collection takes 6 % of the time")
 
 
 @pytest.mark.parametrize(

@@ -303,7 +303,7 @@ def test_inspect_says_for_every_knob_how_or_why_not(cli, script):
     rows = {row["knob"]: row for row in json.loads(out)["knobs"]}
     assert code == 0
     assert rows["batch_size"]["how"].startswith("flag --batch-size")
-    assert rows["tf32"]["status"] == "not varied"
+    assert rows["tf32"]["status"] == "left alone"
     assert "NVIDIA" in rows["tf32"]["why"]
     assert rows["effective_batch"]["how"].startswith("through batch_size")
     assert all(row["why"] for row in rows.values())

@@ -148,7 +148,8 @@ def test_output_that_nobody_reads_is_no_error(argv):
 
 BREAKS = """
 import sys
-from autotune.cli import main, search
+from autotune.cli import main
+from autotune.cli.commands import search
 from autotune.inspection import command_line as command
 def broken(*args, **more):
     raise ZeroDivisionError("canary-secret-1")

@@ -127,7 +127,7 @@ def test_a_run_in_another_unit_is_left_out_everywhere_and_said_so() -> None:
     assert left_out(study) == [told]
     caveats = answer(study).caveats
     assert told in caveats
-    assert not any("left out" in caveat for caveat in caveats)
+    assert not any("another process used" in caveat for caveat in caveats)
     assert all(member.config != single for member in answer(study).front)
 
 

@@ -40,7 +40,7 @@ def test_what_lies_near_the_margin_in_every_run_is_not_cleared_by_more() -> None
     verdict = judged([1.0, 1.02, 0.98, 1.01])
     assert verdict.verdict == "unclear"
     assert not verdict.can_clear
-    assert "hardly" in verdict.reason
+    assert "unlikely" in verdict.reason
 
 
 def test_many_runs_that_differ_much_leave_too_few_to_come() -> None:

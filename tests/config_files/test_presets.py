@@ -21,7 +21,7 @@ from autotune.space.build_space import build_space
 from autotune.testing.knobs import GPU_HOST, GPU_RUN, facts
 
 ROOT = Path(__file__).parents[2]
-PRESETS = ["cpu", "dataloader", "default", "gpu_transformer", "gpu_vision", "memory", "quick"]
+PRESETS = ["cpu", "dataloader", "default", "distributed", "gpu_transformer", "gpu_vision", "memory", "quick"]
 
 HEAD = "schema: autotune.space/v1\n"
 

@@ -69,7 +69,7 @@ start:
         ("[1, 2]", '[1, "a\\nb"]', "one line of printable text", ""),
         ("[1, 2]", "{low: 2, high: 1}", "1 to 1000 values from low to high", ""),
         (", flag: --mine", "", "has no delivery", "flag, env, keyword"),
-        ("--mine", "--mine, env: MINE", "says 2 ways: flag, env", "one way"),
+        ("--mine", "--mine, env: MINE", "it has 2 deliveries: flag, env", "one delivery"),
         ("--mine", "mine", 'flag "mine" is not an option of the script', "--fused-loss"),
         ("--mine", '"--mine=3"', "is not an option of the script", ""),
         ("--mine", '"--mine; rm -rf x"', "is not an option of the script", ""),
@@ -85,7 +85,7 @@ start:
         ),
         ("flag: --mine", "flagg: --mine", 'unknown key "flagg"', 'Did you mean "flag"?'),
         ("name: mine", "name: precision", "precision is a built-in knob", "my_precision"),
-        ("name: mine", "name: my-knob", '"my-knob" is no name', "Lower case"),
+        ("name: mine", "name: my-knob", '"my-knob" is not a valid name', "Lower case"),
         ("name: mine, ", "", "declare.0: name is missing", ""),
     ],
 )
@@ -159,7 +159,7 @@ def test_what_extends_nothing_is_told_with_its_line(found) -> None:
 @pytest.mark.parametrize(
     ("entry", "says"),
     [
-        ("values: [" + ",".join(map(str, range(15_000))) + "]", "there have to be 1 to 1000 values"),
+        ("values: [" + ",".join(map(str, range(15_000))) + "]", "expected 1 to 1000 values"),
         ("values: {low: 1, high: 9999999999999999999}", "1 to 1000 values from low to high"),
         ("values: {low: -9999999999999999999, high: 1, step: 3}", "values are a list, or {low, high, step}"),
     ],
@@ -240,7 +240,7 @@ def test_what_every_trial_gets_from_us_cannot_be_declared(found, name) -> None:
 @pytest.mark.parametrize(
     ("way", "values", "message"),
     [
-        ("env: LD_PRELOAD", "[a, b]", "LD_PRELOAD decides which code runs, and is no knob"),
+        ("env: LD_PRELOAD", "[a, b]", "LD_PRELOAD decides which code runs and cannot be a knob"),
         ("env: LD_LIBRARY_PATH", "[a, b]", "LD_LIBRARY_PATH decides which code runs"),
         ("env: PYTHONSTARTUP", "[a, b]", "PYTHONSTARTUP decides which code runs"),
         ("env: BASH_ENV", "[a, b]", "BASH_ENV decides which code runs"),

@@ -53,11 +53,11 @@ def test_a_fault_is_told_in_words(given: dict[str, Any], said: str) -> None:
 @pytest.mark.parametrize(
     ("line", "said", "hint"),
     [
-        ("constraints: {peak_memory: 4 GiB}", "constraints.peak_memory: a mapping is wanted", "at_most: 80%"),
-        ("constraints: 80%", "constraints: a mapping is wanted", "at_most: 80%"),
+        ("constraints: {peak_memory: 4 GiB}", "constraints.peak_memory: expected a mapping", "at_most: 80%"),
+        ("constraints: 80%", "constraints: expected a mapping", "at_most: 80%"),
         (
             "constraints: {peak_memory: {at_most: 4x}}",
-            'constraints.peak_memory.at_most: "x" is no unit',
+            'constraints.peak_memory.at_most: "x" is not a unit',
             "80%",
         ),
         ("constraints: {peak_memroy: {at_most: 80%}}", 'unknown key "peak_memroy"', '"peak_memory"'),

@@ -158,7 +158,7 @@ def test_a_script_that_waits_gets_its_declared_knobs_tried_beside_those_of_the_l
 def test_an_option_that_the_script_lacks_is_left_alone_with_the_reason(tmp_path: Path) -> None:
     other = replace(FUSED, spelling=Flag(("--fused-los",)))
     study = Searched(tmp_path, replace(OWN, declared=(other,)), WORLD).run(trials=3)
-    assert "shows no option --fused-los" in study.refusals["fused_loss"]
+    assert "has no option --fused-los" in study.refusals["fused_loss"]
 
 
 @pytest.fixture(autouse=True)

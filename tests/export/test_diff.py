@@ -209,7 +209,7 @@ def test_a_loader_under_another_name_and_in_another_file_is_found():
     said = diffed("import lib.data\n", loader("batch_size", 64, site="lib/data.py:3"), read=read.__getitem__)
     assert said.text.startswith("--- lib/data.py\n+++ lib/data.py\n")
     assert "+    return DL(x, 64), 1\n" in said.text
-    assert said.notes[0].startswith("lib/data.py was found by the line")
+    assert said.notes[0].startswith("lib/data.py was located by its recorded line")
 
 
 def test_a_loader_without_workers_loses_what_only_workers_have():
@@ -301,7 +301,7 @@ def test_a_constant_that_a_configurator_overrides_is_the_default_of_its_option()
 )
 def test_an_option_on_the_command_line_beats_its_default(args):
     found = reason(ARGPARSE, flag("batch_size", 64, "--batch-size", "-b"), args=args)
-    assert found.startswith("the command line gives --batch-size")
+    assert found.startswith("the command line sets --batch-size")
     assert "--as argv" in found
 
 

@@ -160,7 +160,7 @@ def test_bounds_on_the_effective_batch_are_a_permission() -> None:
     smaller = Config({"effective_batch": 16})
     found = barred(study(), smaller, 240)
     assert found is not None
-    assert "--effective-batch LO..HI takes it" in found.sentence
+    assert "--effective-batch LO..HI includes it" in found.sentence
     assert barred(study(effective_batch="16..64"), smaller, 240) is None
 
 
@@ -168,8 +168,7 @@ def test_a_larger_effective_batch_is_told_and_not_refused() -> None:
     larger = Config({"effective_batch": 64})
     assert barred(study(), larger, 240) is None
     (said,) = unshown(study(), larger, 240)
-    assert "held out" in said.sentence
-    assert said.sentence.endswith("held out.")
+    assert said.sentence.endswith("on held-out data.")
 
 
 def test_a_verification_recommends_nothing_and_so_refuses_nothing() -> None:

@@ -148,7 +148,7 @@ def test_the_fleet_report_counts_what_was_spent_and_saved(database, clock):
     clock.pass_(3600)
     database.move(row.id, SearchState.STARTING, SearchState.SUCCEEDED, "done")
     database.register(row, script_sha256="a" * 64, hardware="gpu", speedup=1.5, yaml="")
-    database.note_applied(row.id, "ann", 7200.0)
+    database.note_applied(row.id, "ann", "run-00001", 7200.0)
     found = database.fleet()
     assert found["tuning_slot_hours"] == pytest.approx(2.0)
     assert found["saved_slot_hours"] == pytest.approx(0.5 * 2 * 2)

@@ -151,7 +151,7 @@ def test_a_writer_of_an_older_epoch_writes_nothing_more(tmp_path: Path) -> None:
         ("UPDATE meta SET value = 'six' WHERE key = 'head'", "last event is 'six'"),
         (
             "UPDATE meta SET value = '6 ab' WHERE key = 'head'",
-            "event 6 .* was written last",
+            "event 6 .* is not the last one written",
         ),
     ],
 )

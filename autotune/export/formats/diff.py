@@ -234,7 +234,7 @@ class _Finder:
         if any(not word.startswith("-") and "=" not in word for word in self.args):
             return "a configuration file on the command line may set it (--as argv)"
         if len(given) != 1 or given[0].times > 1:
-            return f"{name} is no literal that is assigned once"
+            return f"{name} is not a literal that is assigned once"
         new = _typed(change, given[0].value)
         return [_Replaced(self.script, given[0].node, python_literal(new))]
 
@@ -339,7 +339,8 @@ def _set(
             continue
         held = source.only_value_of(node) if isinstance(node, ast.Name) else node
         if held is None or not is_literal(held):
-            return f"{name} is no literal on line {node.lineno} of {source.name}, but {source.written(node)}"
+            where = f"line {node.lineno} of {source.name}"
+            return f"{name} is not a literal on {where}, but {source.written(node)}"
         if source.written(held) != text:
             actions.append(_Replaced(source, held, text))
     return actions

@@ -77,8 +77,8 @@ class MpContext(Knob):
             return None
         if facts.script.import_runs:
             return (
-                "Workers that are not forked import the script again, and importing this one does its work:"
-                ' not all of it stands in functions or under `if __name__ == "__main__"`.'
+                "Workers that are not forked import the script again, and this script trains on import:"
+                ' some of its code is outside functions and of `if __name__ == "__main__"`.'
             )
         return None if loader is None else loader.unsendable or None
 

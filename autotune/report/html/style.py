@@ -217,7 +217,7 @@ svg .link{stroke:var(--line);stroke-width:2;fill:none}
 svg .best{fill:var(--best);stroke:var(--best)}svg .safe{fill:var(--safe);stroke:var(--safe)}
 svg .fastest{fill:var(--fastest);stroke:var(--fastest)}svg .script{fill:var(--script);stroke:var(--script)}
 svg .other{fill:var(--other);stroke:var(--other)}svg .bad{fill:var(--bad);stroke:var(--bad)}
-svg .baseline{fill:var(--script);stroke:var(--script)}svg .start{fill:var(--start);stroke:var(--start)}
+svg .baseline{fill:var(--script);stroke:var(--script)}svg .initial{fill:var(--initial);stroke:var(--initial)}
 svg .refine{fill:var(--refine);stroke:var(--refine)}svg .confirm{fill:var(--confirm);stroke:var(--confirm)}
 svg .ablate{fill:var(--ablate);stroke:var(--ablate)}
 svg rect:not(.stroke){stroke:none}

@@ -305,4 +305,4 @@ def _jump(search: SearchState) -> Suggestion | None:
 def _seen_value(search: SearchState, config: Config, dimension: Dimension) -> bool:
     item = config.get(dimension.knob)
     told = (f.config for f in beliefs(search.study).first)
-    return item is None or any(c.get(dimension.knob) == item for c in (*search.model.known, *told))
+    return item is None or any(c.get(dimension.knob) == item for c in (*search.model.seen, *told))

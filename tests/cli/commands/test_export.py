@@ -122,7 +122,7 @@ def test_json_for_a_program_is_json_alone_on_stdout(cli, file):
         "fp16": False,
     }
     assert "autotune: left out: threads=2: " in err
-    assert "autotune: note: measured another way" in err
+    assert "autotune: note: measured by another delivery" in err
 
 
 def test_the_yaml_of_accelerate_is_yaml_below_its_comments(cli, file):
@@ -156,7 +156,7 @@ def test_the_diff_is_of_names_below_the_scripts_folder_where_it_lies_elsewhere(
 
 def test_an_option_on_the_command_line_is_no_default_of_the_script(cli, file):
     _code, out, _err = cli("export", file, "--as", "diff", "--", "python", "train.py", "-b", "8")
-    assert "# left out: batch_size=64: the command line gives --batch-size" in out
+    assert "# left out: batch_size=64: the command line sets --batch-size" in out
     assert "num_workers=4" in out
 
 

@@ -112,7 +112,7 @@ def test_the_least_memory_is_an_objective_and_its_picks_can_be_applied(cli, scri
     assert err.startswith("best    1.5"), "what was picked is told where it was asked for"
     assert "1.5 GiB, loss " in err
     assert "num_workers 0 -> 2" in err
-    assert "note    Picked again from stored trials, nothing was measured" in err
+    assert "note    Selected again from stored trials; nothing was measured" in err
     assert "apply   autotune apply lean.yaml -- " in err
     from autotune.export.best_config import read_best
 

@@ -89,7 +89,6 @@ def test_options_reach_the_spec(cli, script, tune):
         (["--script", "train.py", "--start", "warm"], "--start", "auto, fork, cold"),
         (["--script", "train.py", "--wait-for-quiet", "10"], "--wait-for-quiet", "10s"),
         (["--script", "train.py", "--wait", "soon"], '--wait: "soon" is no duration', "90m"),
-        (["--script", "train.py", "--live", "onn"], "--live", 'Did you mean "on"?'),
         (["--script", "train.py", "--effective-batch", "64..16"], "holds no batch", "64..1024"),
         (["--script", "train.py", "--effective-batch", "kep"], "not known", '"keep"'),
         (["--script", "train.py", "--max-memory", "6"], "has no unit", "GiB"),
@@ -233,14 +232,14 @@ def test_a_dry_run_says_the_order_and_how_the_budget_is_shared_out(cli, script, 
     words = ("search", "--script", "train.py", *REST, "--dry-run")
     out = cli(*words)[1]
     assert "\norder   your unchanged script (2 runs), start points and single changes, the most" in out
-    assert "\nbudget  10 min; the first run ends after 7 min at most; once something" in out
+    assert "\nbudget  10 min; the first run ends after 7 min at most; once a candidate" in out
     assert " 2 rounds of script and finalists are reserved, " in out
     assert "up to 5 rounds within 4 min; the rest explores\n" in out
     out = cli(*words, "--sampler", "tpe", "--trials", "20")[1]
     assert "\norder   your unchanged script (2 runs), draws of tpe, confirmation in pairs" in out
     assert "\ntrials  20: at most 14 before confirmation\n" in out
     assert json.loads(cli(*words, "--json")[1])["course"] == {
-        "stages": ["baseline", "start", "refine", "confirm", "ablate"],
+        "stages": ["baseline", "initial", "refine", "confirm", "ablate"],
         "baseline_runs": 2,
         "first_run_s_at_most": 420.0,
         "rounds_kept": 2,

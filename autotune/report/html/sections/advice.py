@@ -31,7 +31,7 @@ def advice_section(view: View) -> Markup:
         Column(title="Buys"),
     )
     lead = (
-        "Lines that no knob changes, read from the searched script; autotune never edits them. The "
+        "Lines that no knob changes, read from the searched script, which is never edited. The "
         "possible gain is a share of a step of your unchanged script."
     )
     return html(
