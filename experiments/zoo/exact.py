@@ -25,6 +25,7 @@ import zoo  # noqa: E402 - found by the line above
 import zoo_exact  # noqa: E402 - the same
 import zoo_fork  # noqa: E402 - the same
 
+TIMED_OUT = "exit 124"
 UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
@@ -84,13 +85,15 @@ def judged(world):
         is_whole = found is not None and found["verdict"] == zoo_exact.SAME
         for knob, values in members.items():
             alone = found if is_whole or len(members) == 1 else verdict(world, {knob: values})
-            yield {"script": world.script.name, "knob": knob, **alone}
+            if alone is not None:
+                yield {"script": world.script.name, "knob": knob, **alone}
 
 
 def verdict(world, members):
     trained = world.trained(members)
     if isinstance(trained, str):
-        return {"verdict": zoo_exact.WITHDRAWN, "reason": trained}
+        # A run that had no time to end says nothing of the knob.
+        return None if TIMED_OUT in trained else {"verdict": zoo_exact.WITHDRAWN, "reason": trained}
     seen, redrawn = trained
     brought = {name for values in members.values() for name in values}
     return zoo_exact.compared(seen, world.bare, {*members, *brought}, redrawn=redrawn)
