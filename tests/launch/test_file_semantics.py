@@ -221,9 +221,7 @@ def test_what_the_user_could_not_write_to_alone_needs_no_redirection(
     (project / "data").mkdir()
     (project / "data" / "x").write_text("theirs")
     os.chown(project / "data", 0, 0)
-    found = trials(
-        member, stub, assignment, project, "assert Path('data/x').read_text() == 'theirs'; good()"
-    )
+    found = trials(member, stub, assignment, project, "assert Path('data/x').read_text() == 'theirs'; good()")
     assert (found["mode"], found["ends"][0]["kind"]) == ("overlay", "Measurement"), found
 
 
