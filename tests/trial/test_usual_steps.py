@@ -39,15 +39,15 @@ def watch(cls, name, key):
 
 # Either most steps are noted alone, or they take the short way through each hook, or the long one.
 if "calm" not in sys.argv:
-    calm.Calm.begin = lambda this, boundary, **more: None
-counts_noted = calm.Calm.leave
+    calm.SteadySteps.begin = lambda this, boundary, **more: None
+counts_noted = calm.SteadySteps.leave
 taken["noted"] = 0
 
 def leave(this):
     taken["noted"] += len(this.rows)
     counts_noted(this)
 
-calm.Calm.leave = leave
+calm.SteadySteps.leave = leave
 
 watch(loader.Loader, "_is_usual", "fetch")
 watch(root.ForwardWrapper, "_is_usual", "call")
@@ -79,7 +79,7 @@ told_at_once = told
 
 def told(**what):
     for one in gc.get_objects():
-        if type(one) is calm.Calm:
+        if type(one) is calm.SteadySteps:
             one.leave()  # what is noted is counted
     told_at_once(**what)
 
