@@ -5,7 +5,6 @@ from __future__ import annotations
 import keyword
 import os
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -38,7 +37,7 @@ def read_best(path: str | os.PathLike[str]) -> BestConfig:
         UsageError: It is missing, unreadable, or not of this schema.
     """
     try:
-        with Path(path).open("rb") as file:
+        with open(path, "rb", opener=_open_at_once) as file:
             text = file.read(_MAX_BYTES + 1).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
@@ -46,6 +45,13 @@ def read_best(path: str | os.PathLike[str]) -> BestConfig:
             f"cannot read {os.fspath(path)}: {reason}", hint="a search writes it: autotune search"
         ) from error
     return parse(text, source=str(os.fspath(path)))
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open a file; a pipe that nothing writes to is empty instead of waited for."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    os.set_blocking(descriptor, True)
+    return descriptor
 
 
 def parse(text: str, *, source: str) -> BestConfig:

@@ -349,6 +349,14 @@ def test_a_missing_file_and_a_binary_one_are_refused(tmp_path):
         read_best(tmp_path / "bin.yaml")
 
 
+@pytest.mark.timeout(20)
+def test_a_pipe_that_nothing_writes_to_is_not_waited_for(tmp_path):
+    pipe = tmp_path / "best.yaml"
+    os.mkfifo(pipe)
+    with pytest.raises(UsageError, match="is no best"):
+        read_best(pipe)
+
+
 def test_a_pick_that_is_not_there_is_refused():
     with pytest.raises(UsageError) as caught:
         built().chosen("fastest")

@@ -118,8 +118,8 @@ def assignment(user: Path) -> Callable[..., Assignment]:
 
 
 @pytest.fixture(scope="session")
-def account() -> Iterator[accounts.Account]:
-    """An ordinary user; made once, as that takes a second."""
+def member() -> Iterator[accounts.Account]:
+    """An ordinary user of a second group; made once, as that takes a second."""
     with accounts.made() as found:
         yield found
 

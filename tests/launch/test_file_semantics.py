@@ -106,7 +106,7 @@ def test_an_overlay_that_root_mounts_changes_no_file_operation(
     made, before = assignment(text), listed(user)
     (ended,) = runner(isolation="overlay").run(made)
     assert isinstance(ended.outcome, Measurement), ended.outcome
-    assert not any("redirect" in note for note in ended.notes)
+    assert not any("redirect mode" in note for note in ended.notes)
     before.pop(str(user / "train.py"), None)
     after = listed(user)
     after.pop(str(user / "train.py"))
@@ -134,52 +134,52 @@ def test_what_a_script_saves_can_be_moved_into_a_folder_that_its_option_names(
     made = assignment(text, argv=("--output", "runs"), output_args=("--output",))
     (ended,) = runner(isolation="overlay").run(made)
     assert isinstance(ended.outcome, Measurement), ended.outcome
-    assert not any("redirect" in note for note in ended.notes)
+    assert not any("redirect mode" in note for note in ended.notes)
 
 
 # An ordinary user ----------------------------------------------------------------------------
 
 
 @pytest.fixture
-def project(account: Account) -> Path:
+def project(member: Account) -> Path:
     """A project of the ordinary user, in his home."""
-    folder = Path(tempfile.mkdtemp(prefix="project-", dir=account.home))
+    folder = Path(tempfile.mkdtemp(prefix="project-", dir=member.home))
     fill(folder)
-    account.give(folder)
+    member.give(folder)
     return folder
 
 
-def trials(account: Account, stub: str, assignment: Any, project: Path, *texts: str) -> dict[str, Any]:
+def trials(member: Account, stub: str, assignment: Any, project: Path, *texts: str) -> dict[str, Any]:
     made = []
     for number, text in enumerate(texts):
         script = project / f"train{number}.py"
         script.write_text(text)
         one = assignment(text, uid=f"t{number:04d}-a1-{os.getpid() % 2**24:06x}")
         launch = replace(
-            one.launch, script=str(script), cwd=str(project), command=(account.python, str(script))
+            one.launch, script=str(script), cwd=str(project), command=(member.python, str(script))
         )
         made.append(replace(one, launch=launch))
-    found = account.run_trials(stub, *made)
+    found = member.run_trials(stub, *made)
     if found["mode"] != "overlay" and not found["why"]:
         pytest.skip("this machine lets no ordinary user mount an overlay")
     return found
 
 
 def test_an_ordinary_users_temporary_files_can_be_moved_into_the_project(
-    account: Account, stub: str, assignment: Any, project: Path
+    member: Account, stub: str, assignment: Any, project: Path
 ) -> None:
-    found = trials(account, stub, assignment, project, SAVES + "good()")
+    found = trials(member, stub, assignment, project, SAVES + "good()")
     (ended,) = found["ends"]
     assert (found["mode"], ended["kind"]) == ("overlay", "Measurement"), found
-    assert not any("redirect" in note for note in ended["notes"])
+    assert not any("redirect mode" in note for note in ended["notes"])
     assert (project / "weights.pt").read_text() == "old weights.pt"
 
 
 def test_a_folder_that_cannot_be_renamed_under_the_overlay_is_the_overlays_fault(
-    account: Account, stub: str, assignment: Any, project: Path
+    member: Account, stub: str, assignment: Any, project: Path
 ) -> None:
     """A user namespace allows no renames of folders that were there before: EXDEV."""
-    found = trials(account, stub, assignment, project, ROTATES, "assert plan.shadow_dir\n" + ROTATES)
+    found = trials(member, stub, assignment, project, ROTATES, "assert plan.shadow_dir\n" + ROTATES)
     first, second = found["ends"]
     assert (found["mode"], first["kind"], second["kind"]) == ("overlay", "Measurement", "Measurement"), found
     assert "the script is not at fault" in first["notes"][0]
@@ -190,40 +190,38 @@ def test_a_folder_that_cannot_be_renamed_under_the_overlay_is_the_overlays_fault
 
 @pytest.mark.parametrize("kind", ["file", "folder", "below"])
 def test_a_project_that_a_group_owns_is_kept_by_redirection_from_the_start(
-    account: Account, stub: str, assignment: Any, project: Path, kind: str
+    member: Account, stub: str, assignment: Any, project: Path, kind: str
 ) -> None:
     """An overlay in a user namespace cannot copy what belongs to another group: EOVERFLOW."""
     group = project / "group"
     (group / "deep").mkdir(parents=True)
     (group / "log.txt").write_text("old")
-    account.give(group)
+    member.give(group)
     place = {"file": group / "log.txt", "folder": group, "below": group}[kind]
-    os.chown(place, account.uid if kind != "below" else 0, account.second)
+    os.chown(place, member.uid if kind != "below" else 0, member.second)
     place.chmod({"file": 0o664, "folder": 0o2775, "below": 0o755}[kind])
     writes = {
         "file": "open('group/log.txt', 'a').write('more')",
         "folder": "Path('group/new').write_text('new')",
         "below": "Path('group/deep/new').write_text('new')",
     }[kind]
-    found = trials(account, stub, assignment, project, writes + "\ngood()")
+    found = trials(member, stub, assignment, project, writes + "\ngood()")
     (ended,) = found["ends"]
     assert (found["mode"], ended["kind"]) == ("redirect", "Measurement"), found
-    assert f"{account.name}lab" in found["why"] or kind == "below"
+    assert f"{member.name}lab" in found["why"] or kind == "below"
     assert str(project / "group") in found["note"]
     assert (group / "log.txt").read_text() == "old"
     assert not (group / "new").exists()
 
 
 def test_what_the_user_could_not_write_to_alone_needs_no_redirection(
-    account: Account, stub: str, assignment: Any, project: Path
+    member: Account, stub: str, assignment: Any, project: Path
 ) -> None:
     """A data set of somebody else's, which is only read."""
     (project / "data").mkdir()
     (project / "data" / "x").write_text("theirs")
     os.chown(project / "data", 0, 0)
-    found = trials(
-        account, stub, assignment, project, "assert Path('data/x').read_text() == 'theirs'; good()"
-    )
+    found = trials(member, stub, assignment, project, "assert Path('data/x').read_text() == 'theirs'; good()")
     assert (found["mode"], found["ends"][0]["kind"]) == ("overlay", "Measurement"), found
 
 

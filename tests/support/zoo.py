@@ -35,6 +35,7 @@ from autotune.model import wire
 from autotune.model.change import Change, Constant, Env, Flag, Keyword
 from autotune.model.config import Config
 from autotune.model.distributed_launch import launch_variables, several
+from autotune.model.effect import Effect
 from autotune.model.facts import Facts, RunFacts, ScriptFacts
 from autotune.model.study import Budget, SpaceRequest, Study, StudySpec
 from autotune.model.trial import Assignment, Failure, Fidelity, Segment, Stage, Trial
@@ -256,7 +257,8 @@ class World:
             shutil.copytree(source, self.folder / top, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(source, self.folder / top)
-            shutil.copy(SCRIPTS / "configurator.py", self.folder)
+            for module in SCRIPTS.glob("configurator.py"):
+                shutil.copy(module, self.folder)
         if "module" in self.script.run:
             return self.folder / self.script.run["folder"], (), self.script.run["module"]
         path = self.folder / self.script.name
@@ -346,6 +348,35 @@ class World:
             self._alone(knob, wanted, cell)
         cell.verdict = verdict_of(self.script.knobs[knob], cell)
         return cell
+
+    def exact(self, knobs: Sequence[str]) -> dict[str, Mapping[str, Value]]:
+        """Return the knobs that are offered as EXACT, each with the values that are tried."""
+        found: dict[str, Mapping[str, Value]] = {}
+        for knob in knobs:
+            wanted = self._offered(knob, Cell(self.script.name, knob, "", "refused"))
+            if wanted is None:
+                continue
+            space = self._space()[0]
+            config = space.complete(wanted)
+            if isinstance(config, Config) and knob in config and space.effect(config) is Effect.EXACT:
+                found[knob] = wanted
+        return found
+
+    def trained(self, offered: Mapping[str, Mapping[str, Value]]) -> tuple[dict[str, Any], bool] | str:
+        """Train with these knobs in one run.
+
+        Returns:
+            What was observed, and whether the space reports other random numbers for it; a sentence where
+            they were not applied.
+        """
+        wanted = {name: value for values in offered.values() for name, value in values.items()}
+        found = self._changes(list(offered), wanted)
+        if isinstance(found, str):
+            return found
+        cell = Cell(self.script.name, next(iter(offered)), "", "refused")
+        seen = self._carry_out(cell.knob, cell, *found)
+        redrawn = self._space()[0].changes_rng_streams(found[0])
+        return (seen, redrawn) if cell.outcome == "applied" else f"{cell.outcome}: {cell.reason}"
 
     def _begun(self, knob: str) -> Cell:
         return Cell(

@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import zoo_exact
 from zoo import KNOBS, ROOT
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def read_results(path: Path = RESULTS) -> dict[tuple[str, str], dict[str, Any]]:
 def page(scripts: Mapping[str, Script], results: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:
     """The whole page."""
     columns = ("steps", "nothing", "ending", *KNOBS)
-    lines = [_HEAD, f"{_summary(results)}\n"]
+    lines = [_HEAD, f"{_summary(results)}\n", *_exact()]
     lines += ["| script | " + " | ".join(f"`{c}`" for c in columns) + " |"]
     lines += ["|" + " --- |" * (len(columns) + 1)]
     for name in scripts:
@@ -86,6 +87,12 @@ def page(scripts: Mapping[str, Script], results: Mapping[tuple[str, str], Mappin
         ]
         lines.append("")
     return "\n".join(lines)
+
+
+def _exact() -> list[str]:
+    """The totals of experiments/zoo/exact.py, over the scripts that it has run so far."""
+    known = zoo_exact.read()
+    return [f"{zoo_exact.summary(known)}\n"] if known else []
 
 
 def _summary(results: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:

@@ -305,8 +305,8 @@ from autotune.trial.hooks.model import trained_modules as root
 from autotune.trial.measure import step_counter as steps
 def broken(*args, **kwargs): raise RuntimeError("injected")
 if sys.argv[1:] == ["broken"]:
-    loader.Loader._count = broken; root.RootCall._before = broken; losses.Losses.backward = broken
-    steps.Boundary._loss = broken
+    loader.Loader._count = broken; root.ForwardWrapper._before = broken; losses.Losses.backward = broken
+    steps.StepCounter._loss = broken
 torch.manual_seed(0)
 model = nn.Linear(4, 1)
 opt = torch.optim.SGD(model.parameters(), lr=0.1)

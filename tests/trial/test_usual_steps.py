@@ -39,21 +39,21 @@ def watch(cls, name, key):
 
 # Either most steps are noted alone, or they take the short way through each hook, or the long one.
 if "calm" not in sys.argv:
-    calm.Calm.begin = lambda this, boundary, **more: None
-counts_noted = calm.Calm.leave
+    calm.SteadySteps.begin = lambda this, boundary, **more: None
+counts_noted = calm.SteadySteps.leave
 taken["noted"] = 0
 
 def leave(this):
     taken["noted"] += len(this.rows)
     counts_noted(this)
 
-calm.Calm.leave = leave
+calm.SteadySteps.leave = leave
 
 watch(loader.Loader, "_is_usual", "fetch")
-watch(root.RootCall, "_is_usual", "call")
+watch(root.ForwardWrapper, "_is_usual", "call")
 watch(optimizer.Optimizer, "_is_plain", "backward")
 watch(optimizer.Optimizer, "_is_usual", "step")
-watch(boundary.Boundary, "_is_usual", "boundary")
+watch(boundary.StepCounter, "_is_usual", "boundary")
 watch(recorder.Recorder, "_is_usual", "row")
 
 losses = []
@@ -79,7 +79,7 @@ told_at_once = told
 
 def told(**what):
     for one in gc.get_objects():
-        if type(one) is calm.Calm:
+        if type(one) is calm.SteadySteps:
             one.leave()  # what is noted is counted
     told_at_once(**what)
 

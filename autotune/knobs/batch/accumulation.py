@@ -59,7 +59,11 @@ ACCUMULATION_CONSTANTS = Constant(tuple(name.removeprefix("--") for name in ACCU
 """Called like the options."""
 
 
+# What was observed in a run comes before what names in the source suggest.
 _HAZARDS: Final = {
+    loops.CARRIED: (
+        "The model's output for one batch is an input of the next call, and micro-batches hold other samples."
+    ),
     loops.STEP_COUNTED: "The training loop or its schedule counts steps, so it would end early with deferred "
     "steps.",
     loops.STEP_EVALUATED: "The training loop evaluates every so many of its steps, which would happen more "
@@ -72,9 +76,6 @@ _HAZARDS: Final = {
         "once per micro-batch."
     ),
     loops.OWN_RATE: "The loop sets the learning rate itself, for steps that would be deferred.",
-    loops.CARRIED: (
-        "The model's output for one batch is an input of the next call, and micro-batches hold other samples."
-    ),
     loops.UNREAD: "The source of the training loop could not be read; the loop may count steps.",
 }
 

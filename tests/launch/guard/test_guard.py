@@ -117,7 +117,7 @@ class Tree:
         self.workers: dict[int, int] = {}
         """Pid -> MB of its own."""
         monkeypatch.setattr(guard, "_pss", self.share)
-        monkeypatch.setattr(guard.sweep, "stat_fields", lambda pid: [b"S", b"1" if pid > 1 else b"0"])
+        monkeypatch.setattr(guard.process_tree, "stat_fields", lambda pid: [b"S", b"1" if pid > 1 else b"0"])
         monkeypatch.setattr(guard.time, "monotonic", lambda: self.now_s)
 
     def share(self, pid: int) -> int:
@@ -147,7 +147,7 @@ def test_an_estimate_above_the_limit_is_read_anew(monkeypatch: pytest.MonkeyPatc
     tree, footprint = Tree(monkeypatch), guard.Footprint()
     footprint.of(tree.rss())
     # They were started by another process of the tree than it seems, and share all of their pages.
-    monkeypatch.setattr(guard.sweep, "stat_fields", lambda _pid: [])
+    monkeypatch.setattr(guard.process_tree, "stat_fields", lambda _pid: [])
     tree.workers = dict.fromkeys(range(2, 10), 20)
     assert footprint.of(tree.rss()) > 28_000 * MB
     assert not footprint.is_read
@@ -161,7 +161,7 @@ def test_a_reading_of_thousands_of_processes_is_taken_in_parts_and_ends_nothing_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tree, footprint = Tree(monkeypatch), guard.Footprint()
-    monkeypatch.setattr(guard.sweep, "stat_fields", lambda _pid: [])
+    monkeypatch.setattr(guard.process_tree, "stat_fields", lambda _pid: [])
     tree.workers = dict.fromkeys(range(2, 1502), 0)
     limit = 6000 * MB
     found: list[int] = []
@@ -220,8 +220,8 @@ def test_the_peak_is_what_was_read_and_no_estimate(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(guard, "_pss", share)
     monkeypatch.setattr(guard, "_rss", lambda pid: (3200 if pid == 1 else seen_mb) * MB)
     monkeypatch.setattr(guard.time, "monotonic", lambda: now_s)
-    monkeypatch.setattr(guard.sweep, "descendants", lambda _root: list(range(1, 10)))
-    monkeypatch.setattr(guard.sweep, "stat_fields", lambda pid: [b"S", b"1" if pid > 1 else b"0"])
+    monkeypatch.setattr(guard.process_tree, "descendants", lambda _root: list(range(1, 10)))
+    monkeypatch.setattr(guard.process_tree, "stat_fields", lambda pid: [b"S", b"1" if pid > 1 else b"0"])
     samples = guard.Samples()
     highest = 0
     while seen_mb <= 3200:

@@ -105,8 +105,9 @@ class _Pickler(pickle.Pickler):
             return (int, ())
         module = getattr(obj, "__module__", None)
         if isinstance(obj, type) or callable(obj):
-            if module == "__main__":
-                self.from_main.add(str(getattr(obj, "__qualname__", "")).partition(".")[0])
+            # An instance that can be called has no name of its own; its class follows.
+            if module == "__main__" and (name := getattr(obj, "__qualname__", "")):
+                self.from_main.add(str(name).partition(".")[0])
             file = getattr(sys.modules.get(str(module)), "__file__", None)
             self.own_code = self.own_code or (file is not None and is_user_file(file))
         return NotImplemented

@@ -99,3 +99,13 @@ def test_names_under_the_main_guard_are_not_importable(tmp_path, monkeypatch) ->
     names = importable_names()
     assert {"system", "join", "fast", "Rows", "collate", "A", "B"} <= names
     assert "Hidden" not in names
+
+
+def test_an_instance_that_can_be_called_is_no_name_that_is_missing(tmp_path, monkeypatch) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("class Noise:\n    def __call__(self, x): return x\n")
+    main = ModuleType("__main__")
+    main.__file__ = str(script)
+    exec(compile(script.read_text(), str(script), "exec"), vars(main))
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    assert try_sending([main.Noise()], TORCH).refusal == ""
