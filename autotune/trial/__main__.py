@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from autotune.protocol.events import Hello
 from autotune.protocol.plan import FORKS_VARIABLE, HIDDEN_VARIABLE, PLAN_VARIABLE, Plan, load_plan
 from autotune.trial.entry import ranks
+from autotune.trial.entry.spawned_ranks import NOT_APPLIED
 from autotune.trial.entry.trial_runtime import TrialRuntime
 from autotune.trial.loop import replaced_constants
 from autotune.trial.runtime.channel import Channel
@@ -66,17 +67,26 @@ def run_spawned(rank: int, count: int, function: Callable[[], Any]) -> Any:
     """Run a function as one of several ranks started by the script; return its value under `apply`."""
     plan = replace(load_plan(os.environ), ranks=count)
     if plan.measure:
-        _run_rank(plan, rank, lambda _session: function())
+        _run_rank(plan, rank, lambda _session: function(), spawned_as=(rank, count))
         return None
-    session = TrialRuntime(plan, None)
+    session = TrialRuntime(replace(plan, status_path="" if rank else plan.status_path), None)
+    session.state.spawned_as = (rank, count)
     session.begin()
     try:
-        return function()
+        result = function()
     finally:
         session.ended()
+    _check_applied(session)
+    return result
 
 
-def _run_rank(plan: Plan, rank: int, body: Callable[[TrialRuntime], Any]) -> None:
+def _run_rank(
+    plan: Plan,
+    rank: int,
+    body: Callable[[TrialRuntime], Any],
+    *,
+    spawned_as: tuple[int, int] | None = None,
+) -> None:
     """Run the script, or its function, as this rank under observation."""
     channel = None
     if plan.measure and plan.segments and rank == 0:
@@ -84,6 +94,7 @@ def _run_rank(plan: Plan, rank: int, body: Callable[[TrialRuntime], Any]) -> Non
         channel.send(Hello(pid=os.getpid(), t_ns=time.perf_counter_ns(), python=sys.version.split()[0]))
     _register_stacks(plan, rank)
     session = TrialRuntime(plan, channel)
+    session.state.spawned_as = spawned_as
     if plan.measure and plan.ranks > 1:
         session.watch_rank(rank)
     if plan.measure and rank:
@@ -181,10 +192,15 @@ def _run_freely(session: TrialRuntime, body: Callable[[TrialRuntime], Any]) -> N
     finally:
         session.ended()
         _let_threads_end()
+    _check_applied(session)
+
+
+def _check_applied(session: TrialRuntime) -> None:
+    """End with `NOT_APPLIED` if a requested knob was not applied."""
     why = session.recorder.unapplied() if session.state.active else None
     if why is not None:
         sys.stderr.write(f"autotune: {why}\n")
-        raise SystemExit(6)
+        raise SystemExit(NOT_APPLIED)
 
 
 def _let_threads_end() -> None:

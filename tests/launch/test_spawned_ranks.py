@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from autotune.launch.direct_run import run_plain
+from autotune.model.change import Change, Patch
 from autotune.model.measurement import Measurement
 from autotune.model.trial import Failure, FailureKind
 from tests.launch.test_ranks import launch, outcome
@@ -16,6 +18,7 @@ from tests.launch.test_ranks import launch, outcome
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from autotune.model.config import Value
     from autotune.model.trial import Launch
 
 pytestmark = [pytest.mark.torch, pytest.mark.thorough, pytest.mark.timeout(300)]
@@ -131,6 +134,27 @@ def test_apply_runs_every_rank_to_its_end(script: Path, tmp_path: Path, way: str
     for rank in (0, 1):
         assert (script.parent / f"rank{rank}.txt").read_text() == "40 16 0 False\n"
     assert (script.parent / "after.txt").exists() == (way == BY_SPAWN)
+
+
+@WAYS
+@pytest.mark.parametrize(
+    ("knobs", "code"),
+    [({"ddp_bucket_cap_mb": 1, "cpu_affinity": "block"}, 0), ({"fsdp_prefetch": 2}, 6)],
+    ids=["applied", "not reached"],
+)
+def test_apply_sets_knobs_on_the_ranks_and_judges_by_them(
+    script: Path, tmp_path: Path, way: str, knobs: dict[str, Value], code: int
+) -> None:
+    changes = tuple(Change(knob=knob, value=value, spelling=Patch()) for knob, value in knobs.items())
+    started = replace(alone(written(script, way, steps=60), measure=False), changes=changes)
+    if way == BY_ITSELF:
+        changes = tuple(change for change in changes if change.knob != "cpu_affinity")
+        started = replace(started, changes=changes)
+    assert run_plain(started, tmp_path / "plan") == code
+    if code == 0:
+        readings = json.loads((tmp_path / "plan" / "status.json").read_text())
+        assert {r["status"] for r in readings if r["knob"] in {c.knob for c in changes}} == {"applied"}
+
 
 
 LIGHTNING = """

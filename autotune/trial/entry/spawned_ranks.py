@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from autotune.trial.runtime.state import RuntimeState
     from autotune.trial.runtime.undo import Undo
 
+NOT_APPLIED: Final = 6
+"""Exit code of `autotune apply` if a knob was not applied."""
 _START_PROCESSES: Final = ("fn", "args", "nprocs", "join", "daemon", "start_method")
 """Parameters of `torch.multiprocessing.start_processes`, torch 2.4 to 2.13."""
 
@@ -43,6 +45,9 @@ class Process(Protocol):
 
     def joins(self, rank: int, count: int) -> None:
         """Become one of several ranks."""
+
+    def leaves_knobs_to_ranks(self) -> None:
+        """Leave reading back of knobs to the ranks, as this process trains nothing."""
 
     def waits_for(self, processes: Sequence[Any]) -> NoReturn:
         """Leave measuring to rank 0 of these processes, and end with them."""
@@ -116,6 +121,16 @@ class Spawning:
         """Report the end of a rank that cannot report it itself."""
         ranks.report_end(self._session.plan, rank, process.wait())
 
+    def _run_freely(self, start: Callable[..., Any], given: dict[str, Any], lost: type[Exception]) -> Any:
+        """Start the ranks under `apply`. If one ends with `NOT_APPLIED`, so does this process."""
+        self._session.leaves_knobs_to_ranks()
+        try:
+            return start(**given)
+        except lost as error:
+            if getattr(error, "exit_code", None) == NOT_APPLIED:
+                raise SystemExit(NOT_APPLIED) from None
+            raise
+
     def _watch_spawn(self, module: Any) -> None:
         spawning = sys.modules[f"{module.__name__}.spawn"]
         original = spawning.start_processes
@@ -128,7 +143,7 @@ class Spawning:
                 return original(*args, **kwargs)
             given["fn"] = Entry(given["fn"], count)
             if not self._session.plan.measure:
-                return original(**given)
+                return self._run_freely(original, given, spawning.ProcessExitedException)
             context = original(**{**given, "join": False})
             return self._session.waits_for(context.processes)
 

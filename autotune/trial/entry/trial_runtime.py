@@ -242,6 +242,10 @@ class TrialRuntime:
         if self.plan.measure:
             self.watch_rank(rank)
 
+    def leaves_knobs_to_ranks(self) -> None:
+        """Leave reading back of knobs to the ranks, as this process trains nothing."""
+        self.recorder.patched.clear()
+
     def waits_for(self, processes: Sequence[Any]) -> NoReturn:
         """Leave measuring to rank 0 of these processes, and end with them."""
         if self.channel is not None:

@@ -79,6 +79,8 @@ class RuntimeState:
         self.samples_total = 0
         self.ranks = 1
         """Number of ranks. Each takes equally many samples; those of a step are summed over ranks."""
+        self.spawned_as: tuple[int, int] | None = None
+        """Number of this rank and number of ranks, if the script itself started it; None for a launcher."""
         self.at_step: list[Callable[[], None]] = []
         """Callbacks at the end of a step; their time counts for the next one."""
         self.refusals: dict[str, str] = {}

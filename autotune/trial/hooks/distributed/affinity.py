@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from autotune.trial.runtime.state import RuntimeState
     from autotune.trial.runtime.undo import Undo
 
 AFFINITY: Final = "cpu_affinity"
@@ -19,26 +21,32 @@ class Affinity:
     """Binds this process to its block of CPUs, before PyTorch starts its threads.
 
     Args:
+        state: Shared state; `RuntimeState.spawned_as` of a rank that the script itself started.
         undo: Restores the CPUs that the process had.
     """
 
-    def __init__(self, undo: Undo) -> None:
-        self._undo = undo
+    def __init__(self, state: RuntimeState, undo: Undo) -> None:
+        self._state, self._undo = state, undo
         self._before: tuple[int, ...] = ()
 
     def set(self, mode: str) -> None:
         """Bind to ``block``; ``none`` leaves the process alone."""
-        block = _own_block(_allowed())
+        block = self._own_block(_allowed())
         if mode == "none" or not block:
             return
         self._before = _allowed()
-        self._undo.call(lambda cpus: os.sched_setaffinity(0, cpus), block, undo=self._before)
+        self._undo.call(partial(os.sched_setaffinity, 0), block, undo=self._before)
 
     def observed(self) -> str | None:
         """Return ``block`` where the process may use the CPUs of its block alone."""
         if not self._before:
             return "none"
-        return "block" if _allowed() == tuple(sorted(_own_block(self._before))) else "none"
+        return "block" if _allowed() == tuple(sorted(self._own_block(self._before))) else "none"
+
+    def _own_block(self, cpus: tuple[int, ...]) -> tuple[int, ...]:
+        rank, count = self._state.spawned_as or _by_launcher()
+        found = blocks(((*_place(cpu), cpu) for cpu in cpus), count) if count else []
+        return found[rank] if rank < len(found) else ()
 
 
 def blocks(cpus: Iterable[tuple[int, int, int]], count: int) -> list[tuple[int, ...]]:
@@ -56,12 +64,10 @@ def blocks(cpus: Iterable[tuple[int, int, int]], count: int) -> list[tuple[int, 
     return [tuple(ordered[at * size : (at + 1) * size]) for at in range(count)] if size else []
 
 
-def _own_block(cpus: tuple[int, ...]) -> tuple[int, ...]:
+def _by_launcher() -> tuple[int, int]:
+    """Return this process's number on its machine and the number of processes; (0, 0) without a launcher."""
     rank, count = (os.environ.get(name, "") for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"))
-    if not (rank.isdecimal() and count.isdecimal() and int(count)):
-        return ()
-    found = blocks(((*_place(cpu), cpu) for cpu in cpus), int(count))
-    return found[int(rank)] if int(rank) < len(found) else ()
+    return (int(rank), int(count)) if rank.isdecimal() and count.isdecimal() else (0, 0)
 
 
 def _place(cpu: int) -> tuple[int, int]:

@@ -259,8 +259,12 @@ class DataParallel:
         """
         torch = self._torch
         passed: list[None] = []
+
+        def count(_: Any) -> None:
+            passed.append(None)
+
         handles = [
-            parameter.register_post_accumulate_grad_hook(lambda _: passed.append(None))
+            parameter.register_post_accumulate_grad_hook(count)
             for parameter in wrapper.parameters()
             if parameter.requires_grad
         ]

@@ -44,7 +44,7 @@ class Distributed:
         self.exchange = DeferredExchange(state, undo, self.parallel)
         self._optimizer = ShardedOptimizer(undo, self.parallel)
         self._sharding = Sharding(state, undo, hooks)
-        self._affinity = Affinity(undo)
+        self._affinity = Affinity(state, undo)
         self.framework_settings: Callable[[], Mapping[str, Value]] = dict
         """Returns what frameworks were built with, as in ``deepspeed.zero``."""
 
