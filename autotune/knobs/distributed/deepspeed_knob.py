@@ -1,4 +1,4 @@
-"""What knobs of DeepSpeed's ZeRO section have in common. Standard library only."""
+"""Parts that the knobs of DeepSpeed's ZeRO section share. Standard library only."""
 
 from __future__ import annotations
 

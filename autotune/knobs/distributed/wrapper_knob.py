@@ -1,4 +1,4 @@
-"""What knobs of several processes have in common. Standard library only."""
+"""Parts that the knobs of several processes share. Standard library only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where CPU memory comes from."""
+"""Library from which CPU memory comes."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Malloc(Knob):
 
 
 def _preloadable(name: str, facts: Facts) -> bool:
-    """Its path can stand in the variable, whose words end at blanks and colons."""
+    """Return whether the path fits into the variable, whose words end at blanks and colons."""
     path = facts.host.allocators.get(name, "")
     return bool(path) and not re.search(r"[\s:]", path)
 

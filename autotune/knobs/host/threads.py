@@ -92,5 +92,5 @@ class Threads(Knob):
 
 
 def _sets_them(facts: Facts) -> bool:
-    """The script was seen to set them, whatever the environment says."""
+    """Return whether the script was observed to set them, regardless of the environment."""
     return facts.run is not None and facts.run.sets_threads
