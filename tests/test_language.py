@@ -67,8 +67,6 @@ OTHER_OPENINGS = r"What|Of|Who|Whose|Whom|Where|How|Why|Which|That|It|Its|They"
 UNCLEAN_PACKAGES = {
     "cli",
     "cli/commands",
-    "export",
-    "export/formats",
     "report",
     "report/html",
     "report/html/sections",

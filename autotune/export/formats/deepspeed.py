@@ -58,7 +58,7 @@ def _put(config: dict[str, Any], name: str, value: Value) -> None:
 
 
 def _is_its_own(change: Change) -> bool:
-    """It was measured as an entry of DeepSpeed's configuration."""
+    """Return whether the value was measured as an entry of DeepSpeed's configuration."""
     return isinstance(change.spelling, Keyword) and change.spelling.target == DEEPSPEED
 
 

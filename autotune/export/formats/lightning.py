@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from autotune.model.config import Value
 
 _WITHOUT_WORKERS: Final = {"prefetch_factor": None, "persistent_workers": False}
-"""What is an error without worker processes, at the DataLoader's own defaults."""
+"""Arguments that are an error without worker processes, with the DataLoader's own defaults."""
 
 
 def lightning_keywords(tuned: TunedValues, *, keywords: bool) -> Exported:
