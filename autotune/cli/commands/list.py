@@ -159,7 +159,7 @@ def _scaled(path: Path) -> str:
 
 
 def _verified(path: Path) -> str:
-    """What `autotune verify` found, in a few words."""
+    """Return the result of `autotune verify`, in a few words."""
     from autotune.cli.commands.verify import sentence
     from autotune.driver.verification import read_verified
     from autotune.errors import AutotuneError

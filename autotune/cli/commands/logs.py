@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FILES = ("stdout.log", "stderr.log")
-"""What a trial's process wrote, in its folder."""
+"""Output files of a trial's process, in its folder."""
 
 
 def logs(

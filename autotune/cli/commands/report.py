@@ -222,7 +222,7 @@ def _wishes_markdown(repicked: Repicked | None) -> str:
 
 
 def _picked_text(repicked: Repicked, yaml: str) -> str:
-    """What was picked under other wishes, for whoever typed them: the answer is not in the file alone."""
+    """Return the text of a reselected pick, which also names what the file does not contain."""
     from autotune.cli.open_study import elsewhere
     from autotune.report.view.answer_view import PickView
     from autotune.report.view.next_commands import commands

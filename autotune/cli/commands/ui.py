@@ -77,7 +77,7 @@ def ui(
 
 
 def _sending(study: str | None, tracking_uri: str) -> str:
-    """The command that fills the store: what it lacks was perhaps sent before, and lost there."""
+    """Return the command that fills the store again, because it may have lost data that was sent."""
     import shlex
 
     there = ["--tracking-uri", tracking_uri] if tracking_uri else []
