@@ -89,8 +89,8 @@ class CookieGate:
     """An ASGI application that passes on requests with the cookie of this start and refuses all others.
 
     Args:
-        app: The application behind it.
-        keys: Of this start.
+        app: The protected application.
+        keys: Secrets of this start.
         report: The study's report, a page without outside parts; None if there is none.
         peer: Account at the other end of a connection; for tests.
     """

@@ -201,7 +201,7 @@ def run(argv: list[str]) -> int:
 
 @functools.cache
 def _command() -> Any:
-    """All verbs with their options; to gather them takes longer than most verbs."""
+    """Return all commands with their options; this takes longer than most commands."""
     return typer.main.get_command(app)
 
 
@@ -211,7 +211,7 @@ def _run(argv: list[str]) -> int:
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 (1 would mean "nothing found")
         if _is_gone(error):
-            # The reader of our output (`autotune list | head`); the flush at exit would fail again.
+            # The output has no reader any more (`autotune list | head`); the flush at exit would fail again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
         try:

@@ -1,4 +1,4 @@
-"""MLflow's own server for as long as `autotune ui` runs: started, waited for, and ended with us."""
+"""MLflow's server for the duration of `autotune ui`."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class Server:
 
 @contextlib.contextmanager
 def serving(uri: str, port: int, keys: Keys, report: Path | None = None) -> Generator[Server]:
-    """MLflow's server of a store, for this account on this machine only, ended with the block.
+    """Run MLflow's server of a store during the block, for this account on this machine only.
 
     Within it a scheduler's signal and the closing of the terminal come as Ctrl-C does.
 
@@ -149,7 +149,7 @@ def serving(uri: str, port: int, keys: Keys, report: Path | None = None) -> Gene
         uri: Of the store.
         port: 0 takes a free one.
         keys: Secrets that a browser needs.
-        report: The study's report, served beside MLflow's pages.
+        report: The study's report, served with MLflow's pages.
 
     Raises:
         BackendError: The port cannot be had.

@@ -107,7 +107,7 @@ def guarded(*, as_json: bool, as_lines: bool = False) -> Generator[None]:
 
 
 def head_start_s() -> float:
-    """Seconds since the command line was entered: a budget counts from the user's Enter."""
+    """Return the seconds since the command was entered, which count towards the budget."""
     return INTERPRETER_S + time.monotonic() - BEGAN_S
 
 
@@ -118,7 +118,7 @@ def shown_path(path: str) -> str:
 
 
 def terminal_columns() -> int:
-    """Columns of the terminal that stdout is; 0 where it is none: a file or a program gets whole lines."""
+    """Return the columns of the terminal on stdout, or 0 for a file or a program, which get whole lines."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
 
 

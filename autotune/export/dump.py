@@ -69,7 +69,7 @@ def _represent_list(dumper: Any, data: list[Any]) -> Any:
 
 
 def _is_flat(data: Mapping[str, Any]) -> bool:
-    """No mapping inside, or only flat ones in a list of scalars: fits one line."""
+    """Return whether a mapping fits one line: it contains no mapping and only lists of scalars."""
     return all(
         not isinstance(item, dict)
         and not (isinstance(item, list) and any(isinstance(inner, (dict, list)) for inner in item))

@@ -45,7 +45,7 @@ def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[st
 
 
 def _flat(data: Any, at: str = "") -> Iterator[tuple[str, object]]:
-    """Each value of nested data with its dotted path."""
+    """Yield each value of nested data with its dotted path."""
     if isinstance(data, dict) and data:
         for key, value in cast("dict[str, Any]", data).items():
             yield from _flat(value, f"{at}.{key}" if at else key)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def write_whole(path: Path, text: str, *, keep: bool) -> None:
-    """Write a file by way of a temporary one beside it.
+    """Write a file through a temporary one in the same folder.
 
     Args:
         path: Destination. Of a link, the target is written.

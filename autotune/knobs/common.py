@@ -28,7 +28,7 @@ _OFF: Final = frozenset({"0", "off", "false", "no"})
 
 
 def flag_variants(*stems: str) -> Flag:
-    """Both spellings of each option, dashes first: ``--batch-size``, ``--batch_size``."""
+    """Return both spellings of each option, dashes first: ``--batch-size``, ``--batch_size``."""
     names: dict[str, None] = {}
     for stem in stems:
         names[f"--{stem}"] = None

@@ -71,7 +71,7 @@ class Member(Protocol):
         """Return the report once its processes have ended; None where they have not in that time."""
 
     def stop(self) -> None:
-        """Have its processes ended."""
+        """Request the end of its processes."""
 
 
 def part_of(assignment: Assignment, node: int, address: str, port: int) -> Assignment:

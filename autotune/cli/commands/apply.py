@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 IN_PROCESS = ("keyword", "patch", "constant")
 _DELIVERY = {"flag": "option", "env": "variable", "patch": "a patch in the process"}
-"""Words for the deliveries of the file, where its own word is not that of people."""
+"""Deliveries in the file -> texts for users, where they differ."""
 
 
 def apply(
@@ -171,9 +171,9 @@ def diff_text(best: BestConfig, name: str, pick: PickPart) -> str:
 
 
 def claim_text(pick: PickPart) -> str:
-    """``2.26x [2.09, 2.45]``: what the search claimed of a pick, with its interval where it has one.
+    """Return the claim of the search for a pick, as in ``2.26x [2.09, 2.45]``.
 
-    Of a pick that is not confirmed its number of runs: ``2.18x in 3 runs, not confirmed``.
+    A pick that is not confirmed has no interval: ``2.18x in 3 runs, not confirmed``.
     """
     from autotune.answer.outcome import candidate_text
     from autotune.model.measurement import Estimate
@@ -350,7 +350,7 @@ def _run(
 
 
 def _set_text(launch: Launch) -> str:
-    """``OMP_NUM_THREADS=2``: every variable that the script gets from us, in the notation of a shell."""
+    """Return every variable that autotune sets for the script, in shell notation: ``OMP_NUM_THREADS=2``."""
     import shlex
 
     from autotune.text.redact import redact
@@ -360,7 +360,7 @@ def _set_text(launch: Launch) -> str:
 
 
 def _cache_variables(best: BestConfig, pick: PickPart, run: Command) -> dict[str, str]:
-    """Variables that point at a copy of what the search has compiled for this config, where it fits here."""
+    """Return variables with a copy of the search's compile caches for this config, if they fit here."""
     import hashlib
 
     from autotune.cli.open_study import compiled_for

@@ -55,13 +55,13 @@ class Side:
         return found if found is not None and found.changes else None
 
     def knobs(self, name: Name) -> Mapping[str, Value]:
-        """Every knob under that pick, as the script has it where there is no such pick."""
+        """Return every knob under that pick, or of the script if there is no such pick."""
         found = self.pick(name)
         return self.best.baseline.knobs if found is None else found.knobs
 
     @property
     def around(self) -> dict[str, str]:
-        """Everything beside the figures that two files can differ in."""
+        """Return the properties, apart from figures, in which two files can differ."""
         best, study, machine = self.best, self.best.study, self.best.environment
         title = study.module or Path(study.script).name
         return {
@@ -154,7 +154,7 @@ def files_text(found: ComparedFiles, *, columns: int = 0) -> str:
 
 
 def files_data(found: ComparedFiles) -> dict[str, Any]:
-    """``autotune.compare/v1``, as for studies, with the knobs that differ and what would measure them."""
+    """Return the comparison as ``autotune.compare/v1``, with differing knobs and the next command."""
     return {
         "schema": SCHEMA,
         "a": _side_data(found.a),

@@ -95,7 +95,7 @@ def doctor(
 
 
 def examined(tracking_uri: str, *, check_mlflow: bool) -> Iterator[Finding]:
-    """Every finding, one after the other; a check that fails is a finding itself."""
+    """Yield every finding; a check that raises is a finding itself."""
     from autotune.driver.spec import version
     from autotune.inspection.host import host_facts
 
@@ -119,7 +119,7 @@ def examined(tracking_uri: str, *, check_mlflow: bool) -> Iterator[Finding]:
 
 
 def packages() -> Iterator[Finding]:
-    """Installed versions; nothing is imported."""
+    """Find the installed versions, without an import."""
     for name in PACKAGES:
         try:
             yield Finding(name=name, state="ok", text=metadata.version(name))

@@ -296,7 +296,7 @@ def _diff(tuned: TunedValues, run: Command, asked: _Asked) -> Exported:
 
 
 def _reader(script_path: Path, script: ScriptSource) -> Callable[[str], ScriptSource | str]:
-    """Reads files beside the script, by their names as trials note them."""
+    """Return a reader of files near the script, by the names that trials record."""
     from autotune.export.formats.source import ScriptSource
 
     def read(name: str) -> ScriptSource | str:
@@ -354,7 +354,7 @@ def _show(said: Exported, notes: Sequence[str], head: str, apply: str) -> None:
 
 
 def _write(text: str) -> None:
-    """Exact where a file or a program reads it, as a diff with replaced characters would fit no file."""
+    """Write a text, without replaced characters to a file or a program: a changed diff would fit no file."""
     from autotune.report.terminal.async_writer import raw
 
     stream = sys.stdout if sys.stdout.isatty() else raw(sys.stdout)

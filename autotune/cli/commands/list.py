@@ -140,7 +140,7 @@ def _outcome(opened: OpenStudy) -> str:
 
 
 def _likely(answer: Answer) -> str:
-    """``: likely 2.18x precision=bf16``; empty without a candidate."""
+    """Return the candidate, as in ``: likely 2.18x precision=bf16``, or ""."""
     from autotune.model.config import config_text
 
     likely = answer.likely
@@ -173,7 +173,7 @@ def _verified(path: Path) -> str:
 
 
 def _table(rows: list[dict[str, Any]], columns: int = 0) -> str:
-    """Studies for people; where a terminal is too narrow ids are left out, and answers are cut.
+    """Return a table of studies; a narrow terminal gets no ids and shorter answers.
 
     Args:
         rows: Of `_row`.

@@ -165,7 +165,7 @@ def _show_verified(opened: OpenStudy, *, json: bool) -> None:
 
 
 def show_json(opened: OpenStudy) -> dict[str, Any]:
-    """``autotune.show/v1``."""
+    """Return the study as an object, schema ``autotune.show/v1``."""
     from autotune.driver.result import changes_of, explained
     from autotune.export.best_config import build_best
     from autotune.model.wire import to_wire

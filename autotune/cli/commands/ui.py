@@ -114,7 +114,7 @@ def _serve(uri: str, port: int, paths: dict[str, str], opened: str | None, repor
     first = [] if opened is None else [("", opened)]
     pages = sorted([*first, *paths.items()], key=lambda page: bool(page[1]))
     keys = Keys.new(sum(not path for _, path in pages), sum(bool(path) for _, path in pages))
-    # A path is all behind the mark, which browsers keep when the link leads on.
+    # The path follows the link's mark, which browsers keep in a redirect.
     links = {name: keys.link(number) + path[1:] for number, (name, path) in enumerate(pages)}
     try:
         with serving(uri, port, keys, report) as server:

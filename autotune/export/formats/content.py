@@ -110,7 +110,7 @@ def python_dict(name: str, values: Mapping[str, Value | None]) -> str:
 
 
 def json_text(data: Mapping[str, Any]) -> str:
-    """Indented JSON that ends in a line break."""
+    """Return indented JSON that ends in a line break."""
     return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -133,7 +133,7 @@ def fields_of(
     """Return what a framework's configuration contains for a change, or why it contains nothing.
 
     Args:
-        change: The value, and the way on which it was measured.
+        change: The value, with its measured delivery.
         target: Of the framework's arguments.
         tuned: The pick of which it is a part.
         or_arguments: Take the framework's arguments where the knob has no fields of its own.

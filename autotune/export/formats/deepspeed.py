@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def deepspeed_config(tuned: TunedValues) -> Exported:
-    """Batch sizes and number format; the micro-batch also where it is the script's own.
+    """Return a configuration with batch sizes, including an unchanged micro-batch, and the number format.
 
-    DeepSpeed refuses a file without any batch size. The rest (ZeRO, optimizer, schedule) is the user's.
+    DeepSpeed refuses a file without a batch size. The user adds the rest (ZeRO, optimizer, schedule).
     """
     counts = {knob: tuned.knobs[knob] for knob in TOGETHER if _is_count(tuned.knobs, knob)}
     own = (Change(knob=knob, value=value, spelling=Patch()) for knob, value in counts.items())

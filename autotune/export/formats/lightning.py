@@ -29,11 +29,11 @@ _WITHOUT_WORKERS: Final = {"prefetch_factor": None, "persistent_workers": False}
 
 
 def lightning_keywords(tuned: TunedValues, *, keywords: bool) -> Exported:
-    """Keywords for the Trainer and its strategy, and of the training loader, which the script itself builds.
+    """Return keywords for the Trainer, its strategy and the training loader, which the script builds.
 
     Args:
         tuned: The pick.
-        keywords: As Python to paste or to import; otherwise JSON.
+        keywords: Return Python source to paste or import; False: JSON.
     """
     trainer: dict[str, Value | None] = {}
     loader: dict[str, Value | None] = {}

@@ -160,7 +160,7 @@ def coupled(facts: Facts) -> str | None:
 
 
 def effective_bounds(facts: Facts) -> tuple[int, int] | None:
-    """Smallest and largest effective batch that the user's rule allows.
+    """Return the smallest and the largest effective batch that the user's rule allows.
 
     Returns:
         None where the script's own is not known, or the rule is none of ``explore``, ``keep``,
@@ -188,7 +188,7 @@ def _most(facts: Facts) -> int:
 
 
 def effective_values(facts: Facts) -> tuple[int, ...]:
-    """Effective batches worth trying: the script's own by powers of two, inside the rule's bounds."""
+    """Return the effective batches to search: the script's own by powers of two, in the rule's bounds."""
     own, bounds = own_batch(facts), effective_bounds(facts)
     if own is None or bounds is None:
         return () if own is None else (own.effective,)
@@ -202,10 +202,9 @@ def effective_values(facts: Facts) -> tuple[int, ...]:
 
 
 def settle_batch(config: Config, facts: Facts, varied: Collection[str]) -> Config | str:
-    """Make the three agree, or say why they cannot.
+    """Return the config with consistent batch knobs, or why there is none.
 
-    Where accumulation is not to be had, the micro-batch alone moves the effective batch, and the
-    config has to name both.
+    Without accumulation, the micro-batch alone changes the effective batch, and the config has to name both.
     """
     own = own_batch(facts)
     if own is None or not {MICRO, EFFECTIVE} & set(config):
@@ -258,7 +257,7 @@ def _named(config: Config, own: OwnBatch, micro: int, factor: int) -> Config:
 
 
 def factors(values: Mapping[str, Sequence[Value]], facts: Facts) -> tuple[int, ...]:
-    """Every accumulation that these micro-batches and effective batches can need."""
+    """Return every accumulation that these micro-batches and effective batches can need."""
     own = own_batch(facts)
     if own is None:
         return ()

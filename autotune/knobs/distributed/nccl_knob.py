@@ -39,7 +39,7 @@ class NcclKnob(Knob):
     def resolve(self, wanted: Value, facts: Facts) -> Value | None:
         if wanted == "asis":
             return self.own(facts)
-        # YAML and people write words in small letters as well.
+        # YAML files and users also write words in lower case.
         known = {str(value).lower(): value for value in self.domain(facts)}
         return known.get(str(wanted).lower())
 

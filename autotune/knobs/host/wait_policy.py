@@ -46,7 +46,7 @@ class WaitPolicy(Knob):
     def resolve(self, wanted: Value, facts: Facts) -> Value | None:
         if wanted == "asis":
             return self.own(facts)
-        # YAML and people write it in small letters as well.
+        # YAML files and users also write it in lower case.
         known = {str(value).lower(): value for value in self.domain(facts)}
         return known.get(str(wanted).lower())
 

@@ -215,7 +215,7 @@ def worker_limit(facts: Facts) -> int:
 
 
 def workers_of(config_value: Value | None, facts: Facts) -> int | None:
-    """Workers under a config: what it asks for, else the script's own, None where unknown."""
+    """Return the workers under a config, or else the script's own; None if unknown."""
     value = facts.value("num_workers") if config_value is None else config_value
     if value is None and (loader := loader_of(facts)) is not None:
         return loader.num_workers
