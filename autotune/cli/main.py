@@ -194,7 +194,7 @@ def show_version() -> int:
 
 
 def run(argv: list[str]) -> int:
-    """Run a command line and return its exit code; raises nothing but what kills the process."""
+    """Run a command line and return its exit code; errors become exit codes."""
     with learned(argv), visible_streams():
         return _run(argv)
 

@@ -131,7 +131,7 @@ class Server:
     def _error(self, what: str, *, hint: str = "the same without MLflow: autotune report") -> BackendError:
         if self._process.poll() is not None:
             self._reader.join(1)
-        # As one text: a secret may be known by the line before it.
+        # As one text: the line before a secret may identify it.
         said = redact("\n".join([*self._said]), free=True).splitlines()
         if not said:
             return BackendError(f"MLflow's server {what}", hint=hint)
@@ -152,7 +152,7 @@ def serving(uri: str, port: int, keys: Keys, report: Path | None = None) -> Gene
         report: The study's report, served with MLflow's pages.
 
     Raises:
-        BackendError: The port cannot be had.
+        BackendError: The port is not available.
     """
     # Bound from here on: between a probe and a later start another account could take the port.
     with _interrupted_by_signals(), _listening(port) as listener:
@@ -204,5 +204,5 @@ def _interrupted_by_signals() -> Generator[None]:
         yield
     finally:
         for number in heard:
-            # None where it was set in C, which nothing here can put back.
+            # None if it was set in C, which cannot be restored here.
             signal.signal(number, before[number] or signal.SIG_DFL)

@@ -255,7 +255,7 @@ def _plan_text(plan: DryRun, knobs: dict[str, Any]) -> str:
 
 
 def _course_lines(spec: StudySpec) -> list[str]:
-    """Return the order of a search and the shares of its budget; the duration of a run is not known yet."""
+    """Return the order of a search and the shares of its budget; the duration of a run is unknown so far."""
     from autotune.model.trial import Stage
     from autotune.report.view.summary import duration_text, plural
     from autotune.search.plan import course

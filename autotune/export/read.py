@@ -48,7 +48,7 @@ def read_best(path: str | os.PathLike[str]) -> BestConfig:
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """Open a file; a pipe that nothing writes to is empty instead of waited for."""
+    """Open a file; a pipe without a writer is empty instead of blocking."""
     descriptor = os.open(path, flags | os.O_NONBLOCK)
     os.set_blocking(descriptor, True)
     return descriptor

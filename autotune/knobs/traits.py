@@ -87,7 +87,7 @@ class ChangedKnob:
 
     @property
     def own(self) -> Value | None:
-        """The script's own value; None where it is not known."""
+        """The script's own value, or None if unknown."""
         space = self.study.space
         dimension = None if space is None else space.dimensions.get(self.knob)
         if dimension is not None and dimension.own is not None:

@@ -76,7 +76,7 @@ def logs(
 
 
 _LONGEST_NUMBER = 4
-"""Digits of a trial's number; a label of digits alone is longer (month, day, hour, minute)."""
+"""Most digits of a trial's number; a label of digits is longer (month, day, hour, minute)."""
 
 
 def trial_folders(study: Path, trial: int | None = None) -> list[Path]:

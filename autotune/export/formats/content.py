@@ -59,7 +59,7 @@ class Exported:
         text: Content for a file or a shell, without the comments.
         data: `text` as plain data.
         said: Names of the knobs that it sets.
-        left: What it cannot set.
+        left: Knobs that it cannot set.
         notes: Sentences on how the format differs from what was measured.
         comment: Marker of a comment line, or "" if the format has none.
     """

@@ -45,6 +45,6 @@ class DeepspeedKnob(Knob):
 
 
 def zero_stage(facts: Facts) -> int:
-    """Return the stage that the engine has; 0 where it is not known."""
+    """Return the engine's stage, or 0 if unknown."""
     stage = setting(facts, "deepspeed.zero")
     return stage if isinstance(stage, int) else 0

@@ -72,7 +72,7 @@ class Malloc(Knob):
         library = process.malloc()
         if library != "glibc":
             return library or None
-        # Looking takes a moment, and without the variable there is nothing to see.
+        # The check takes time, and is unnecessary without the variable.
         asked = _TUNABLE in process.variable("GLIBC_TUNABLES").split(":")
         return _HUGE if asked and process.huge_pages() else "glibc"
 

@@ -1,4 +1,4 @@
-"""Activations that are computed again instead of being kept."""
+"""Activations that are recomputed instead of stored."""
 
 from __future__ import annotations
 
