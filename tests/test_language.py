@@ -65,18 +65,7 @@ OTHER_OPENINGS = r"What|Of|Who|Whose|Whom|Where|How|Why|Which|That|It|Its|They"
 """The same for modules, classes and attributes, whose summary is a noun phrase or a sentence."""
 
 UNCLEAN_PACKAGES = {
-    "cli",
     "cli/commands",
-    "export",
-    "export/formats",
-    "knobs",
-    "knobs/batch",
-    "knobs/compile",
-    "knobs/distributed",
-    "knobs/host",
-    "knobs/loader",
-    "knobs/memory",
-    "knobs/numerics",
     "report",
     "report/html",
     "report/html/sections",
@@ -90,7 +79,6 @@ UNCLEAN_PACKAGES = {
     "search/samplers",
     "search/screening",
     "service",
-    "trial/hooks/distributed",
 }
 """Folders below ``autotune`` that still fail. To be emptied: a folder may not come back."""
 

@@ -1,13 +1,12 @@
-"""The command line: one file per verb.
+"""Command line of autotune: one file per command.
 
-`main` holds the table of verbs and the last catch; `command` reads what the user wrote after
-``--``; `spec` turns options into a `StudySpec`; `opened` opens a study from its journal; `ended`
-prints how a search ended. Modules import typer and the standard library at the top and everything
-else inside the verb, so that help and errors are quick.
+`main` contains the table of commands and the last exception handler. `open_study` opens a study from its
+journal. `outcome` prints the result of a search. Modules import typer and the standard library at the top,
+and everything else inside the command, so that help and errors are fast.
 """
 
 import time as _time
 
 BEGAN_S = _time.monotonic()
-"""When the interpreter came here, monotonic seconds. The age of the process would not do: a shell that
-replaces itself with us (`exec`, the last command of ``bash -c``) hands its own age on."""
+"""Start of this module, in monotonic seconds. The age of the process can be too large: a shell that
+replaces itself with autotune (`exec`, the last command of ``bash -c``) passes its own age on."""

@@ -1,4 +1,4 @@
-"""A best.yaml that somebody else may have written: what of it apply, verify and export take over."""
+"""A best.yaml of possibly foreign origin: the parts that apply, verify and export accept."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ class Fitting(NamedTuple):
 
     changes: Sequence[Change]
     notes: tuple[str, ...]
-    """A sentence on each change that does not fit, or on why nothing was found out."""
+    """A sentence on each change that does not fit, or the reason why none could be checked."""
     own: Mapping[str, Value]
-    """Values of the script's own, as its first steps have shown them."""
+    """The script's own values, as observed in its first steps."""
 
 
 class BestFile:
-    """A best.yaml, and what this account has recorded of the search that it names.
+    """A best.yaml, and this account's record of the search that it names.
 
-    The search's own journal is what makes a file known: its command, its interpreter and the knobs that it
-    declared. Of any other file the values of our own knobs count, and a command that is typed
+    The search's own journal makes a file known: its command, its interpreter and the knobs that it declared.
+    Of any other file, only the values of built-in knobs are used, with a command that is typed
     (docs/decisions/0113).
 
     Args:
-        name: Of the file. A content that does not fit the digest in it is warned of.
+        name: Path of the file. A warning appears if the content does not match its digest.
 
     Raises:
         UsageError: The file cannot be read, or is not of this schema.
@@ -60,34 +60,34 @@ class BestFile:
         self.path = Path(name)
         self.best: BestConfig = read_best(name)
         self.is_edited = bool(edited(self.best))
-        """No search has written it as it is."""
+        """The file differs from the one that its search wrote."""
         if self.is_edited and (reason := edited(self.best, self._kept())):
             print(f"warning: {name}: {reason}", file=sys.stderr)
 
     @functools.cached_property
     def search(self) -> Study | None:
-        """The search that wrote the file, from this account's own home; None where it is not there."""
+        """The search that wrote the file, from this account's own home, or None."""
         from autotune.cli.open_study import recorded
 
         return recorded(self.best.study.id)
 
     def resume(self) -> str:
-        """The command that continues the search; empty where the file has another text in its place."""
+        """Return the command that continues the search, or "" if the file contains another text there."""
         written = self.best.resume or ""
         return written if _RESUME.fullmatch(written) else ""
 
     def changes(
         self, pick: PickPart, run: Command | None, *, allow: Sequence[str] = ()
     ) -> tuple[Change, ...]:
-        """The changes of a pick that may be carried out.
+        """Return the changes of a pick that may be applied.
 
         Args:
             pick: Of the file.
-            run: The script that is about to run; None where a change is only written down.
-            allow: Names of knobs that nobody declares here and that are taken as the file has them.
+            run: The script that is about to run; None if changes are only exported.
+            allow: Names of knobs that are not declared here and are accepted as in the file.
 
         Raises:
-            UsageError: One of them is none that a knob of this installation, or of the search, makes.
+            UsageError: No knob of this installation, or of the search, makes one of them.
         """
         from autotune.export.best_config import core_changes
         from autotune.inspection.host import host_facts
@@ -132,15 +132,15 @@ class BestFile:
         return Fitting(kept, notes, found.facts.run.values)
 
     def command(self, words: Sequence[str], python: str) -> Command:
-        """What is run: the words after ``--``, else the command of the search that the file names.
+        """Return the command to run: the words after ``--``, or the command of the file's search.
 
         Args:
-            words: As typed.
-            python: Of ``--python``; empty for none.
+            words: Words of the command line after ``--``.
+            python: Value of ``--python``, or "".
 
         Raises:
-            UsageError: Nothing is typed, and the file's own command is none that this account has searched
-                and starts more than a script beside it.
+            UsageError: No command is typed, this account has not searched the file's own command, and that
+                command starts more than a script next to the file.
         """
         from autotune.inspection.command_line import read_command
 
@@ -154,7 +154,7 @@ class BestFile:
         return replace(run, launcher=launcher, notes=(*run.notes, note))
 
     def arguments(self, python: str = "") -> list[str]:
-        """The script's arguments in the file's own command, secrets of a known search restored.
+        """Return the arguments of the file's own command, with the secrets of a known search restored.
 
         Raises:
             UsageError: As for `command`.
@@ -176,7 +176,7 @@ class BestFile:
 
     @functools.cached_property
     def _is_known(self) -> bool:
-        """Whether a search of this account has run exactly this command."""
+        """True if a search of this account has run exactly this command."""
         from autotune.export.best_config import study_part
         from autotune.text.redact import redact_data
 
@@ -187,7 +187,7 @@ class BestFile:
         return all(ours[name] == theirs[name] for name in _COMMAND)
 
     def _kept(self) -> BestConfig | None:
-        """What the search has kept of its own file."""
+        """Return the search's own copy of its file, or None."""
         from autotune.export.best_config import read_best
         from autotune.store.paths import study_dir
 
@@ -215,7 +215,7 @@ class BestFile:
         return read_command([word, *options, script, *args], python=python)
 
     def _check_start(self, python: str) -> None:
-        """Refuse an interpreter, or options of it, that nobody here has chosen."""
+        """Refuse an interpreter, or options of it, that the user has not chosen."""
         from autotune.model.distributed_launch import ranks_of
 
         part = self.best.study

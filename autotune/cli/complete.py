@@ -1,10 +1,10 @@
-"""What a shell offers behind a verb, beside its options."""
+"""Shell completions of a command's arguments."""
 
 from __future__ import annotations
 
 
 def study_labels(incomplete: str) -> list[str]:
-    """Labels of the studies on this machine that begin so, newest first; none where they cannot be read."""
+    """Return labels of local studies with this beginning, newest first; none if they cannot be read."""
     from autotune.errors import AutotuneError
     from autotune.store.paths import all_studies
 

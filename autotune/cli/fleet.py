@@ -1,4 +1,4 @@
-"""`autotune report fleet`: what tuning cost a team, what it saved, and what holds its scripts back."""
+"""`autotune report fleet`: cost and savings of a team's searches, and the bottlenecks of its scripts."""
 
 from __future__ import annotations
 

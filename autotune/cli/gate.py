@@ -89,8 +89,8 @@ class CookieGate:
     """An ASGI application that passes on requests with the cookie of this start and refuses all others.
 
     Args:
-        app: The application behind it.
-        keys: Of this start.
+        app: The protected application.
+        keys: Secrets of this start.
         report: The study's report, a page without outside parts; None if there is none.
         peer: Account at the other end of a connection; for tests.
     """
@@ -147,7 +147,7 @@ class CookieGate:
         return any(compare_digest(pair.strip(), wanted) for pair in pairs)
 
     def _is_own(self, scope: Mapping[str, Any]) -> bool:
-        """Whether the client is a process of this account, or of root, which forwards ports.
+        """Return whether the client is a process of this account, or of root, which forwards ports.
 
         The address of a browser's start page is in its command line, which every account can read.
         """
@@ -183,9 +183,9 @@ def _as_listed(host: str, port: int) -> str:
 
 
 def _is_from_here(scope: Mapping[str, Any]) -> bool:
-    """Whether the address is one of this machine, and the request is by no page of another server.
+    """Return whether the host is one of this machine, and the request is from no page of another server.
 
-    MLflow's own check takes every port of this machine for its own.
+    MLflow's own check accepts every port of this machine as its own.
     """
     hosts, origins = _headers(scope, b"host"), _headers(scope, b"origin")
     if len(hosts) != 1 or _HERE.fullmatch(hosts[0]) is None:

@@ -8,7 +8,7 @@ import typer.core
 
 
 class Grouped(typer.core.TyperCommand):
-    """A command that shows its arguments as they are typed, and lists its options by group.
+    """A command whose help shows arguments in their typed form, and lists options by group.
 
     The group is the option's `rich_help_panel`. The variable of an option is not repeated for each one: it is
     always ``AUTOTUNE_`` and the option's name.

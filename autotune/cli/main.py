@@ -194,14 +194,14 @@ def show_version() -> int:
 
 
 def run(argv: list[str]) -> int:
-    """Run a command line and return its exit code; raises nothing but what kills the process."""
+    """Run a command line and return its exit code; errors become exit codes."""
     with learned(argv), visible_streams():
         return _run(argv)
 
 
 @functools.cache
 def _command() -> Any:
-    """All verbs with their options; to gather them takes longer than most verbs."""
+    """Return all commands with their options; this takes longer than most commands."""
     return typer.main.get_command(app)
 
 
@@ -211,7 +211,7 @@ def _run(argv: list[str]) -> int:
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 (1 would mean "nothing found")
         if _is_gone(error):
-            # The reader of our output (`autotune list | head`); the flush at exit would fail again.
+            # The output has no reader any more (`autotune list | head`); the flush at exit would fail again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
         try:
@@ -222,7 +222,7 @@ def _run(argv: list[str]) -> int:
 
 
 def _called(argv: list[str]) -> Any:
-    """What a verb gives back; what teaches or serves a shell ends the process instead."""
+    """Return the result of a command; commands that serve a shell end the process instead."""
     try:
         return _command()(
             args=with_typed_interpreter(argv),
@@ -232,7 +232,7 @@ def _called(argv: list[str]) -> Any:
         )
     except SystemExit as error:
         if os.environ.get("_AUTOTUNE_COMPLETE"):
-            # No verb was run. To fish 1 says that there is nothing to complete, and files may be named.
+            # No command was run. Code 1 means for fish that there are no completions and files may be named.
             return error.code
         if not error.code and COMPLETION & set(_typed(argv)):
             return 0
@@ -240,12 +240,12 @@ def _called(argv: list[str]) -> Any:
 
 
 def _typed(argv: list[str]) -> list[str]:
-    """Without the words of the script."""
+    """Return the arguments without the words of the script."""
     return argv[: argv.index("--")] if "--" in argv else argv
 
 
 def main() -> None:
-    """The command `autotune`."""
+    """Run the command `autotune`."""
     for stream in (sys.stdout, sys.stderr):
         # A name that the terminal's character set lacks is no reason to fail.
         if isinstance(stream, io.TextIOWrapper):
@@ -277,7 +277,7 @@ def _leave(codes: Sequence[int]) -> None:
 
 
 class _Warnings(logging.Handler):
-    """What is logged on the way, for people: a line each. Without a handler Python prints tracebacks."""
+    """Log handler for users: a line per record. Without a handler Python prints tracebacks."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -298,13 +298,13 @@ class _Warnings(logging.Handler):
 
 
 def _is_gone(error: BaseException) -> bool:
-    """Whether it comes of nobody reading our output any more; click makes an exit with 1 of it."""
+    """Return whether the output has no reader any more, which click turns into an exit with code 1."""
     cause = error.__context__ if isinstance(error, SystemExit) else error
     if not isinstance(cause, BrokenPipeError):
         return False
     poll = select.poll()
     try:
-        # Another pipe may have broken: one of ours, to a process of a trial.
+        # Another pipe may be broken, such as one to a process of a trial.
         for stream in (sys.stdout, sys.stderr):
             poll.register(stream.fileno(), 0)
         return bool(poll.poll(0))
@@ -313,7 +313,7 @@ def _is_gone(error: BaseException) -> bool:
 
 
 def _told(error: BaseException, argv: list[str]) -> int:
-    """Tell an error in words, and as an object where that was asked for; its exit code."""
+    """Print an error as text, and as JSON if an option requests it; return its exit code."""
     from autotune.cli.outcome import print_error, root_cause, say_error
 
     ours = root_cause(_as_ours(error))
@@ -336,7 +336,7 @@ def _in_short(error: BaseException, second: Exception) -> int:
 
 
 class InternalError(AutotuneError):
-    """Anything that nobody has foreseen."""
+    """Any error without a specific class."""
 
 
 def _as_ours(error: BaseException) -> AutotuneError:
@@ -388,7 +388,7 @@ _PARSERS_WORDS = (
     ("Input should be greater than or equal to ", "must be at least "),
     ("Input should be less than or equal to ", "must be at most "),
 )
-"""What the parser's own validator says, and what that means."""
+"""Texts of the parser's own validator, with their replacements."""
 
 
 def _plain(message: str) -> str:
@@ -398,14 +398,14 @@ def _plain(message: str) -> str:
 
 
 def _meant(message: str) -> str:
-    """What was meant by a word that is none of a few; the parser names them and no more."""
+    """Return a suggestion for a word that is none of a fixed set, which the parser does not make."""
     quoted = re.findall(r"'([^']*)'", message.partition(" is not one of ")[2])
     typed = re.findall(r"'([^']*)'", message.partition(" is not one of ")[0])
     return did_you_mean(typed[-1], quoted) if typed and quoted else ""
 
 
 def _of_the_machine(error: BaseException) -> AutotuneError | None:
-    """An error of Python's that says something about where we run, and nothing about us."""
+    """Return an error of the environment for one of Python's, or None for a bug in autotune."""
     if isinstance(error, FileNotFoundError) and _is_nowhere():
         return BackendError("the current folder does not exist any more", hint="change to another one: cd ~")
     if isinstance(error, RuntimeError) and "home directory" in str(error):
@@ -416,7 +416,7 @@ def _of_the_machine(error: BaseException) -> AutotuneError | None:
 
 
 def _written_to() -> list[Path]:
-    """Folders that most files of ours go to."""
+    """Return the folders that most files of autotune are written to."""
     from autotune.store.paths import home
 
     places: list[Path] = []
@@ -449,7 +449,7 @@ def _uncaught(error: BaseException) -> InternalError:
 
 
 def _kept(text: str) -> str:
-    """Put a traceback into the driver's log and say where; silence where nothing can be written."""
+    """Write a traceback into the driver's log; return a text with its place, or "" on failure."""
     try:
         from autotune.store.paths import make_home
 

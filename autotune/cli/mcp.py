@@ -169,7 +169,7 @@ def _answered(client: Client, line: str) -> dict[str, Any] | None:
 
 
 def _called(client: Client, tool: Tool, given: dict[str, Any]) -> dict[str, Any]:
-    """Call a tool; an error of ours is a result that the agent can read and act on."""
+    """Call a tool; an `AutotuneError` becomes a result that the agent can read and act on."""
     try:
         if unknown := sorted(set(given) - set(tool.properties)):
             raise UsageError(f"unknown arguments: {', '.join(unknown)}")

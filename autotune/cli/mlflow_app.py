@@ -25,7 +25,7 @@ def main() -> None:
     os.umask(0o077)
     uri, keys = os.environ.pop(STORE), Keys.from_text(os.environ.pop(KEYS))
     report = os.environ.pop(REPORT, "")
-    # A header that says where a request came from is no proof of it.
+    # A header on the origin of a request is no proof of it.
     config = uvicorn.Config(
         CookieGate(server_app(uri, own_store(uri)), keys, report=Path(report) if report else None),
         log_level="warning",

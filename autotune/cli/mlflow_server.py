@@ -1,4 +1,4 @@
-"""MLflow's own server for as long as `autotune ui` runs: started, waited for, and ended with us."""
+"""MLflow's server for the duration of `autotune ui`."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Server:
 
     @property
     def address(self) -> str:
-        """Of its start page, without a slash at the end."""
+        """Address of the start page, without a slash at the end."""
         return f"http://{HOST}:{self._port}"
 
     def wait_until_it_answers(self) -> None:
@@ -81,7 +81,7 @@ class Server:
                 with opener.open(self.address, timeout=5):
                     return
             except urllib.error.HTTPError:
-                # It refuses, as nobody has shown it a key.
+                # It refuses, because this request has no key.
                 return
             except (OSError, http.client.HTTPException):
                 time.sleep(0.3)
@@ -121,7 +121,7 @@ class Server:
         return True
 
     def _read(self) -> None:
-        """Keep what it said last; a pipe that nobody reads would stop it."""
+        """Store the last lines of its error output; a full pipe without a reader would block it."""
         assert self._process.stderr is not None
         with self._process.stderr as stream:
             for line in stream:
@@ -131,7 +131,7 @@ class Server:
     def _error(self, what: str, *, hint: str = "the same without MLflow: autotune report") -> BackendError:
         if self._process.poll() is not None:
             self._reader.join(1)
-        # As one text: a secret may be known by the line before it.
+        # As one text: the line before a secret may identify it.
         said = redact("\n".join([*self._said]), free=True).splitlines()
         if not said:
             return BackendError(f"MLflow's server {what}", hint=hint)
@@ -141,7 +141,7 @@ class Server:
 
 @contextlib.contextmanager
 def serving(uri: str, port: int, keys: Keys, report: Path | None = None) -> Generator[Server]:
-    """MLflow's server of a store, for this account on this machine only, ended with the block.
+    """Run MLflow's server of a store during the block, for this account on this machine only.
 
     Within it a scheduler's signal and the closing of the terminal come as Ctrl-C does.
 
@@ -149,15 +149,15 @@ def serving(uri: str, port: int, keys: Keys, report: Path | None = None) -> Gene
         uri: Of the store.
         port: 0 takes a free one.
         keys: Secrets that a browser needs.
-        report: The study's report, served beside MLflow's pages.
+        report: The study's report, served with MLflow's pages.
 
     Raises:
-        BackendError: The port cannot be had.
+        BackendError: The port is not available.
     """
-    # Ours from here on: between a probe and a later start another account could take it.
+    # Bound from here on: between a probe and a later start another account could take the port.
     with _interrupted_by_signals(), _listening(port) as listener:
         descriptor = listener.fileno()
-        # In a session of its own, where neither Ctrl-C nor the terminal's end reaches it: we end it.
+        # In its own session neither Ctrl-C nor the terminal's end reaches it: this process ends it.
         process = subprocess.Popen(
             [sys.executable, "-m", "autotune.cli.mlflow_app", str(descriptor)],
             env={**QUIET, **os.environ, STORE: uri, KEYS: keys.text(), REPORT: str(report or "")},
@@ -186,13 +186,14 @@ def _listening(port: int) -> socket.socket:
 
 @contextlib.contextmanager
 def _interrupted_by_signals() -> Generator[None]:
-    """Within it SIGTERM and SIGHUP raise KeyboardInterrupt, once; `nohup`, which ignores one, is heeded."""
+    """Raise KeyboardInterrupt once for SIGTERM and SIGHUP; a signal that `nohup` ignores stays ignored."""
     numbers = (signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.getsignal(number) for number in numbers}
     heard = {number for number in numbers if before[number] is not signal.SIG_IGN}
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
-        # A closed terminal is told by the kernel and by the shell; the second must not stop the ending.
+        # The kernel and the shell both signal a closed terminal; the second signal must not interrupt the
+        # end.
         for number in heard:
             signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
@@ -203,5 +204,5 @@ def _interrupted_by_signals() -> Generator[None]:
         yield
     finally:
         for number in heard:
-            # None where it was set in C, which nothing here can put back.
+            # None if it was set in C, which cannot be restored here.
             signal.signal(number, before[number] or signal.SIG_DFL)

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenStudy:
-    """A study on disk and what it answers as of now.
+    """A study on disk and its answer at the time of opening.
 
     Args:
-        answer: None where the script was never measured as it is.
+        answer: None if the baseline was never measured.
         path: Its directory.
     """
 
@@ -50,15 +50,15 @@ def open_study(path: Path) -> OpenStudy:
 
 
 def open_search(name: str | None, *, purposes: Sequence[str] = ()) -> OpenStudy:
-    """The search of that name, or the newest one.
+    """Return the search with this name, or the newest one.
 
     Args:
         name: Name or id of a study, or its beginning.
-        purposes: Of studies that are accepted beside searches.
+        purposes: Purposes of studies that are accepted besides searches.
 
     Raises:
-        StoreError: It is not there, or cannot be read.
-        UsageError: It is no search, but what another command has measured.
+        StoreError: It does not exist, or cannot be read.
+        UsageError: It is the study of another command.
     """
     from autotune.cli.remote import find_study
     from autotune.errors import UsageError
@@ -73,9 +73,9 @@ def open_search(name: str | None, *, purposes: Sequence[str] = ()) -> OpenStudy:
 
 
 def own_file(opened: OpenStudy) -> str:
-    """The best.yaml with the picks of this study, where the user put it or as it was kept; else empty.
+    """Return the best.yaml with the picks of this study, of the user or of the study's folder, or "".
 
-    A later search may have taken the place of the first.
+    A later search may have replaced the user's file.
     """
     from pathlib import Path
 
@@ -93,7 +93,7 @@ def own_file(opened: OpenStudy) -> str:
 
 
 def named_file(opened: OpenStudy) -> str:
-    """The same for a command; where there is none, the place where one would be this study's."""
+    """Return `own_file` for use in a command, or the path that the study's file would have."""
     from pathlib import Path
 
     out = opened.study.spec.out
@@ -101,12 +101,12 @@ def named_file(opened: OpenStudy) -> str:
 
 
 def filed(study: Study, file: str) -> Study:
-    """A copy whose picks lie in that file."""
+    """Return a copy of a study whose picks lie in that file."""
     return replace(study, spec=replace(study.spec, out=file))
 
 
 def elsewhere(study: Study) -> str:
-    """The folder that commands of this study are typed in, where that is another than the current one."""
+    """Return the folder for commands of this study if it is not the current one, or ""."""
     from pathlib import Path
 
     cwd = study.spec.cwd
@@ -116,15 +116,15 @@ def elsewhere(study: Study) -> str:
 def check_address(name: str | None, path: Path, tracking_uri: str) -> None:
     """Refuse the tracking address of a study that this account did not search.
 
-    MLflow sends this account's credentials to whatever address it is given.
+    MLflow sends this account's credentials to any address it is given.
 
     Args:
-        name: As typed: a label, or the path of a folder that may be anybody's.
+        name: Typed label, or path of a folder of any account.
         path: The study's folder.
-        tracking_uri: As typed; empty for the study's own.
+        tracking_uri: Typed address, or "" for the study's own.
 
     Raises:
-        UsageError: Nothing is typed, and the study lies outside of the home.
+        UsageError: No address is typed, and the study lies outside of the home.
     """
     import os
 
@@ -159,16 +159,16 @@ def recorded(study_id: str) -> Study | None:
 
 
 def compiled_for(study_id: str, trial: int, host: HostFacts, script_sha256: str) -> Path | None:
-    """The compile caches that a study has published for a trial's config; None where they do not fit here.
+    """Return the compile caches that a study published for a trial's config, or None if they do not fit here.
 
     Args:
-        study_id: Of the study.
+        study_id: Id of the study.
         trial: Number of one of its trials.
         host: This machine, with the versions of the interpreter that will run the script.
-        script_sha256: Of the script about to run.
+        script_sha256: Hash of the script about to run.
 
     Raises:
-        StoreError: The id is none.
+        StoreError: The id is malformed.
     """
     from autotune.driver.planner import cache_key
     from autotune.store.paths import study_dir

@@ -1,4 +1,4 @@
-"""How a search ends on the command line: the screen or the JSON object, and the exit code."""
+"""Result of a search on the command line: the screen or the JSON object, and the exit code."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 PLAN_SCHEMA = "autotune.plan/v1"
 INTERPRETER_S = 0.1
-"""Start of Python itself up to our first line; measured at 0.03 to 0.1 s."""
+"""Start of Python up to the first line of autotune; measured at 0.03 to 0.1 s."""
 
 
 def print_json(data: dict[str, Any], *, line: bool = False) -> None:
-    """One strict JSON object on stdout, without secrets; with `line` in a single line."""
+    """Print a strict JSON object without secrets on stdout, in a single line with `line`."""
     indent, data = None if line else 2, redact_data(data)
     text = json.dumps(data, indent=indent, allow_nan=False, ensure_ascii=False)
     try:
@@ -48,8 +48,8 @@ def print_json(data: dict[str, Any], *, line: bool = False) -> None:
     except (UnicodeEncodeError, LookupError):
         text = json.dumps(data, indent=indent, allow_nan=False)
     if line:
-        # Behind the events, which may wait for a reader. One who has gone reads no result, and the exit code
-        # is for whoever started us.
+        # After the events, which may wait for a reader. Without a reader the result is lost, but not the exit
+        # code.
         with suppress(BrokenPipeError):
             AsyncWriter.of(sys.stdout).last(text + "\n")
     else:
@@ -57,7 +57,7 @@ def print_json(data: dict[str, Any], *, line: bool = False) -> None:
 
 
 def print_error(error: AutotuneError, *, line: bool = False) -> None:
-    """The object of an error, once; with everything that the search has found where it came to an end."""
+    """Print the object of an error, once, with all results of the search that it ended."""
     if error.is_told:
         return
     told: dict[str, Any] = {
@@ -77,24 +77,24 @@ def _told_text(text: str) -> str:
 
 
 def say_error(error: AutotuneError) -> None:
-    """An error for people, on stderr, behind what stands there already."""
+    """Print an error for users on stderr, after the text that is queued there."""
     told = [("error", error.message), *(("note", note) for note in notes_of(error))]
     told += [("hint", error.hint)] if error.hint else []
     stderr = AsyncWriter.of(sys.stderr)
     stderr.put("".join(f"{what}: {_told_text(text)}\n" for what, text in told))
-    # Who ends this process by force does so right behind it.
+    # The process may be killed right after this.
     stderr.drain(EXIT_S)
 
 
 def root_cause(error: AutotuneError) -> AutotuneError:
-    """The same error; what this machine lacks if that caused it, and no mistake of the user."""
+    """Return the shortage on this machine that caused a usage error, or the error itself."""
     lacks = shortage(error) if isinstance(error, UsageError) else None
     return error if lacks is None else lacks
 
 
 @contextmanager
 def guarded(*, as_json: bool, as_lines: bool = False) -> Generator[None]:
-    """Within it an error of ours is also told as a JSON object, where JSON was asked for."""
+    """Print an `AutotuneError` in the block as a JSON object too, if JSON is requested."""
     try:
         yield
     except AutotuneError as error:
@@ -107,18 +107,18 @@ def guarded(*, as_json: bool, as_lines: bool = False) -> Generator[None]:
 
 
 def head_start_s() -> float:
-    """Seconds since the command line was entered: a budget counts from the user's Enter."""
+    """Return the seconds since the command was entered, which count towards the budget."""
     return INTERPRETER_S + time.monotonic() - BEGAN_S
 
 
 def shown_path(path: str) -> str:
-    """A path as the user would type it from here."""
+    """Return a path relative to the current folder if it lies below."""
     relative = os.path.relpath(path)
     return path if relative.startswith("..") else relative
 
 
 def terminal_columns() -> int:
-    """Columns of the terminal that stdout is; 0 where it is none: a file or a program gets whole lines."""
+    """Return the columns of the terminal on stdout, or 0 for a file or a program, which get whole lines."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
 
 
@@ -155,15 +155,15 @@ def searched(end: SearchEnd, *, as_json: bool, exit_zero: bool, as_lines: bool =
 def last_words(
     *, close: Callable[[], None], as_json: bool, exit_zero: bool, as_lines: bool = False
 ) -> LastWords:
-    """Tells how a search ended that hangs, as its verb would have; for `autotune.driver.tune`.
+    """Return a function that prints the end of a search that hangs; for `autotune.driver.tune`.
 
     Args:
-        close: Ends the showing of progress.
-        as_json: As one object.
-        exit_zero: The object says 0 where no gain is claimed.
-        as_lines: In a single line.
+        close: Ends the display of progress.
+        as_json: Print one object.
+        exit_zero: The object contains exit code 0 if no gain is claimed.
+        as_lines: Print it in a single line.
     """
-    # Ray's loop has replaced the stream where it hangs.
+    # During a hang, Ray's loop has replaced the stream.
     out = sys.stdout
 
     def say(ended: SearchEnd | AutotuneError) -> None:
@@ -182,14 +182,14 @@ def last_words(
 
 
 def space_text(request: SpaceRequest) -> str:
-    """Which search space it is, and whether that is settled."""
+    """Return the name of the search space, and whether it is settled."""
     if not request.reason:
         return f"space {request.name}"
     return f"space auto: {request.name} is likely, because {request.reason}; the first run decides"
 
 
 def _unread(plan: DryRun) -> set[str]:
-    """Knobs of the user's own, whose effect nobody reads back."""
+    """Return the knobs that the user declares, whose effect is not read back."""
     return {spec.name for spec in plan.request.declared}
 
 
@@ -197,8 +197,8 @@ def say_plan(plan: DryRun, *, as_json: bool, notes: Sequence[str] = ()) -> int:
     """Print what a search would do.
 
     Args:
-        plan: Of the search.
-        as_json: As one object instead of text.
+        plan: Plan of the search.
+        as_json: Print one object instead of text.
         notes: Sentences about the command and its settings.
     """
     spec, space = plan.spec, plan.space
@@ -255,7 +255,7 @@ def _plan_text(plan: DryRun, knobs: dict[str, Any]) -> str:
 
 
 def _course_lines(spec: StudySpec) -> list[str]:
-    """The order of a search and how its budget is shared out; what a run takes only the first one tells."""
+    """Return the order of a search and the shares of its budget; the duration of a run is unknown so far."""
     from autotune.model.trial import Stage
     from autotune.report.view.summary import duration_text, plural
     from autotune.search.plan import course

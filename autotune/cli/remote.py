@@ -63,7 +63,7 @@ def find_study(name: str | None, *, searches: bool = False) -> Path:
 
 
 def _fetched(handle: Handle) -> Path:
-    """Fetch the study of a search that has ended; what was fetched before is written anew."""
+    """Fetch the study of a search that has ended, and replace an earlier copy."""
     from autotune.store.paths import home
 
     folder = home() / "fetched" / handle.id

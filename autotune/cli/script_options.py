@@ -19,7 +19,7 @@ TAKE_SCRIPT: Final = ("search", "inspect")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corrected:
-    """A command line with the script's options behind ``--``.
+    """A command line with the script's options after ``--``.
 
     Args:
         script: As it was typed.
@@ -31,10 +31,10 @@ class Corrected:
 
 
 def corrected(argv: Sequence[str], option: str, command: Any) -> Corrected | None:
-    """Return the command line with the script's options behind ``--``.
+    """Return the command line with the script's options after ``--``.
 
     Args:
-        argv: Words behind ``autotune``.
+        argv: Words after ``autotune``.
         option: The option that the command does not have.
         command: The click command.
 

@@ -1,4 +1,4 @@
-"""Where the values of a command line's options come from: typed, a variable, the project's file."""
+"""Origins of the values of command-line options: typed, a variable, the project's file."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ _PARAMETERS = {
     "output-arg": "output_args",
     "mlflow-tag": "mlflow_tags",
 }
-"""Settings whose parameter in Python is called otherwise."""
+"""Settings whose parameter in Python has another name."""
 
 _INTERPRETER, _LOOKS = "python", "inspect"
-"""Of the settings, the verb that looks at a script as `search` would takes this one. Others start what
-best.yaml names, which was typed once and may be another."""
+"""Setting of `search` that `inspect` also takes. Other commands start the script of best.yaml, which may need
+another interpreter.
+"""
 
 _STARTS = ("search", _LOOKS, "apply", "verify", "export")
-"""Verbs that take a command after ``--``."""
+"""Commands of autotune that take a command after ``--``."""
 
 _FILE, _VARIABLE, _TYPED = "DEFAULT_MAP", "ENVIRONMENT", "COMMANDLINE"
-"""Names that click has for where a value came from."""
+"""Click's names for the origins of a value."""
 
 
 def defaults_for(argv: Sequence[str]) -> dict[str, Any]:
-    """Defaults of each verb as the project's file has them, in the form that click takes.
+    """Return each command's defaults from the project's file, in click's form.
 
-    `search` has settings, and of these `inspect` takes the interpreter; a request for help reads no file, so
-    that help is there when the file is not as it should be.
+    `search` has settings, of which `inspect` takes the interpreter. A request for help reads no file, so that
+    help works with a malformed file.
 
     Raises:
         UsageError: The file, or a variable, sets something that does not exist.
@@ -52,10 +53,9 @@ def defaults_for(argv: Sequence[str]) -> dict[str, Any]:
 
 
 def with_typed_interpreter(argv: Sequence[str]) -> list[str]:
-    """The words of a call; an interpreter named by the command after ``--`` is the only one that counts.
+    """Return the words of a call, in which an interpreter after ``--`` overrides all but ``--python``.
 
-    What is typed is stronger than a variable and the file, wherever it is typed; ``--python`` stays stronger
-    than the command.
+    Typed words override a variable and the file, wherever they are typed.
     """
     words = list(argv)
     if "--" not in words or words[0] not in _STARTS:
@@ -69,16 +69,16 @@ def with_typed_interpreter(argv: Sequence[str]) -> list[str]:
 
 
 class Sources:
-    """Which values of a call of `search` were not typed."""
+    """Values of a call of `search` that were not typed."""
 
     def __init__(self, context: typer.Context) -> None:
         self._context = context
         self._origins = project_settings(Path.cwd()).origins
 
     def narrowed(self, values: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
-        """``set``, ``fix``, ... by key, without what the file says about another space than the one chosen.
+        """Return ``set``, ``fix``, ... by key, without the file's values for a space that was not chosen.
 
-        A space that was typed, or named by a variable, is stronger than all of the file.
+        A space that was typed, or named by a variable, overrides all values of the file.
         """
         is_chosen = self._source("space") in (_TYPED, _VARIABLE)
         return {
@@ -87,13 +87,13 @@ class Sources:
         }
 
     def notes(self, narrowed: Mapping[str, tuple[str, ...]]) -> list[str]:
-        """A sentence with every value that was not typed and its origin; none where all were.
+        """Return a sentence with every value that was not typed and its origin; none if all were typed.
 
         Args:
-            narrowed: What was left of the narrowings.
+            narrowed: Result of `narrowed`.
 
         Returns:
-            Besides, those of the file that do not count because another space was chosen.
+            The sentences, and one on values of the file that are unused because another space was chosen.
         """
         set_here = [key for key in KEYS if self._source(key) in (_FILE, _VARIABLE)]
         used = [key for key in set_here if narrowed.get(key, True)]

@@ -1,7 +1,7 @@
-"""`best.yaml`: what a search found, as a file that `autotune apply` reads and people may edit.
+"""`best.yaml`: the picks of a search, as a file that `autotune apply` reads and users may edit.
 
-Its parts are in `parts`, making it in `build`, and files in `read` and `write`; whoever uses it
-imports from here. pydantic lives here (`parts`, `read`) and in `edge` only.
+`parts` contains its parts, `build` makes it, `read` and `write` handle files. Import from here. pydantic is
+used here (`parts`, `read`) and in `config_files` only.
 """
 
 from __future__ import annotations

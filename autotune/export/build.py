@@ -55,13 +55,13 @@ def build_best(
     *,
     mlflow_run: str = "",
 ) -> BestConfig:
-    """The file's content for a study and its answer.
+    """Return the file's content for a study and its answer.
 
     Args:
         study: Folded study.
         answer: Its answer.
-        changes_of: How a config reaches this script (`space.choose_delivery.choose` with its facts).
-        mlflow_run: Id of the study's MLflow run, empty where there is none.
+        changes_of: Deliveries of a config to this script (`space.choose_delivery.choose` with its facts).
+        mlflow_run: Id of the study's MLflow run, or "".
     """
     picks = {"best": answer.best, "safe": answer.safe, "fastest": answer.fastest, "likely": answer.likely}
     memory_gib = _memory_of(study)
@@ -97,12 +97,12 @@ def build_best(
 
 
 def _clean(best: BestConfig) -> BestConfig:
-    """The content with its digest, without secrets: a path, a URL or a sentence may hold one."""
+    """Return the content with its digest and without secrets, which paths, URLs or sentences may contain."""
     return sealed(BestConfig.model_validate(redact_data(best.data())))
 
 
 def fingerprint(*, devices: Iterable[str], torch: str, script_sha256: str) -> str:
-    """A hash over what makes a measured gain hold: devices, torch, script."""
+    """Return a hash over the conditions of a measured gain: devices, torch, script."""
     text = "\n".join([*sorted(devices), torch, script_sha256])
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -232,7 +232,7 @@ def _pareto_part(study: Study, member: FrontMember) -> ParetoPart:
 
 
 def study_part(study: Study, mlflow_run: str = "") -> StudyPart:
-    """Where a file of this study comes from, its command included."""
+    """Return the origin of a file of this study, including its command."""
     spec = study.spec
     return StudyPart(
         id=spec.study_id,
@@ -249,7 +249,7 @@ def study_part(study: Study, mlflow_run: str = "") -> StudyPart:
 
 
 def _shown_script(script: str, cwd: str) -> str:
-    """Relative to where the search was started, if it lies below: the file travels with the code."""
+    """Return the path relative to the folder of the search if it lies below: the file moves with the code."""
     relative = os.path.relpath(script, cwd) if cwd else script
     return script if relative.startswith("..") else relative
 
@@ -299,7 +299,7 @@ def _provenance_part(study: Study, answer: Answer) -> ProvenancePart:
 
 
 def _bottlenecks(study: Study, answer: Answer) -> dict[Literal["baseline", "best"], BottleneckPart]:
-    """What was probed; a winner that is the script itself is told once."""
+    """Return the probed bottlenecks; a winner that equals the baseline appears once."""
     configs: dict[Literal["baseline", "best"], Config] = {"baseline": Config()}
     if answer.is_better:
         configs["best"] = answer.best.config

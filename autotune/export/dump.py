@@ -14,15 +14,15 @@ _ALWAYS = frozenset({"knobs", "argv", "changes", "gpu", "value", "from", "to"})
 
 
 def dump(data: Mapping[str, Any]) -> str:
-    """The text: keys in their order, empty fields left out, flat mappings on one line.
+    """Return YAML text: keys in their order, empty fields omitted, flat mappings on one line.
 
-    Texts that some YAML reader would take for a boolean, a number or null are quoted.
+    Texts that a YAML reader may parse as a boolean, a number or null are quoted.
     """
     return yaml.dump(_lean(dict(data)), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=4096)
 
 
 def _lean(data: Any) -> Any:
-    """The data without empty fields; knob values are all kept."""
+    """Return the data without empty fields; all knob values are kept."""
     if isinstance(data, list):
         return [_lean(item) for item in cast("list[Any]", data)]
     if not isinstance(data, dict):
@@ -69,7 +69,7 @@ def _represent_list(dumper: Any, data: list[Any]) -> Any:
 
 
 def _is_flat(data: Mapping[str, Any]) -> bool:
-    """No mapping inside, or only flat ones in a list of scalars: fits one line."""
+    """Return whether a mapping fits one line: it contains no mapping and only lists of scalars."""
     return all(
         not isinstance(item, dict)
         and not (isinstance(item, list) and any(isinstance(inner, (dict, list)) for inner in item))

@@ -1,4 +1,4 @@
-"""Whether a best.yaml is as its search wrote it, and what was changed since. Pure."""
+"""Manual changes of a best.yaml since its search wrote it. Pure."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _LONGEST: Final = 60
 
 
 def edited(best: BestConfig, original: BestConfig | None = None) -> str:
-    """Return what was changed since the search wrote this file, as a clause; empty where nothing was.
+    """Return what was changed since the search wrote this file, as a clause, or "".
 
-    The digest is no signature: a file that was made on purpose has the right one. It is that of this
-    version's schema, so that files of other versions are not judged.
+    The digest is no signature: a forged file can have a correct one. It covers the schema of this version,
+    so files of other versions are not checked.
 
     Args:
         best: The file.
-        original: What the search has kept of it, where that is on this machine.
+        original: Copy that the search stored, if it is on this machine.
     """
     written = best.provenance.digest
     if best.schema_ != SCHEMA or written == digest(best):
@@ -45,7 +45,7 @@ def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[st
 
 
 def _flat(data: Any, at: str = "") -> Iterator[tuple[str, object]]:
-    """Each value of nested data with its dotted path."""
+    """Yield each value of nested data with its dotted path."""
     if isinstance(data, dict) and data:
         for key, value in cast("dict[str, Any]", data).items():
             yield from _flat(value, f"{at}.{key}" if at else key)

@@ -1,4 +1,4 @@
-"""Files written whole or not at all, and never over somebody else's."""
+"""Files that are written completely or not at all, and never over a file of another origin."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 
 
 def write_whole(path: Path, text: str, *, keep: bool) -> None:
-    """Write a file by way of a temporary one beside it.
+    """Write a file through a temporary one in the same folder.
 
     Args:
-        path: Where to. A link stays one; the file that it points to is written.
-        text: What.
-        keep: Copy the file that is there to ``name.1.suffix``, ``name.2.suffix``, ... first.
+        path: Destination. Of a link, the target is written.
+        text: Content.
+        keep: Copy an existing file to ``name.1.suffix``, ``name.2.suffix``, ... first.
 
     Raises:
-        OSError: It cannot be written, or is no regular file; what was there still is.
+        OSError: It cannot be written, or is no regular file; the old content is unchanged.
     """
     path = path.resolve()
     if path.exists() and not path.is_file():

@@ -12,16 +12,16 @@ from autotune.errors import UsageError
 
 SCHEMA = "autotune.config/v1.1"
 MINOR = 1
-"""1 since `outcome`, `resume` and the pick ``likely``; a reader of v1.0 leaves out what it does not know."""
+"""1 since `outcome`, `resume` and the pick ``likely``; a reader of v1.0 ignores unknown keys."""
 
 PickName = Literal["safe", "best", "fastest", "likely"]
-"""``likely`` is not confirmed: it is there for an inconclusive search and never the file's own choice."""
+"""``likely`` is not confirmed: it exists for inconclusive searches and is never the file's own choice."""
 
 KnobValue = StrictBool | StrictInt | StrictFloat | StrictStr
 
 
 class Part(BaseModel):
-    """A mapping of the file; a key that it does not know is an error."""
+    """A mapping of the file; an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -29,7 +29,7 @@ class Part(BaseModel):
 class EstimatePart(Part):
     """A figure with its interval; an end that one run cannot give is absent.
 
-    `confidence` of a speed-up is above 0.95: it is shared out over finalists and looks.
+    `confidence` of a speedup is above 0.95: it covers all finalists and interim analyses.
     """
 
     value: float
@@ -41,10 +41,10 @@ class EstimatePart(Part):
 
 
 class StudyPart(Part):
-    """Where the file comes from.
+    """Origin of the file.
 
-    `module` is there for ``python -m module``, `options` for an interpreter's own, `python` for another
-    interpreter than the one that ran the search, `launcher` for ``torchrun`` or ``accelerate``.
+    `module` belongs to ``python -m module``, `options` to the interpreter. `python` is another interpreter
+    than the one of the search. `launcher` is ``torchrun`` or ``accelerate``.
     """
 
     id: str
@@ -68,7 +68,7 @@ class BatchPart(Part):
 
 
 class ObjectivePart(Part):
-    """What was searched for, and what faster means here; ``metric``: throughput, energy or cost."""
+    """Objective of the search, and its meaning of faster; ``metric``: throughput, energy or cost."""
 
     metric: str = "throughput"
     form: str = "steady"
@@ -76,7 +76,7 @@ class ObjectivePart(Part):
 
 
 class MemoryPart(Part):
-    """Peak memory, and what the machine has."""
+    """Peak memory, and the machine's total."""
 
     value: float
     unit: str = "GiB"
@@ -84,7 +84,7 @@ class MemoryPart(Part):
 
 
 class BaselinePart(Part):
-    """The unchanged script, every readable knob with the value it really had."""
+    """The unchanged script, with the value in effect of every readable knob."""
 
     knobs: dict[str, KnobValue] = Field(default_factory=dict[str, KnobValue])
     throughput: EstimatePart
@@ -92,9 +92,9 @@ class BaselinePart(Part):
 
 
 class ChangePart(Part):
-    """One changed knob and its way into the script; `also` holds an option's other spellings.
+    """One changed knob and its delivery; `also` contains an option's other spellings.
 
-    `spelling` of a constant names it, what is written there, and where: ``BATCH_SIZE=32 at train.py:12``.
+    `spelling` of a constant is its name, value and place: ``BATCH_SIZE=32 at train.py:12``.
     """
 
     knob: str
@@ -122,10 +122,10 @@ class LossPart(Part):
 
 
 class ContributionPart(Part):
-    """What one knob contributes to the pick's speedup, as a share with its interval.
+    """Contribution of one knob to the pick's speedup, as a share with its interval.
 
-    `also` names knobs that were never changed apart from it. `n` counts the pairs of fresh runs that measured
-    it; 0 where it is estimated from single runs.
+    `also` names knobs that were always changed with it. `n` counts the pairs of fresh runs that measured it;
+    0 if it is estimated from single runs.
     """
 
     knob: str
@@ -160,7 +160,7 @@ class PickPart(Part):
 
 
 class ParetoPart(Part):
-    """A member of the front; peak memory in GiB. `disturbed`: others used the machine beside its runs."""
+    """A member of the front; peak memory in GiB. `disturbed`: other processes used the machine."""
 
     trial: int
     knobs: dict[str, KnobValue]
@@ -171,7 +171,7 @@ class ParetoPart(Part):
 
 
 class ClosestPart(Part):
-    """What came closest where nothing is better; not `confirmed`: single runs, which have no interval."""
+    """Closest configuration if none is better; not `confirmed`: from single runs, without an interval."""
 
     trial: int
     changes: dict[str, KnobValue]
@@ -193,7 +193,7 @@ class EnvironmentPart(Part):
 
 
 class BottleneckPart(Part):
-    """What a step is bound by, the shares of its time as far as they are known, and the evidence."""
+    """Bottleneck of a step, the known shares of its time, and the evidence."""
 
     kind: str
     shares: dict[str, float] = Field(default_factory=dict[str, float])
@@ -201,10 +201,10 @@ class BottleneckPart(Part):
 
 
 class ProvenancePart(Part):
-    """How it came about; `digest` tells a file edited by hand from one as it was written.
+    """Provenance of the file; `digest` shows whether it was edited by hand.
 
-    `space` is the search space, `space_reason` why it was taken where the user did not name it,
-    `bottleneck` what holds the script (`baseline`) and the winner (`best`) back, where that was probed.
+    `space` is the search space, and `space_reason` the reason for an automatic choice. `bottleneck` is that
+    of the script (`baseline`) and of the winner (`best`), if probed.
     """
 
     trials: int = 0
@@ -241,7 +241,7 @@ class BestConfig(Part):
     provenance: ProvenancePart = ProvenancePart()
 
     def chosen(self, pick: str = "") -> tuple[str, PickPart]:
-        """The pick of that name, or the file's own choice.
+        """Return the pick of that name, or the file's own choice.
 
         Raises:
             UsageError: The file holds no such pick.
@@ -254,16 +254,16 @@ class BestConfig(Part):
         raise UsageError(f'this file holds no pick "{name}"', hint=f"it holds: {there}")
 
     def data(self) -> dict[str, Any]:
-        """Plain data in the order of the file, absent fields left out."""
+        """Return plain data in the order of the file, without absent fields."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def digest(best: BestConfig) -> str:
-    """A hash over everything but itself."""
+    """Return a hash over everything but the digest itself."""
     bare = best.model_copy(update={"provenance": best.provenance.model_copy(update={"digest": ""})})
     return hashlib.sha256(json.dumps(bare.data(), sort_keys=True).encode()).hexdigest()[:16]
 
 
 def sealed(best: BestConfig) -> BestConfig:
-    """The same with its digest, by which an edited file is known."""
+    """Return a copy with its digest, which reveals later edits."""
     return best.model_copy(update={"provenance": best.provenance.model_copy(update={"digest": digest(best)})})

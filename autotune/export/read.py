@@ -48,14 +48,14 @@ def read_best(path: str | os.PathLike[str]) -> BestConfig:
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """Open a file; a pipe that nothing writes to is empty instead of waited for."""
+    """Open a file; a pipe without a writer is empty instead of blocking."""
     descriptor = os.open(path, flags | os.O_NONBLOCK)
     os.set_blocking(descriptor, True)
     return descriptor
 
 
 def parse(text: str, *, source: str) -> BestConfig:
-    """The content of a best.yaml given as text; see `read_best`."""
+    """Return the content of a best.yaml given as text; see `read_best`."""
     from autotune.config_files.yaml import load
 
     data = load(text, source=source, error=UsageError, max_bytes=_MAX_BYTES)
@@ -66,10 +66,10 @@ def parse(text: str, *, source: str) -> BestConfig:
 
 
 def core_changes(pick: PickPart) -> tuple[Change, ...]:
-    """The pick's changes as the launcher wants them.
+    """Return the pick's changes as the launcher requires them.
 
     Raises:
-        UsageError: A name is none of its kind. Names are written into commands and programs as they are.
+        UsageError: A name is invalid. Names are written into commands and programs verbatim.
     """
     return tuple(_core_change(change) for change in pick.changes)
 
@@ -77,13 +77,13 @@ def core_changes(pick: PickPart) -> tuple[Change, ...]:
 def differences(
     best: BestConfig, host: HostFacts, *, torch: str | None, script_sha256: str
 ) -> dict[str, str]:
-    """Which parts of the fingerprint differ here: ``gpu``, ``torch``, ``script`` -> a sentence.
+    """Return the parts of the fingerprint that differ here: ``gpu``, ``torch``, ``script`` -> a sentence.
 
     Args:
         best: The file.
         host: This machine.
-        torch: Version found here; None where it is not known (another interpreter).
-        script_sha256: Of the script about to run.
+        torch: Version on this machine; None if unknown (another interpreter).
+        script_sha256: Hash of the script about to run.
     """
     found: dict[str, str] = {}
     then, here = best.environment, sorted(device.name for device in host.devices)
@@ -135,7 +135,7 @@ def _core_change(part: ChangePart) -> Change:
 
 
 def _check_known(part: ChangePart) -> None:
-    """What acts inside the process has to be a knob of ours, or of a package that is installed."""
+    """Refuse a change inside the process unless a built-in or installed knob makes it."""
     from autotune.knobs.registry import builtin
 
     if part.knob not in (known := builtin()):
@@ -153,7 +153,7 @@ def _check_name(part: ChangePart, what: str, *, is_one: bool) -> None:
 
 
 def _check_schema(data: Mapping[str, Any], source: str) -> bool:
-    """Whether the file is of a newer minor version; another major is refused."""
+    """Return whether the file has a newer minor version; refuse another major one."""
     given = data.get("schema")
     match = re.fullmatch(r"autotune\.config/v(\d+)(?:\.(\d+))?", given) if isinstance(given, str) else None
     if match is None:
@@ -181,12 +181,12 @@ def _validate(data: dict[str, Any], source: str, *, is_newer: bool) -> BestConfi
         for location in unknown:
             _drop(data, location)
         return BestConfig.model_validate(data)
-    # A key that is misspelt is missing as well: what stands there says more than what does not.
+    # A misspelt key is missing as well: the unknown key is the more helpful of the two faults.
     raise _told(next((f for f in faults if f["type"] == "extra_forbidden"), faults[0]), data, source)
 
 
 def _check_names(best: BestConfig, data: dict[str, Any], source: str) -> None:
-    """Refuse a knob of a pick that is nearly a known one: what it was meant for would be passed over."""
+    """Refuse a misspelt knob of a pick, whose value would otherwise be ignored."""
     from autotune.config_files.yaml import line_at
     from autotune.knobs.registry import builtin
 
@@ -200,7 +200,7 @@ def _check_names(best: BestConfig, data: dict[str, Any], source: str) -> None:
 
 
 def _check_launcher(best: BestConfig, source: str) -> None:
-    """Refuse a launcher that a search cannot have written: the file may be a stranger's."""
+    """Refuse a launcher that no search writes: the file may come from an untrusted source."""
     launcher = best.study.launcher
     if launcher and not is_launcher(launcher):
         raise UsageError(
@@ -210,7 +210,7 @@ def _check_launcher(best: BestConfig, source: str) -> None:
 
 
 def _told(fault: Any, data: dict[str, Any], source: str) -> UsageError:
-    """One fault with its place, and what to do about it."""
+    """Return the error for one fault, with its place and a hint."""
     from autotune.config_files.validation_errors import choices_of, wanted
     from autotune.config_files.yaml import line_at, steps
 

@@ -33,17 +33,17 @@ def write_best(
     *,
     mlflow_run: str = "",
 ) -> BestConfig:
-    """Write best.yaml whole or not at all.
+    """Write best.yaml completely or not at all.
 
-    A file that is there already is kept beside it (``best.1.yaml``, ``best.2.yaml``, ...), unless
-    it is an unedited one of the same study, which this one continues.
+    An existing file is copied to ``best.1.yaml``, ``best.2.yaml``, ... first, unless it is an unedited one of
+    the same study.
 
     Returns:
-        What was written.
+        The written content.
 
     Raises:
         OSError: The folder cannot be written.
-        UsageError: What was written does not read back as meant; the old file stays in place.
+        UsageError: The text does not read back as the same content; the old file is unchanged.
     """
     best = build_best(study, answer, changes_of, mlflow_run=mlflow_run)
     save(Path(path), best)
@@ -51,7 +51,7 @@ def write_best(
 
 
 def save(path: Path, best: BestConfig) -> None:
-    """Write this content, keeping what is there; see `write_best`."""
+    """Write this content and retain the old file; see `write_best`."""
     text = render(best, name=path.name)
     if parse(text, source=str(path)) != best:
         raise UsageError(f"{path} does not read back with the same values; nothing was written")

@@ -1,12 +1,12 @@
-"""What a knob is. Standard library only: torch is handed in through `Patches`.
+"""Base class of knobs, and the hooks through which knobs act on the training process.
 
-A knob is one file. Its class attributes are the row that `inspect`, YAML validation, export and
-the reference are made from; `domain`, `refuse`, `effect_for` and `settle` are functions of facts;
-`patch` and `seen` run in the training process.
+Standard library only: torch is passed in through `Patches`.
 
-A *virtual* knob has no delivery of its own: it is realised by other knobs (`effective_batch` by
-`batch_size` times `accumulation`), so no `Change` is made for it and it is never read back; the
-readings of the knobs that realise it are its reading.
+A knob is one file. `inspect`, YAML validation, export and the reference read its class attributes. `domain`,
+`refuse`, `effect_for` and `settle` are functions of facts. `patch` and `seen` run in the training process.
+
+A *virtual* knob has no delivery of its own. Other knobs realise it: `effective_batch` is `batch_size` times
+`accumulation`. No `Change` is made for it, and its value is read back from those knobs.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ class LoaderHook(Protocol):
         """Build the training loader with this keyword from now on; None removes the argument."""
 
     def observed(self, keyword: str) -> Value | None:
-        """What the training loader in use really has (living workers, batch of the last step).
+        """Return the value that the training loader in use has (living workers, batch of the last step).
 
-        None before a batch of it was followed by a backward.
+        Returns:
+            The value, or None before a batch of the loader was followed by a backward pass.
         """
 
     def give_back(self, keyword: str) -> bool:
-        """Loaders have the script's own value again: batches at once, workers from the next pass on."""
+        """Return loaders to the script's own value: batches at once, workers from the next pass on."""
         ...
 
 
@@ -48,29 +49,30 @@ class PrecisionHook(Protocol):
     """Autocast around the trained module's call."""
 
     def set(self, dtype: str) -> None:
-        """``bf16`` or ``fp16`` (with a gradient scaler of ours)."""
+        """Compute in ``bf16``, or in ``fp16`` with a gradient scaler of autotune."""
 
     def end_precision(self) -> None:
-        """Calls are in the script's own number format from the next one on."""
+        """Return calls to the script's own number format from the next call on."""
 
     def observed(self) -> str | None:
-        """``fp32``, ``bf16``, ``fp16``: that of most of what products made in the last training calls."""
+        """Return the format of most products in the last training calls: ``fp32``, ``bf16`` or ``fp16``."""
 
 
 class CompileHook(Protocol):
     """In-place compilation of the trained module, or the mode of the script's own compile."""
 
     def set(self, mode: str) -> None:
-        """``off``, ``default``, ``reduce-overhead``, ``max-autotune``, ``max-autotune-no-cudagraphs``."""
+        """Compile in one of the modes of `compile_mode`, or ``off`` for eager."""
 
     def end(self) -> bool:
         """Run trained modules eagerly from the next call on; False where the script compiles them itself."""
         ...
 
     def observed(self) -> str | None:
-        """The mode in effect, ``off`` for eager.
+        """Return the mode in effect, ``off`` for eager.
 
-        None before the first training call, or when the compiler fell back to eager.
+        Returns:
+            The mode, or None before the first training call, or when the compiler fell back to eager.
         """
 
 
@@ -81,7 +83,7 @@ class LayoutHook(Protocol):
         """Convert the trained module and its inputs from the first call on."""
 
     def observed(self) -> bool | None:
-        """Whether 4-D parameters and the last input are channels-last."""
+        """Return whether 4-D parameters and the last input are channels-last."""
 
 
 class OptimizerHook(Protocol):
@@ -91,7 +93,7 @@ class OptimizerHook(Protocol):
         """Build optimizers of the exact classes with a fused kernel with ``fused=True``."""
 
     def observed(self) -> bool | None:
-        """Whether the anchor optimizer's groups are fused; None before it stepped."""
+        """Return whether the anchor optimizer's groups are fused, or None before its first step."""
 
 
 class AccumulationHook(Protocol):
@@ -101,84 +103,85 @@ class AccumulationHook(Protocol):
         """Let the optimizer step take effect every `factor` micro-batches."""
 
     def observed(self) -> int | None:
-        """Backward passes per step that took effect, of the last complete step."""
+        """Return the backward passes per effective step, of the last complete step."""
 
 
 class AttentionHook(Protocol):
-    """Which kernels `scaled_dot_product_attention` may choose from."""
+    """Choice of kernels for `scaled_dot_product_attention`."""
 
     def force(self, kernel: str, /) -> None:
-        """Only ``flash``, ``efficient``, ``cudnn`` or ``math`` from now on; ``auto`` leaves the choice."""
+        """Allow only ``flash``, ``efficient``, ``cudnn`` or ``math``; ``auto`` leaves the choice to torch."""
 
     def observed(self) -> str | None:
-        """The one kernel that was left when attention was called, ``auto`` for torch's own choice.
+        """Return the one kernel that was allowed when attention was called, ``auto`` for torch's own choice.
 
-        None before a call of it was seen.
+        Returns:
+            The kernel, or None before the first call of attention.
         """
 
 
 class CheckpointingHook(Protocol):
-    """Activations of repeated blocks that are computed again in the backward pass."""
+    """Activations of repeated blocks that are recomputed in the backward pass."""
 
     def set(self, which: str, /) -> None:
-        """``none``, ``selective`` (every second block) or ``full``."""
+        """Recompute ``none``, ``selective`` (every second block) or ``full``."""
 
     def observed(self) -> str | None:
-        """By the blocks that a backward pass computed again; None before one was seen."""
+        """Return the setting according to the blocks that a backward pass recomputed, or None before one."""
 
 
 class BudgetHook(Protocol):
     """Memory that a compiled forward pass may keep for its backward pass."""
 
     def set(self, share: float, /) -> None:
-        """Share of what it would keep by itself, 0..1."""
+        """Set the share that is kept, 0..1 of the default."""
 
     def observed(self) -> float | None:
-        """The share in force when code was compiled; None before that."""
+        """Return the share in effect when code was compiled, or None before that."""
 
 
 class ShapesHook(Protocol):
-    """How compiled code treats sizes."""
+    """Rule by which compiled code treats input sizes."""
 
     def set(self, shapes: str, /) -> None:
-        """``auto``, ``static`` or ``dynamic``."""
+        """Compile with the rule ``auto``, ``static`` or ``dynamic``."""
 
     def observed(self) -> str | None:
-        """The rule in force when code was compiled; None before that."""
+        """Return the rule in effect when code was compiled, or None before that."""
 
 
 class RegionHook(Protocol):
-    """What is compiled as one piece."""
+    """Unit of compilation."""
 
     def set(self, region: str, /) -> None:
-        """``whole`` for the trained module, ``block`` for each of its repeated blocks."""
+        """Compile ``whole`` trained modules, or each ``block`` that repeats."""
 
     def observed(self) -> str | None:
-        """What compiled code was really called for; None before that."""
+        """Return the region for which compiled code was called, or None before that."""
 
 
 class GradientsHook(Protocol):
-    """What `zero_grad` leaves behind."""
+    """State of gradients after `zero_grad`."""
 
     def drop(self) -> None:
-        """Let gradients go where the script wants them filled with zeros."""
+        """Set gradients to None where the script requests zeros."""
 
     def observed(self) -> bool | None:
-        """Whether gradients were gone after the last `zero_grad`; None before one was seen."""
+        """Return whether gradients were None after the last `zero_grad`; None before the first one."""
 
 
 class WeightsHook(Protocol):
     """Number format of the trained module's parameters."""
 
     def halve(self) -> None:
-        """Parameters, buffers and floating inputs in bf16 from the first training call on."""
+        """Convert parameters, buffers and floating inputs to bf16 from the first training call on."""
 
     def restore(self) -> bool:
-        """Parameters and buffers in the script's own format again; False where that is not possible."""
+        """Restore the script's own format of parameters and buffers; return False if that is not possible."""
         ...
 
     def observed(self) -> bool | None:
-        """Whether parameters and optimizer state are bf16; None before a step was taken."""
+        """Return whether parameters and optimizer state are bf16; None before the first step."""
 
 
 class ProcessHook(Protocol):
@@ -186,69 +189,70 @@ class ProcessHook(Protocol):
 
     @abstractmethod
     def variable(self, name: str) -> str:
-        """An environment variable when torch had been imported, which is when its libraries read theirs.
+        """Return an environment variable as it was when torch, and with it its libraries, was imported.
 
-        Empty where it was not set.
+        Returns:
+            The text, or "" if the variable was not set.
         """
 
     @abstractmethod
     def malloc(self) -> str:
-        """Whose `malloc` the process uses: ``glibc``, ``jemalloc``, ``tcmalloc``; empty where unknown."""
+        """Return the implementation of `malloc`: ``glibc``, ``jemalloc``, ``tcmalloc``, or "" if unknown."""
 
     @abstractmethod
     def huge_pages(self) -> bool:
-        """A large block of memory is marked for transparent huge pages when it is taken."""
+        """Return whether a newly allocated large block is marked for transparent huge pages."""
 
     @abstractmethod
     def openmp(self) -> str:
-        """Whose OpenMP torch uses: ``gnu``, ``intel``, ``llvm``; empty where unknown."""
+        """Return the OpenMP library that torch uses: ``gnu``, ``intel``, ``llvm``, or "" if unknown."""
 
     def blocktime_ms(self) -> int | None:
-        """How long a thread of Intel's or LLVM's OpenMP spins; None under another one."""
+        """Return how long a thread of Intel's or LLVM's OpenMP spins, or None under another library."""
 
 
 class CollectorHook(Protocol):
-    """When Python looks for garbage."""
+    """Garbage collection of Python."""
 
     def set(self, mode: str) -> None:
-        """``auto``, ``freeze`` or ``boundary``, from the first steps on."""
+        """Set the mode ``auto``, ``freeze`` or ``boundary``, from the first steps on."""
 
     def observed(self) -> str | None:
-        """One of these as the interpreter has it, ``own`` for anything else."""
+        """Return the mode of the interpreter, or ``own`` for any other state."""
 
 
 class CopiesHook(Protocol):
     """Copies of a loader's pinned batches to a CUDA device."""
 
     def non_blocking(self, on: bool) -> None:
-        """Copy without waiting where the script does not say whether to wait."""
+        """Copy without waiting where the script does not set `non_blocking`."""
 
     def observed(self) -> bool | None:
-        """Whether all of the last copies were made without waiting; None before there was one."""
+        """Return whether all of the last copies were made without waiting; None before the first copy."""
 
 
 class Float8Hook(Protocol):
     """Linear layers whose products are computed in 8 bits."""
 
     def set(self, recipe: str, /) -> None:
-        """``off``, ``tensorwise`` or ``rowwise``, for every trained module from its first call on."""
+        """Set the recipe ``off``, ``tensorwise`` or ``rowwise``, before the first call of trained modules."""
 
     def observed(self) -> str | None:
-        """The recipe of layers that were compiled, ``off`` without any; None before that."""
+        """Return the recipe of compiled layers, ``off`` if there are none, or None before compilation."""
 
 
 class DistributedHook(Protocol):
-    """How processes that train together exchange gradients and parameters."""
+    """Exchange of gradients and parameters between the processes of a training."""
 
     def set(self, setting: str, value: Value, /) -> None:
-        """Construct wrappers with this setting, which has the name of its knob, from now on."""
+        """Construct wrappers with this setting from now on. A setting has the name of its knob."""
 
     def observed(self, setting: str, /) -> Value | None:
-        """The setting of every wrapper in use; None before there was one, and where they differ."""
+        """Return the setting of the wrappers in use, or None without a wrapper or where they differ."""
 
 
 class Patches(Protocol):
-    """What a knob may touch in the training process; everything set here can be undone."""
+    """Parts of the training process that a knob may change; every change can be undone."""
 
     torch: Any
     loader: LoaderHook
@@ -271,7 +275,7 @@ class Patches(Protocol):
     distributed: DistributedHook
 
     def assign(self, owner: object, attribute: str, value: object) -> None:
-        """Set an attribute and remember the old one."""
+        """Set an attribute and store the old value for undo."""
 
     def hook(self, path: str) -> Any:
         """Return the one object of a class ``package.module:Class``, built with (state, undo, torch)."""
@@ -282,7 +286,7 @@ class Patches(Protocol):
 
 
 class Knob(ABC):
-    """One thing that can be turned.
+    """One setting that can be changed in a training script.
 
     Contract: instances carry no state; every method but `patch` is pure; `domain` contains the
     script's own value wherever that is known; a refusal is a whole sentence. Tested by
@@ -295,31 +299,31 @@ class Knob(ABC):
     ordinal: ClassVar[bool] = False
     derived: ClassVar[bool] = False
     virtual: ClassVar[bool] = False
-    """Realised by other knobs alone: no spellings, no `Change`, no reading of its own."""
+    """Other knobs realise it: no spellings, no `Change`, no reading of its own."""
     requires: ClassVar[Sequence[str]] = ()
-    """Knobs that a space gets along with this one, because this one acts through them."""
+    """Knobs that are added to a space with this one, because it acts through them."""
     unit: ClassVar[str] = ""
     family: ClassVar[str] = "own"
     """One of `autotune.model.knob_families.FAMILIES`: knobs of a family act on the same part of a step."""
     withdraws_with: ClassVar[Sequence[str]] = ()
-    """Knobs that make no sense, or another training, where this one is withdrawn (`withdraw`)."""
+    """Knobs that are withdrawn with this one: alone, they have no effect or change the training."""
     rank: ClassVar[int] = 1000
-    """Place among all knobs by expected gain per cost of trying, smallest first."""
+    """Position in the order of expected gain per cost of a trial, smallest first."""
     prior: ClassVar[Prior] = Prior()
     late_harms: ClassVar[Sequence[LateHarm]] = ()
     """Harms of its values that a short trace of the loss cannot show."""
     permission: ClassVar[str] = ""
-    """The option of its own that lets a knob take part that changes the training; empty for ``--allow``."""
+    """Option that permits a knob with effect TRAINING, or "" for ``--allow``."""
     acts_at: ClassVar[ActsAt] = "call"
     memory: ClassVar[MemoryUse] = "any"
     feeds: ClassVar[bool] = False
-    """Whether it acts on the loading of batches and not on computing."""
+    """True for knobs that act on data loading, not on computing."""
     loads_compiler: ClassVar[bool] = False
-    """Whether a process in which it is changed imports PyTorch's compiler."""
+    """True if a change makes the process import PyTorch's compiler."""
     wrapper: ClassVar[str] = ""
-    """Wrapper of several processes (``ddp``, ``fsdp``, ``any``) with which an automatic space varies it."""
+    """Distributed wrapper (``ddp``, ``fsdp``, ``any``) with which an automatic space varies it."""
     first_value: ClassVar[Value | None] = None
-    """Value that such a space tries first."""
+    """Value that an automatic space tries first."""
 
     @property
     def summary(self) -> str:
@@ -328,34 +332,34 @@ class Knob(ABC):
 
     @abstractmethod
     def domain(self, facts: Facts) -> Sequence[Value]:
-        """Values worth trying for this script and machine, the script's own included."""
+        """Return the values to search for this script and machine, including the script's own."""
 
     def resolve(self, wanted: Value, facts: Facts) -> Value | None:
-        """A value in the notation of space files made plain: ``x2``, ``physical``, ``asis``.
+        """Convert a value in the notation of space files (``x2``, ``physical``, ``asis``) to a plain one.
 
         Returns:
-            The plain value (also one outside `domain`, if it could be delivered), or None where
-            it means nothing here. The default passes values on, and ``asis`` as the script's own.
+            The plain value (also one outside `domain`, if it can be delivered), or None if it has no meaning
+            here. The default returns values unchanged, and the script's own value for ``asis``.
         """
         return self.own(facts) if wanted == "asis" else wanted
 
     def own(self, facts: Facts) -> Value | None:
-        """The script's own value; None where it could not be read."""
+        """Return the script's own value, or None if it could not be read."""
         return facts.value(self.name)
 
     def refuse(self, facts: Facts) -> str | None:
-        """Why this knob must not be varied for this script: a whole sentence, or None."""
+        """Return why this knob must not be varied for this script, as a whole sentence, or None."""
         return None
 
     def refuse_spelling(self, spelling: Spelling, facts: Facts) -> str | None:
-        """Why this one way must not be used for this script: a whole sentence, or None.
+        """Return why this delivery must not be used for this script, as a whole sentence, or None.
 
-        The default refuses ways past the framework that owns the knob.
+        The default refuses deliveries that bypass the framework that owns the knob.
         """
         return refuse_by_owner(self.name, self.spellings, spelling, facts)
 
     def idle(self, facts: Facts, varied: Collection[str]) -> str | None:
-        """Why the knob could change nothing in a space of exactly these knobs, or None.
+        """Return why the knob would have no effect in a space of exactly these knobs, or None.
 
         Args:
             facts: Of this script and machine.
@@ -364,11 +368,11 @@ class Knob(ABC):
         return None
 
     def derived_in(self, facts: Facts, varied: Collection[str]) -> bool:
-        """Whether a rule sets this knob in a space of these knobs, so that it is never sampled."""
+        """Return whether a rule sets this knob in a space of these knobs, so that it is never sampled."""
         return self.derived
 
     def follow(self, values: Mapping[str, Sequence[Value]], facts: Facts) -> Sequence[Value]:
-        """Every value that a rule can give to this knob, for spaces in which it is derived.
+        """Return every value that a rule can give to this knob, for spaces in which it is derived.
 
         Args:
             values: The values of the space's other knobs.
@@ -377,64 +381,66 @@ class Knob(ABC):
         return ()
 
     def added_by(self, run: RunFacts) -> tuple[Sequence[Value], str] | None:
-        """Values with which an automatic space varies this knob after a run, and the reason; or None."""
+        """Return values that an automatic space adds after a run, with the reason, or None."""
         return None
 
     def expected_gain(self, value: Value, setting: Setting) -> float:
-        """Ln of the rate of computing with this value, before it was measured."""
+        """Return the ln of the rate of computing with this value that is expected before a measurement."""
         known = self.prior.gain.get(setting.device, {}) if isinstance(value, (str, bool)) else {}
         return known.get(value, 0.0)
 
     def effect_for(self, facts: Facts) -> Effect:
-        """The declared effect, raised where facts demand it; never lowered."""
+        """Return the declared effect, raised where facts require it, never lowered."""
         return self.effect
 
     def raised(self, facts: Facts) -> str:
-        """Why facts raise the effect above the declared one, a whole sentence; empty where they do not."""
+        """Return why facts raise the effect above the declared one, as a whole sentence, or ""."""
         return ""
 
     def changes_rng_streams(self, facts: Facts) -> bool:
-        """Whether a change re-deals random streams (judged by distribution)."""
+        """Return whether a change alters random streams, so that losses are compared as distributions."""
         return False
 
     def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:
-        """Ties to other knobs: complete the config, drop what does not apply, or say why not.
+        """Resolve dependencies on other knobs: complete the config, drop knobs without effect, or refuse it.
 
         Args:
-            config: What is wanted; knobs at the script's own value are absent.
+            config: The requested values; knobs at the script's own value are absent.
             facts: Of this script and machine.
             varied: Names of the space's knobs; None: every knob that facts do not refuse.
         """
         return config
 
     def deliver(self, value: Value) -> str:
-        """The text of a value on a command line or in the environment."""
+        """Return the text of a value for a command line or the environment."""
         return str(value)
 
     def environment(self, value: Value, spelling: Env, facts: Facts) -> str | None:
-        """The text that this variable gets for a value; None where it cannot say the value.
+        """Return the text of this variable for a value, or None if it cannot express the value.
 
-        What the user has in a variable that holds a list is kept (`autotune.model.environment_variables`).
+        Entries of the user in a variable that holds a list are retained
+        (`autotune.model.environment_variables`).
         """
         return self.deliver(value)
 
     def shown_at(self, facts: Facts) -> str:
-        """Where in the running process a value shows that the script's own option says, for `Change.site`.
+        """Return where the running process shows the value of the script's own option, for `Change.site`.
 
-        Empty where nothing has to be known beforehand to read it.
+        Returns:
+            The place, or "" if none is needed to read the value.
         """
         return ""
 
     def option_value(self, value: Value, facts: Facts) -> Value | None:
-        """The value that the script's own option takes for this one; None where no option value gives it."""
+        """Return the value of the script's own option that results in this one, or None if there is none."""
         return value
 
     def option(self, value: Value, flag: ScriptFlag) -> tuple[str, str] | None:
-        """How the script's own option says this value.
+        """Return the option and the text by which the script's own option expresses this value.
 
         Returns:
-            The spelling to use and the text to hand over (empty for a switch), or None where
-            the option cannot say it: a switch can be set, never unset, and `choices` bind.
+            The option's name and its text ("" for a switch), or None if the option cannot express the
+            value: a switch can be set, never unset, and `choices` bind.
         """
         name = next((n for n in flag.names if n.startswith("--")), flag.names[0])
         if flag.choices and self.deliver(value) not in flag.choices:
@@ -461,28 +467,28 @@ class Knob(ABC):
                 return None
 
     def written(self, value: Value, was: Value) -> Value | None:
-        """What a constant of the source becomes for a value; None where it cannot hold it.
+        """Return the literal by which a constant of the source expresses a value, or None if it cannot.
 
         Args:
             value: The knob's.
-            was: What is written there now, by which the notation is known: ``"float32"``, ``False``.
+            was: The literal in the source, which shows the notation: ``"float32"``, ``False``.
         """
         return value if type(value) is type(was) else None
 
     def arguments(self, value: Value, spelling: Keyword) -> Mapping[str, Value | None]:
-        """What a framework's callable is called with to have this value; None takes an argument away."""
+        """Return the keyword arguments of a framework's callable for this value; None removes an argument."""
         return {spelling.name: value}
 
     def exported(self, change: Change, target: str, changed: Mapping[str, Value]) -> Fields:
-        """What the configuration of a framework contains for a value, where its arguments do not express it.
+        """Return the fields of a framework's configuration for a value that its arguments do not express.
 
         Args:
             change: The value, and the spelling on which it was measured.
-            target: Of the framework's rows (`autotune.knobs.frameworks`).
+            target: Target of the framework's rows (`autotune.knobs.frameworks`).
             changed: Every changed knob of the same pick.
 
         Returns:
-            Its fields; the reason why it has none; or None where the rows of `spellings` decide.
+            The fields; the reason why there are none; or None where the rows of `spellings` decide.
         """
         return None
 
@@ -496,10 +502,10 @@ class Knob(ABC):
         raise NotImplementedError(message)
 
     def withdraw(self, patches: Patches) -> bool:
-        """Go back to the script's own value in a running training, where something contradicts this one.
+        """Return to the script's own value during training, where another setting contradicts this one.
 
-        Called between two optimizer steps. Knobs of the loader's workers end with the pass that goes on.
-        Knobs that do not define it hold to the end of the process.
+        Called between two optimizer steps. Knobs of loader workers end with the current pass. Knobs that do
+        not define it last until the end of the process.
 
         Returns:
             Whether that was possible.
@@ -507,5 +513,5 @@ class Knob(ABC):
         return False
 
     def seen(self, patches: Patches) -> Value | None:
-        """What the running process really does, in the notation of `domain`; None: not yet."""
+        """Return the value in effect in the running process, in the notation of `domain`; None if unknown."""
         return None

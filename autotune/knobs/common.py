@@ -1,4 +1,4 @@
-"""What several knobs ask of facts. Standard library only."""
+"""Facts that several knobs read, and notations that they share. Standard library only."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OFF: Final = frozenset({"0", "off", "false", "no"})
 
 
 def flag_variants(*stems: str) -> Flag:
-    """Both spellings of each option, dashes first: ``--batch-size``, ``--batch_size``."""
+    """Return both spellings of each option, dashes first: ``--batch-size``, ``--batch_size``."""
     names: dict[str, None] = {}
     for stem in stems:
         names[f"--{stem}"] = None
@@ -37,7 +37,7 @@ def flag_variants(*stems: str) -> Flag:
 
 
 def constants_named(names: Sequence[str], script: ScriptFacts) -> tuple[ScriptConstant, ...]:
-    """The script's constants with one of these names; where the user has named some, those alone."""
+    """Return the script's constants with one of these names; only the chosen ones if the user chose any."""
     keys = {key_of(name) for name in names}
     found = tuple(constant for constant in script.constants if key_of(constant.name) in keys)
     return tuple(constant for constant in found if constant.is_chosen) or found
@@ -49,12 +49,12 @@ def constant_of(
     own: Value | None,
     written: Callable[[Value, Value], Value | None] | None = None,
 ) -> ScriptConstant | str:
-    """The one constant that holds a knob's value, or why there is none, as a clause.
+    """Return the one constant that holds a knob's value, or a clause with the reason why there is none.
 
     Args:
         spelling: The names of such a constant.
         script: Its constants.
-        own: What the run has; a constant with another value is not the one. None before a run.
+        own: The value in the run, None before a run; a constant with another value does not match.
         written: `Knob.written`, where constants hold the value in a notation of their own.
     """
     named = constants_named(spelling.names, script)
@@ -80,7 +80,7 @@ def constant_of(
 
 
 def is_by_constant(ways: Iterable[Spelling], own: Value | None, script: ScriptFacts) -> bool:
-    """Whether a constant of the source sets a knob; an option of the script would come first."""
+    """Return whether a constant of the source sets a knob; an option of the script takes precedence."""
     constants: list[Constant] = []
     for way in ways:
         if isinstance(way, Flag) and script.flag(*way.names) is not None:
@@ -95,14 +95,14 @@ def _is_same(one: Value, other: Value | None) -> bool:
 
 
 def trains_on_cuda(facts: Facts) -> bool:
-    """Whether training happens on an NVIDIA device: as seen, else as the machine suggests."""
+    """Return whether training uses an NVIDIA device: as observed, or before a run as the machine suggests."""
     if facts.run is not None and facts.run.model is not None:
         return facts.run.model.device.startswith("cuda")
     return facts.host.has_cuda
 
 
 def devices_of(facts: Facts) -> Sequence[DeviceFacts]:
-    """The devices that train: those the run used, else all that a process started here would see.
+    """Return the devices of the run, or before a run all that a process on this machine would see.
 
     They differ on machines with unlike devices, and where trials run on another machine than this.
     """
@@ -110,12 +110,12 @@ def devices_of(facts: Facts) -> Sequence[DeviceFacts]:
 
 
 def loader_of(facts: Facts) -> LoaderFacts | None:
-    """The training loader, None where none was seen or nothing has run yet."""
+    """Return the training loader, or None if none was observed or before a run."""
     return None if facts.run is None else facts.run.loader
 
 
 def no_loader(facts: Facts) -> str | None:
-    """The refusal that every knob of the DataLoader shares."""
+    """Return the refusal that all knobs of the DataLoader share, or None."""
     if facts.run is not None and facts.run.loader is None:
         if facts.run.loader_in_thread:
             return (
@@ -127,32 +127,32 @@ def no_loader(facts: Facts) -> str | None:
 
 
 def fetch_state_of(facts: Facts) -> FetchState | None:
-    """State that a fetch changes, where other workers would change it otherwise; None without any."""
+    """Return the state that fetches change if it depends on the workers, or None."""
     loader = loader_of(facts)
     return None if loader is None else loader.fetch_state
 
 
 def dealt_otherwise(facts: Facts) -> str:
-    """Why other samples may be trained on where workers are dealt otherwise; empty where none may."""
+    """Return why another distribution over workers may change the samples, or "" if it does not."""
     held = fetch_state_of(facts)
     return "" if held is None or held.apart else dealt(held)
 
 
 def dealt(held: FetchState) -> str:
-    """Why fetches that change a state are others where workers are dealt otherwise."""
+    """Return why fetches that change a state depend on the distribution over workers."""
     if held.by == "indices":
         return f"{sentence(held.what)} as indices are drawn, and workers draw ahead of the loop."
     return f"{sentence(held.what)}, and each worker changes a copy of its own."
 
 
 def dealt_by_batch(facts: Facts) -> str:
-    """The same of batches of another size: with workers, which one makes a sample depends on its batch."""
+    """Return `dealt_otherwise` for another batch size: with workers, it changes which one makes a sample."""
     loader = loader_of(facts)
     return dealt_otherwise(facts) if loader is not None and loader.num_workers else ""
 
 
 def counted_by_batch(facts: Facts) -> str | None:
-    """Why batches of another size are other ones: the collate function changes something with each batch."""
+    """Return why another batch size changes the batches, namely a state in the collate function, or None."""
     held = fetch_state_of(facts)
     if held is None or held.by != "collate_fn":
         return None
@@ -160,20 +160,19 @@ def counted_by_batch(facts: Facts) -> str | None:
 
 
 def sentence(text: str) -> str:
-    """The same with a capital letter."""
+    """Return the text with a capital first letter."""
     return text[:1].upper() + text[1:]
 
 
 def per_rank(count: int, facts: Facts) -> int:
-    """Return a process's share of what the processes of a training have in common: cores, memory."""
+    """Return a process's share of a resource that the processes of a training divide: cores, memory."""
     return max(1, count // (1 if facts.run is None else facts.run.ranks))
 
 
 def refuse_sharded(facts: Facts) -> str | None:
-    """Return why what a model consists of stays as it is where processes share it out, or None.
+    """Return why the layout of a model must not change where processes share it, or None.
 
-    `DistributedDataParallel` takes over the parameters as they are when it is constructed, so they are
-    converted right before that.
+    `DistributedDataParallel` takes over the parameters at construction, so they are converted right before.
     """
     run = facts.run
     if run is None or run.ranks == 1:
@@ -187,26 +186,26 @@ def refuse_sharded(facts: Facts) -> str | None:
 
 
 def torch_version(facts: Facts) -> tuple[int, int] | None:
-    """(2, 13), of the run or else of this environment; None where it is not known."""
+    """Return (major, minor) of torch in the run, or before a run in this environment; None if unknown."""
     versions = facts.host.versions if facts.run is None else facts.run.versions
     found = re.match(r"(\d+)\.(\d+)", versions.get("torch", ""))
     return None if found is None else (int(found[1]), int(found[2]))
 
 
 def listed(words: Iterable[object]) -> str:
-    """``a, b and c``."""
+    """Join words as in ``a, b and c``."""
     texts = [str(word) for word in words]
     return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
 
 
 def as_switch(wanted: Value) -> bool | None:
-    """True and False in any of the notations of space files, None for anything else."""
+    """Return the switch that a value of a space file means, or None if it is no switch."""
     word = str(wanted).lower()
     return True if word in _ON else False if word in _OFF else None
 
 
 def as_count(wanted: Value, own: Value | None, *, least: int) -> int | None:
-    """A whole number, or ``x2`` and ``x0.5`` relative to `own`; None where there is none."""
+    """Return a whole number, also from ``x2`` or ``x0.5`` relative to `own`, or None if there is none."""
     if isinstance(wanted, str) and wanted[:1] == "x":
         return _scaled(wanted[1:], own, least)
     if isinstance(wanted, bool) or not isinstance(wanted, (int, float)) or wanted != int(wanted):
@@ -228,6 +227,6 @@ def _scaled(factor_text: str, own: Value | None, least: int) -> int | None:
 
 
 def joined(values: Iterable[int], own: Value | None) -> tuple[int, ...]:
-    """These values and the script's own, ascending and each once."""
+    """Return these values and the script's own, sorted and unique."""
     known = {own} if isinstance(own, int) and not isinstance(own, bool) else set[int]()
     return tuple(sorted({*values, *known}))

@@ -1,7 +1,7 @@
 """Knobs that a user declares in a space file: an option of the script, a variable, a keyword.
 
-A declaration is data (`model.study.DeclaredSpec`) and becomes a knob here. Nothing reads back what
-such a knob does: it counts when it was delivered.
+A declaration is data (`model.study.DeclaredSpec`), from which a knob is made here. The value of such a knob
+is not read back: it counts as applied once it was delivered.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from autotune.model.study import DeclaredSpec
 
 SDK_VALUE: Final = "autotune.sdk.value"
-"""The callable by which a script asks for a value itself; the keyword is the name."""
+"""Callable by which a script requests a value itself; the keyword is the name."""
 
 _RUNS_CODE: Final = re.compile(
     r"(LD|DYLD|BASH|GIT)_.*|PATH|ENV|IFS|HOME|SHELL|CC|CXX|NODE_OPTIONS|(PERL5|RUBY)(LIB|OPT|DB)|.*JAVA\w*_OPTIONS"
@@ -65,10 +65,9 @@ _ROUNDED_STATE: Final = LateHarm(
 
 
 class DeclaredKnob(Knob):
-    """A knob of the user's own, handed over as it is written and never read back.
+    """A knob that the user declares, delivered verbatim and never read back.
 
-    Made by `declared_knob`, a class per declaration. An option has to be one that the script is
-    seen to have.
+    `declared_knob` makes one class per declaration. An option has to exist in the script's source.
 
     Effect: as declared. Unit: as declared. Source: the user's space file.
     """
@@ -77,7 +76,7 @@ class DeclaredKnob(Knob):
 
     @property
     def summary(self) -> str:
-        """The user's own words, else how it travels."""
+        """The user's help text, or the delivery."""
         return self.declared.help or f"Your own knob: {self.declared.spelling.text}"
 
     def own(self, facts: Facts) -> Value | None:
@@ -88,7 +87,7 @@ class DeclaredKnob(Knob):
 
     @property
     def _is_asked_for(self) -> bool:
-        """The script asks for it itself, so that its run shows what it has by itself."""
+        """True if the script requests the value itself, so that its run shows its own value."""
         spelling = self.declared.spelling
         return isinstance(spelling, Keyword) and spelling.target == SDK_VALUE
 
@@ -107,7 +106,7 @@ class DeclaredKnob(Knob):
         return meant if any(_same(meant, v) for v in self.domain(facts)) else None
 
     def holds(self, value: Value) -> bool:
-        """Whether the declaration names this value, in whatever notation."""
+        """Return whether the declaration contains this value, in any notation."""
         return any(_same(_among(value, self.declared.values), v) for v in self.declared.values)
 
     def refuse(self, facts: Facts) -> str | None:
@@ -125,11 +124,11 @@ class DeclaredKnob(Knob):
         return _text(value)
 
     def option(self, value: Value, flag: ScriptFlag) -> tuple[str, str] | None:
-        """As the base says, but the user knows what the option takes.
+        """Return the option and text for a value, with the name that the user declared.
 
         Returns:
-            A value for an option whose notation is not known goes over as it is written. For an
-            option without a value, true, 1 and ``on`` say that it stands on the command line.
+            As in the base class, except that an option of unknown notation receives the text verbatim. For an
+            option without a value, true, 1 and ``on`` put it on the command line.
         """
         name, switch = self.declared.spelling.text, as_switch(value)
         if flag.kind in _SWITCHES and switch is None:
@@ -151,7 +150,7 @@ class DeclaredKnob(Knob):
 
 
 def declared_knob(spec: DeclaredSpec) -> DeclaredKnob:
-    """The knob that a declaration describes."""
+    """Return the knob that a declaration describes."""
     numbers = [v for v in spec.values if isinstance(v, (int, float)) and not isinstance(v, bool)]
     row: dict[str, object] = {
         "name": spec.name,
@@ -173,9 +172,9 @@ def _may_compress(spec: DeclaredSpec) -> bool:
 
 
 def refuse_powerful(spelling: Spelling, values: Iterable[Value]) -> str | None:
-    """Why a declaration would decide which code runs, as a whole sentence; None where it does not.
+    """Return why a declaration would decide which code runs, as a whole sentence, or None.
 
-    A space file or a best.yaml of somebody else may declare any variable or argument.
+    A space file or a best.yaml from another person may declare any variable or argument.
     """
     if isinstance(spelling, Env):
         if _RUNS_CODE.fullmatch(spelling.name):
@@ -190,7 +189,7 @@ def refuse_powerful(spelling: Spelling, values: Iterable[Value]) -> str | None:
 
 
 def _never_asked(name: str, known: Mapping[str, Value]) -> str:
-    """Why a value that the script's run did not ask for cannot be varied."""
+    """Return why a value cannot be varied that the script's run did not request."""
     what = f'The script did not call autotune.value("{name}", ...) in its first run, so nothing would change.'
     return f"{what} {did_you_mean(name, known)}".strip()
 
@@ -202,15 +201,15 @@ def own_values(
     args: Sequence[str],
     environ: Mapping[str, str],
 ) -> dict[str, Value]:
-    """What each declared knob is without any change of ours, where that can be read.
+    """Return the script's own value of each declared knob, where it can be read.
 
-    An option: what stands on the command line, else its default. A variable: what it is set to.
-    A keyword's own value is known to the running script alone.
+    An option: its last value on the command line, or its default. A variable: its value. The own value of a
+    keyword is known in the running script only.
 
     Args:
-        declared: Of the space.
-        script: Its options, as the source shows them.
-        args: The script's own arguments, as the user gave them.
+        declared: Declarations of the space.
+        script: Options that the source shows.
+        args: Arguments of the script from the user.
         environ: The user's environment.
     """
     found = {spec.name: _own(spec, script, args, environ) for spec in declared}
@@ -218,7 +217,7 @@ def own_values(
 
 
 def no_option(name: str, script: ScriptFacts) -> str:
-    """Why an option cannot be given to this script, as a whole sentence."""
+    """Return why an option cannot be passed to this script, as a whole sentence."""
     if not script.flags:
         return (
             "No options of the script could be read from its source, so it is not known whether it has "
@@ -229,7 +228,7 @@ def no_option(name: str, script: ScriptFacts) -> str:
 
 
 def same_way(one: Spelling, other: Spelling) -> bool:
-    """Whether two knobs would pull at the same option, variable or keyword."""
+    """Return whether two spellings set the same option, variable or keyword."""
     if isinstance(one, Flag) and isinstance(other, Flag):
         return bool(set(one.names) & set(other.names))
     if isinstance(one, Env) and isinstance(other, Env):
@@ -256,7 +255,7 @@ def _own(
 
 
 def _switched(name: str, flag: ScriptFlag, args: Sequence[str]) -> bool:
-    """Whether an option without a value stands on the command line, or its opposite does."""
+    """Return whether an option without a value is on, by the command line or by its default."""
     if flag.kind != "pair":
         return any(word in flag.names for word in _options(args))
     opposite = _opposite(name, flag)
@@ -271,7 +270,7 @@ def _switched(name: str, flag: ScriptFlag, args: Sequence[str]) -> bool:
 
 
 def _opposite(name: str, flag: ScriptFlag) -> str | None:
-    """The other one of a pair such as ``--amp`` and ``--no-amp``."""
+    """Return the opposite of an option, as in ``--amp`` and ``--no-amp``, or None."""
     no = name.startswith("--no")
     others = [n for n in flag.names if n.startswith("--") and n != name]
     marked = [n for n in others if n.startswith("--no") is not no]
@@ -279,7 +278,7 @@ def _opposite(name: str, flag: ScriptFlag) -> str | None:
 
 
 def given_value(flag: ScriptFlag, args: Sequence[str]) -> Value | None:
-    """What an option says: as given last, else its default; None where neither can be read."""
+    """Return the last value of an option on the command line, or its default; None if neither can be read."""
     text: Value | None = flag.default
     words = _options(args)
     for place, word in enumerate(words):
@@ -304,7 +303,7 @@ def _options(args: Sequence[str]) -> list[str]:
 
 
 def _among(value: Value, values: Sequence[Value]) -> Value:
-    """The one of `values` that means the same, else the value itself."""
+    """Return the one of `values` with the same meaning, or the value itself."""
     for test in (_same, _equal, _alike):
         for other in values:
             if other != "asis" and test(value, other):
@@ -322,7 +321,7 @@ def _equal(one: Value, other: Value) -> bool:
 
 
 def _alike(one: Value, other: Value) -> bool:
-    """Both switches, in whatever words."""
+    """Return whether both are the same switch, in any notation."""
     if not isinstance(one, bool) and not isinstance(other, bool):
         return False
     switch = as_switch(one)

@@ -1,8 +1,8 @@
-"""Which training framework owns a knob, and by which of its arguments it is set. Standard library only.
+"""Ownership of knobs by training frameworks, and the arguments that set them. Standard library only.
 
-A framework's argument is a `Keyword` among a knob's spellings, a *row*. The outermost framework that the
-script was seen to use and that has a row is the owner; every other way into the process is then refused, for
-two owners of one setting multiply it, or contradict each other.
+An argument of a framework is a `Keyword` among a knob's spellings, called a *row*. The owner is the outermost
+framework that the script uses and that has a row. Every other delivery in the process is refused, because two
+owners of a setting would multiply or contradict each other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TRAINER: Final = "transformers.Trainer"
 LIGHTNING: Final = "lightning.Trainer"
 ACCELERATOR: Final = "accelerate.Accelerator"
 DEEPSPEED: Final = "deepspeed.initialize"
-"""Its rows are entries of the configuration that it is given, as a dictionary or a file."""
+"""Rows are entries of the configuration that it receives, as a dictionary or a file."""
 OWNER_OF: Final = {
     ARGUMENTS: "transformers",
     TRAINER: "transformers",
@@ -32,41 +32,40 @@ OWNER_OF: Final = {
 }
 """Target of a row -> the word for its framework in `RunFacts.owners`."""
 KERAS: Final = "keras"
-"""Has no rows: what it takes is given to `compile` and `fit`, and to the layers as they are built."""
+"""Without rows: its settings are arguments of `compile`, `fit` and the constructors of layers."""
 _OUTERMOST_FIRST: Final = ("transformers", "lightning", "accelerate", "deepspeed")
 _UNSEEN: Final = "The first run shows whether the script trains through a framework."
 
 
 def is_row(spelling: Spelling) -> bool:
-    """Whether this way is an argument of a training framework."""
+    """Return whether this delivery is an argument of a training framework."""
     return isinstance(spelling, Keyword) and spelling.target in OWNER_OF
 
 
 def owner_of(spellings: Sequence[Spelling], facts: Facts) -> str | None:
-    """The framework that a knob with these ways belongs to; None where it belongs to none."""
+    """Return the framework that owns a knob with these spellings, or None."""
     used = () if facts.run is None else facts.run.owners
     having = {OWNER_OF[s.target] for s in spellings if isinstance(s, Keyword) and s.target in OWNER_OF}
     return next((name for name in _OUTERMOST_FIRST if name in used and name in having), None)
 
 
 def rows(spellings: Sequence[Spelling], facts: Facts) -> tuple[Keyword, ...]:
-    """The arguments of the owner that set this knob; empty without an owner."""
+    """Return the owner's arguments that set this knob; empty without an owner."""
     owner = owner_of(spellings, facts)
     found = (s for s in spellings if isinstance(s, Keyword) and s.target in OWNER_OF)
     return tuple(row for row in found if OWNER_OF[row.target] == owner)
 
 
 def ways(spellings: Sequence[Spelling], facts: Facts) -> tuple[Spelling, ...]:
-    """These ways without the arguments of frameworks that do not own the knob, best first."""
+    """Return these spellings, best first, without the arguments of frameworks that do not own the knob."""
     owned = rows(spellings, facts)
     return tuple(s for s in spellings if not is_row(s) or s in owned)
 
 
 def refuse_by_owner(name: str, spellings: Sequence[Spelling], spelling: Spelling, facts: Facts) -> str | None:
-    """Why this way is not the owner's, as a whole sentence; None where it is, or nobody owns the knob.
+    """Return why the owner rules out this delivery, as a whole sentence, or None.
 
-    Options of the script and variables are no matter of ownership: what they say, the owner is told by the
-    script itself.
+    Options of the script and variables are always possible: the script passes them to the framework itself.
     """
     if not isinstance(spelling, (Keyword, Patch, Constant)):
         return None
@@ -84,17 +83,17 @@ def _unused(spelling: Spelling) -> str:
 
 
 def setting(facts: Facts, name: str) -> Value | None:
-    """What a framework was built with, as in ``transformers.optim``; None where that was not seen."""
+    """Return a setting of a framework such as ``transformers.optim``, or None if it was not observed."""
     return None if facts.run is None else facts.run.owner_settings.get(name)
 
 
 def fits_by_keras(facts: Facts) -> bool:
-    """Whether Keras runs the training loop, on PyTorch."""
+    """Return whether Keras runs the training loop, on PyTorch."""
     return facts.run is not None and KERAS in facts.run.owners
 
 
 def refuse_engine(row: Keyword, facts: Facts) -> str | None:
-    """Why this argument of a framework is not the last word on batches and formats."""
+    """Return why another configuration overrides this argument for batches and formats, or None."""
     if setting(facts, "transformers.deepspeed") is True:
         return "The Trainer delegates the training to DeepSpeed, whose configuration file sets this as well."
     owner = OWNER_OF.get(row.target, "deepspeed")
@@ -104,13 +103,13 @@ def refuse_engine(row: Keyword, facts: Facts) -> str | None:
 
 
 def refuse_accumulation(row: Keyword, facts: Facts) -> str | None:
-    """Why the owner's accumulation would not be that of the full batch; None where it would.
+    """Return why the owner's accumulation would differ from the full batch, or None.
 
-    A framework divides the loss of every part by their number. That is right for a mean over the batch, and
-    for nothing else. The transformers Trainer does so unless the model takes a count of items to divide by,
-    which it assumes of every model that takes keyword arguments; one that then ignores the count trains with
-    gradients so many times too large (seen with `BertForSequenceClassification`, transformers 5.23), unless
-    the Trainer is told to divide: that is what the row of the Trainer itself is for.
+    A framework divides the loss of every micro-batch by their number, which is correct for a mean only. The
+    transformers Trainer does not divide if the model takes a count of items. It assumes so for every model
+    with keyword arguments. A model that ignores the count then trains with gradients too large by that factor
+    (seen with `BertForSequenceClassification`, transformers 5.23). The row of the Trainer itself makes it
+    divide.
     """
     run = facts.run
     if run is None:
@@ -158,10 +157,10 @@ def _of_transformers(row: Keyword, facts: Facts) -> str | None:
 
 
 def is_per_item(facts: Facts) -> bool:
-    """Whether the model divides its loss by the items of the whole step, which the Trainer has counted.
+    """Return whether the model divides its loss by the items of the whole step, counted by the Trainer.
 
-    Seen in the losses of transformers, or read off the argument names of a model or loss of the script's own.
-    Which models get the count is decided by the version that is installed.
+    Detected in the losses of transformers, or by argument names of the script's own model or loss. The
+    installed version decides which models receive the count.
     """
     names = ("transformers.loss_per_item", "transformers.takes_items")
     return any(setting(facts, name) is True for name in names)
@@ -220,11 +219,11 @@ def _of_deepspeed(facts: Facts) -> str | None:
 
 
 def refuse_rest(spellings: Sequence[Spelling], facts: Facts, effective: Value | None) -> str | None:
-    """Why a pass over the data must be a whole number of these steps, where it is not one.
+    """Return why a pass over the data that is not a whole number of steps rules out this batch, or None.
 
-    At the end of a pass frameworks step on the parts that are left, and divide each as one of a whole step
-    (Lightning, Accelerate), count a smaller last part as a whole one (transformers), or carry what is left
-    over to the next pass (DeepSpeed): none is the mean that the script's own last batch was.
+    Frameworks treat the remaining micro-batches of a pass differently. Lightning and Accelerate divide each
+    as part of a whole step. transformers weights a smaller last micro-batch as a whole one. DeepSpeed carries
+    the rest over to the next pass. None of these is the mean over the script's own last batch.
     """
     owner, run = owner_of(spellings, facts), facts.run
     if owner is None or run is None or is_per_item(facts):

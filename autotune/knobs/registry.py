@@ -31,7 +31,7 @@ _FOLDERS: Final = (str(Path(__file__).parent),)
 
 @functools.cache
 def builtin() -> Mapping[str, Knob]:
-    """Every knob by name, in order of expected gain per cost; knobs of other packages last.
+    """Return every knob by name, in order of expected gain per cost; knobs of other packages last.
 
     Raises:
         UsageError: Two knobs have one name, or an installed package's entry point is no knob.
@@ -40,9 +40,9 @@ def builtin() -> Mapping[str, Knob]:
 
 
 def knobs_for(request: SpaceRequest) -> Mapping[str, Knob]:
-    """Every knob that a study of this space knows: `builtin`, then those that the space declares.
+    """Return every knob of a study of this space: `builtin`, then those that the space declares.
 
-    A declared knob hides a built-in one of its name: a study may be older than that one.
+    A declared knob replaces a built-in one of the same name, which may be newer than the study.
     """
     declared = [*request.declared, *(spec for each in request.candidates for spec in each.declared)]
     if not declared:
@@ -51,12 +51,12 @@ def knobs_for(request: SpaceRequest) -> Mapping[str, Knob]:
 
 
 def needs_permission(knob: Knob) -> bool:
-    """Whether a knob takes part only where the user allows it by name: it changes the training."""
+    """Return whether the user must allow the knob by name, because it changes the training."""
     return knob.effect is Effect.TRAINING and not knob.permission
 
 
 def named(knobs: Iterable[Knob]) -> dict[str, Knob]:
-    """Knobs by their names, in the order given.
+    """Return knobs by their names, in the order given.
 
     Raises:
         UsageError: Two of them have the same name.

@@ -1,4 +1,4 @@
-"""What is known of a knob before it is measured: expected gain, late harm, and where it takes effect.
+"""Properties of a knob before it is measured: expected gain, late harm, and where it takes effect.
 
 Each knob has these as class attributes in its own file. The search, the loss guard and the automatic choice
 of a space read them through the registry.
@@ -20,7 +20,7 @@ HALF: tuple[Value, ...] = ("bf16", "fp16")
 """Values of `precision` with 16 bits."""
 
 ActsAt = Literal["construction", "step_end", "call"]
-"""When a knob's value takes effect in the training process.
+"""Time at which a knob's value takes effect in the training process.
 
 ``construction``: once, or where a loader, an optimizer or a wrapper is built. ``step_end``: after each
 optimizer step. ``call``: in calls of the model, so that hooks have to stay.
@@ -28,7 +28,7 @@ optimizer step. ``call``: in calls of the model, so that hooks have to stay.
 Fields: TypeAlias = "Mapping[str, Any] | str | None"
 """Fields of a framework's configuration, the reason for none, or None where its arguments decide."""
 MemoryUse = Literal["monotone", "none", "any"]
-"""How a larger value changes peak memory: never less (``monotone``), not at all (``none``), or unknown."""
+"""Relation of a larger value to peak memory: never less (``monotone``), unchanged (``none``), or unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Prior:
         gain: Device kind (``cpu``, ``cuda``) -> value -> ln of the rate of computing.
         host: Value -> ln of the time that the host needs to launch the work of a device.
         spread: How far a value may deviate from the expected gain, in ln rate.
-        spread_on: The same on one kind of device, where it differs.
+        spread_on: `spread` on one kind of device, where it differs.
         is_of_loading: The deviation shrinks with the share of the step that loading takes.
     """
 
@@ -74,7 +74,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class ChangedKnob:
-    """One changed knob of a configuration, and what is known of the script."""
+    """One changed knob of a configuration, with the facts of its study."""
 
     study: Study
     knob: str
@@ -87,7 +87,7 @@ class ChangedKnob:
 
     @property
     def own(self) -> Value | None:
-        """The script's own value; None where it is not known."""
+        """The script's own value, or None if unknown."""
         space = self.study.space
         dimension = None if space is None else space.dimensions.get(self.knob)
         if dimension is not None and dimension.own is not None:
@@ -111,7 +111,7 @@ class LateHarm:
         steps: Optimizer steps that show it; None: as many as the planned run has.
         in_training: The loss of training can show it at all.
         bars: The value is not recommended unless the user named the knob; False: the harm is only mentioned.
-        source: Where it is known from.
+        source: Paper or reason behind it.
     """
 
     applies: Callable[[ChangedKnob], bool]

@@ -1,7 +1,7 @@
-"""Whether a value can mean anything to a knob, on any machine and for any script. Standard library only.
+"""Values that can have a meaning for a knob, on any machine and for any script. Standard library only.
 
-What a knob makes of a value depends on facts, and a space file is written before there are any. So the knob
-is asked about machines and a script that are made up, and that have everything between them.
+The meaning of a value depends on facts, and a space file is written before there are any. Values are
+therefore resolved against imagined machines and an imagined script, which together have every feature.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from autotune.model.config import Value
 
 _MANY: Final = 10**9
-"""Whatever the made-up script counts: shares of it are whole numbers."""
+"""Every count of the imagined script; its common shares are whole numbers."""
 
 _OURS: Final = "autotune.knobs."
 
 
 def meaningless(knob: Knob, values: Iterable[Value]) -> Value | None:
-    """The first of these values, in the notation of space files, that can mean nothing; None without one.
+    """Return the first value, in the notation of space files, without any meaning for the knob, or None.
 
-    Values of knobs that other packages add are theirs to judge.
+    Values of knobs from other packages are not checked.
     """
     if not type(knob).__module__.startswith(_OURS):
         return None
@@ -44,9 +44,9 @@ def meaningless(knob: Knob, values: Iterable[Value]) -> Value | None:
 
 
 def is_value(knob: Knob, value: Value) -> bool:
-    """Whether a configuration can have this value: not one of the relative notations of space files.
+    """Return whether a configuration can have this value, which excludes relative notations such as ``x2``.
 
-    Values of knobs that other packages add are theirs to judge.
+    Values of knobs from other packages are not checked.
     """
     if not type(knob).__module__.startswith(_OURS):
         return True
@@ -56,7 +56,7 @@ def is_value(knob: Knob, value: Value) -> bool:
 
 
 def words(knob: Knob) -> tuple[str, ...]:
-    """Values of a knob that are words, switches among them; empty where it takes numbers."""
+    """Return the values of a knob that are words or switches; empty if it takes numbers."""
     values = [value for facts in _imagined() for value in knob.domain(facts)]
     texts = [str(v).lower() if isinstance(v, bool) else v for v in values if isinstance(v, (bool, str))]
     return tuple(dict.fromkeys(texts))
@@ -98,7 +98,7 @@ def _imagined() -> tuple[Facts, ...]:
         values=counts,
     )
     on_device = replace(on_processor, model=ModelFacts(name="", has_4d=True, device="cuda"))
-    # Halves of one kind are done by older devices alone, of others by newer ones.
+    # Each 16-bit format is a value on older devices only, or on newer ones only.
     newer, older = (
         replace(processor, devices=(DeviceFacts(name="", uuid="", memory_bytes=1 << 40, capability=found),))
         for found in ((9, 0), (7, 0))

@@ -1,4 +1,4 @@
-"""One training on several machines: each has a guard, and the first end is the end of all of them.
+"""One training on several machines: each has a guard, and the first one to end ends all of them.
 
 The first machine measures, as rank 0 runs there. The others run their ranks under a guard of their own, and
 their logs join those of the first one before its outcome is made. Rendezvous is static: the first machine's
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
 Witness = Callable[["Assignment", "ProcessReports", "HostSamples"], None]
 
 LAST_WORDS_S: Final = 2.0
-"""From the failure of one machine to the end of the first one, which may know the cause better."""
+"""Delay between the failure of another machine and the end of the first one, which may show the cause."""
 DONE_S: Final = 5.0
-"""The same where the ranks of a machine end without a failure, as they do at the end of a script."""
+"""The same delay if the ranks of a machine end without a failure, as at the end of a script."""
 STOP_S: Final = 8.0
-"""For the processes of all other machines to end once the first one's have: grace period and kill."""
+"""Time for the processes of other machines to end after those of the first: grace period and kill."""
 _POLL_S: Final = 0.2
 _UID: Final = re.compile(r"(.*-)([0-9a-f]{6})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReport:
-    """What a machine other than the first knows of a trial once its processes have ended.
+    """Report of a machine other than the first on a trial, made once its processes have ended.
 
     Args:
-        failure: How they ended; ``killed_user`` where they were stopped.
-        logs: File name of each rank's log -> contents in hexadecimal, which a wire carries.
+        failure: Their end; ``killed_user`` if they were stopped.
+        logs: File name of each rank's log -> contents in hexadecimal, for JSON.
         applied: Ranks that have read every change back.
     """
 
@@ -57,7 +57,7 @@ class NodeReport:
 
     @property
     def is_done(self) -> bool:
-        """Whether its ranks ended by themselves without a failure."""
+        """True if its ranks ended by themselves without a failure."""
         return self.failure.kind in (FailureKind.NO_METRIC, FailureKind.WARMUP_SHORT)
 
 
@@ -71,7 +71,7 @@ class Member(Protocol):
         """Return the report once its processes have ended; None where they have not in that time."""
 
     def stop(self) -> None:
-        """Have its processes ended."""
+        """Request the end of its processes."""
 
 
 def part_of(assignment: Assignment, node: int, address: str, port: int) -> Assignment:
@@ -94,7 +94,7 @@ def part_of(assignment: Assignment, node: int, address: str, port: int) -> Assig
     part = replace(assignment, launch=replace(launch, node=node, env=env))
     if not node:
         return part
-    # Nobody counts steps there: only the deadline of the whole run applies.
+    # Steps are not counted there: only the deadline of the whole run applies.
     segments = tuple(
         replace(s, fidelity=replace(s.fidelity, setup_s=s.fidelity.deadline_s)) for s in part.segments
     )
@@ -102,14 +102,14 @@ def part_of(assignment: Assignment, node: int, address: str, port: int) -> Assig
 
 
 def _uid(uid: str, node: int) -> str:
-    """Another uid for each machine: two of a cluster's nodes can be one machine."""
+    """Return a different uid for each node: two nodes of a cluster can be one machine."""
     found = _UID.fullmatch(uid)
     assert found is not None
     return f"{found[1]}{(int(found[2], 16) + node) % 2**24:06x}"
 
 
 def free_port() -> int:
-    """Return a port that nobody uses on any address of this machine now."""
+    """Return a port that is unused on every address of this machine now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as found:
         found.bind(("", 0))
         return int(found.getsockname()[1])
@@ -123,13 +123,13 @@ def collected(study_dir: Path, part: Assignment, told: ProcessReports, failure: 
 
 
 class GangRunner(Runner):
-    """Runs assignments on this machine and others, as one trial.
+    """Runner of assignments on this machine and others, as one trial.
 
     Args:
-        local: Makes the runner of this machine from a witness.
-        members: The other machines, by number.
-        address: Of this machine, as the others reach it.
-        study_dir: Of the local runner.
+        local: Constructor of this machine's runner from a witness.
+        members: Runners of the other machines, by number.
+        address: Address of this machine for the others.
+        study_dir: Study folder of the local runner.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class GangRunner(Runner):
         self._local.close()
 
     def _watch(self, is_over: threading.Event) -> None:
-        """End the first machine's part some seconds after another one's has ended."""
+        """End the first machine's part some seconds after that of another machine has ended."""
         until_s = float("inf")
         while not is_over.is_set():
             for node, member in enumerate(self._members, start=1):
@@ -199,7 +199,7 @@ class GangRunner(Runner):
         return list(known)
 
     def _gather(self, assignment: Assignment, told: ProcessReports, _seen: HostSamples) -> None:
-        """Add what the other machines know, before the outcome of the trial is made."""
+        """Add the reports of the other machines before the outcome of the trial is made."""
         folder = self._study_dir / "trials" / assignment.uid
         for report in self._end_members():
             if report is None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 IN_PROCESS = ("keyword", "patch", "constant")
 _DELIVERY = {"flag": "option", "env": "variable", "patch": "a patch in the process"}
-"""Words for the deliveries of the file, where its own word is not that of people."""
+"""Deliveries in the file -> texts for users, where they differ."""
 
 
 def apply(
@@ -145,7 +145,7 @@ def _check_is_result(file: str) -> None:
 
 
 def diff_text(best: BestConfig, name: str, pick: PickPart) -> str:
-    """What a pick changes, a line per knob."""
+    """Return the changes of a pick, a line per knob."""
     from autotune.model.config import value_text
     from autotune.model.effect import Effect
     from autotune.report.text.answer_screen import TRAINING
@@ -171,9 +171,9 @@ def diff_text(best: BestConfig, name: str, pick: PickPart) -> str:
 
 
 def claim_text(pick: PickPart) -> str:
-    """``2.26x [2.09, 2.45]``: what the search claimed of a pick, with its interval where it has one.
+    """Return the claim of the search for a pick, as in ``2.26x [2.09, 2.45]``.
 
-    Of a pick that is not confirmed its number of runs: ``2.18x in 3 runs, not confirmed``.
+    A pick that is not confirmed has no interval: ``2.18x in 3 runs, not confirmed``.
     """
     from autotune.answer.outcome import candidate_text
     from autotune.model.measurement import Estimate
@@ -193,10 +193,10 @@ def claim_text(pick: PickPart) -> str:
 
 
 def plain_command(changes: Sequence[Change], run: Command) -> str:
-    """The command line and variables of a pick, with what they cannot set as comments.
+    """Return the command line and variables of a pick, with the remaining values as comments.
 
-    What makes one step together is all in the line, or all in the comments: a line never trains on another
-    batch than the pick or the script.
+    Knobs that make a step together are all in the line, or all in the comments. A line thus never trains with
+    a batch other than that of the pick or the script.
     """
     from autotune.export.formats.command import command_line
     from autotune.export.formats.content import TunedValues, way_of, whole
@@ -212,7 +212,7 @@ def plain_command(changes: Sequence[Change], run: Command) -> str:
 
 
 def _under_torchrun(run: Command, *, typed: bool) -> Command:
-    """Where torchrun has started this process as one of several: one of them, and no launch of its own.
+    """Return the command without its launcher if torchrun has started this process as one of several.
 
     Raises:
         UsageError: A launcher was typed in each of them.
@@ -230,20 +230,20 @@ def _under_torchrun(run: Command, *, typed: bool) -> Command:
 
 
 def _is_rank() -> bool:
-    """Whether torchrun has started this process as one of several."""
+    """Return whether torchrun has started this process as one of several."""
     return {"TORCHELASTIC_RUN_ID", "RANK"} <= os.environ.keys()
 
 
 def _fitting(
     given: BestFile, pick: PickPart, changes: Sequence[Change], run: Command, *, strict: bool
 ) -> tuple[Sequence[Change], Mapping[str, Value]]:
-    """The changes of a file that no search has written for this script, without those that do not fit it.
+    """Return the changes that fit this script, for a file that no search has written for it.
 
     Returns:
-        The changes, and values of the script's own.
+        The changes, and the script's own values.
 
     Raises:
-        NotApplied: One does not fit, and `strict` asks for all of them.
+        NotApplied: One does not fit, and `strict` requires all of them.
     """
     if _is_rank():
         # Each process would run the script, and they have to agree.
@@ -258,10 +258,10 @@ def _fitting(
 
 
 def _check(best: BestConfig, pick: PickPart, run: Command, *, force: bool) -> bool:
-    """Report what differs from the search's machine; a changed script under a patch ends it.
+    """Report differences from the search's machine; refuse a changed script under a patch.
 
     Returns:
-        Whether the script is another one than the search has run.
+        True if the script is not the one of the search.
     """
     import hashlib
 
@@ -283,7 +283,7 @@ def _check(best: BestConfig, pick: PickPart, run: Command, *, force: bool) -> bo
 
 
 def _torch_version(run: Command) -> str:
-    """Of the interpreter that will run the script; empty where it has none."""
+    """Return torch's version in the script's interpreter, or "" if it has none."""
     from importlib import metadata
 
     if run.python != sys.executable:
@@ -350,7 +350,7 @@ def _run(
 
 
 def _set_text(launch: Launch) -> str:
-    """``OMP_NUM_THREADS=2``: every variable that the script gets from us, in the notation of a shell."""
+    """Return every variable that autotune sets for the script, in shell notation: ``OMP_NUM_THREADS=2``."""
     import shlex
 
     from autotune.text.redact import redact
@@ -360,7 +360,7 @@ def _set_text(launch: Launch) -> str:
 
 
 def _cache_variables(best: BestConfig, pick: PickPart, run: Command) -> dict[str, str]:
-    """Variables that point at a copy of what the search has compiled for this config, where it fits here."""
+    """Return variables with a copy of the search's compile caches for this config, if they fit here."""
     import hashlib
 
     from autotune.cli.open_study import compiled_for
@@ -376,7 +376,7 @@ def _cache_variables(best: BestConfig, pick: PickPart, run: Command) -> dict[str
 
 
 def _host(run: Command) -> HostFacts:
-    """This machine, with the versions that the script will find."""
+    """Return the facts of this machine with the versions of the script's interpreter."""
     from dataclasses import replace
 
     from autotune.inspection.host import host_facts

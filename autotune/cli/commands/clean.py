@@ -68,7 +68,7 @@ def clean(
 
 
 def table(found: StoredItem) -> str:
-    """A line per folder, the sum, and what is kept although it was meant."""
+    """Return a line per folder, the sum, and the requested studies that are kept, with reasons."""
     rows = [
         (item.study or str(item.path), WORDS[item.kind], _bytes(item.size_bytes)) for item in found.leftovers
     ]

@@ -51,7 +51,7 @@ def compare(
 
 
 def _is_file(name: str) -> bool:
-    """A best.yaml, be it there or not; a study may be named by a path too, which is that of a folder."""
+    """Return whether a name is a best.yaml, existing or not; the path of a study is that of a folder."""
     return name.endswith((".yaml", ".yml")) or (os.sep in name and Path(name).is_file())
 
 

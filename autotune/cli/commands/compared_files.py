@@ -1,6 +1,6 @@
-"""Two best.yaml side by side: what each claims, of what and where, and how their configurations differ.
+"""Comparison of two best.yaml: their claims, their origins, and the differences of their configurations.
 
-No difference is claimed: what a file tells comes of pairs with its own script, in its own search.
+No difference is claimed: the figures of a file come from pairs with its own script, in its own search.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ class Side:
     best: BestConfig
 
     def pick(self, name: Name) -> PickPart | None:
-        """The pick of that name where it changes something."""
+        """Return the pick of that name if it changes a knob, or None."""
         found = self.best.picks.get(name)
         return found if found is not None and found.changes else None
 
     def knobs(self, name: Name) -> Mapping[str, Value]:
-        """Every knob under that pick, as the script has it where there is no such pick."""
+        """Return every knob under that pick, or of the script if there is no such pick."""
         found = self.pick(name)
         return self.best.baseline.knobs if found is None else found.knobs
 
     @property
     def around(self) -> dict[str, str]:
-        """Everything beside the figures that two files can differ in."""
+        """Return the properties, apart from figures, in which two files can differ."""
         best, study, machine = self.best, self.best.study, self.best.environment
         title = study.module or Path(study.script).name
         return {
@@ -85,7 +85,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedFiles:
-    """Both files, what differs between them, and what may be said."""
+    """Both files, the differences between them, and the valid statements about them."""
 
     a: Side
     b: Side
@@ -126,7 +126,7 @@ def compare_files(a: Side, b: Side) -> ComparedFiles:
 
 
 def files_text(found: ComparedFiles, *, columns: int = 0) -> str:
-    """The comparison for people, as one screen; see `autotune.report.text.study_comparison.two_columns`."""
+    """Return the comparison for users, as one screen; see `report.text.study_comparison.two_columns`."""
     a, b = found.a, found.b
     left, right = a.around, b.around
     base, other = a.best.baseline, b.best.baseline
@@ -154,7 +154,7 @@ def files_text(found: ComparedFiles, *, columns: int = 0) -> str:
 
 
 def files_data(found: ComparedFiles) -> dict[str, Any]:
-    """``autotune.compare/v1``, as for studies, with the knobs that differ and what would measure them."""
+    """Return the comparison as ``autotune.compare/v1``, with differing knobs and the next command."""
     return {
         "schema": SCHEMA,
         "a": _side_data(found.a),
@@ -184,7 +184,7 @@ def _differing(
 
 
 def _can_be_verified(side: Side) -> bool:
-    """The pick that `verify` takes from it changes something."""
+    """Return whether the pick that `verify` takes from the file changes a knob."""
     return side.pick(side.best.pick) is not None
 
 

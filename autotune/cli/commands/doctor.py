@@ -39,9 +39,9 @@ SHM = "/dev/shm"  # noqa: S108 (where loader workers share memory)
 MIN_FREE_BYTES = 1024**3
 MIN_SHM_BYTES = 256 * 1024**2
 MIN_OPEN_FILES = 1024
-"""What most systems give; each tensor on its way from a loader worker may hold a file of its own."""
+"""Limit of most systems; each tensor from a loader worker may hold a file of its own."""
 MIN_PROCESSES = 1024
-"""Of the user's, threads counted."""
+"""Limit per user, threads included."""
 REACH_S = 5.0
 
 
@@ -95,7 +95,7 @@ def doctor(
 
 
 def examined(tracking_uri: str, *, check_mlflow: bool) -> Iterator[Finding]:
-    """Every finding, one after the other; a check that fails is a finding itself."""
+    """Yield every finding; a check that raises is a finding itself."""
     from autotune.driver.spec import version
     from autotune.inspection.host import host_facts
 
@@ -119,7 +119,7 @@ def examined(tracking_uri: str, *, check_mlflow: bool) -> Iterator[Finding]:
 
 
 def packages() -> Iterator[Finding]:
-    """Installed versions; nothing is imported."""
+    """Find the installed versions, without an import."""
     for name in PACKAGES:
         try:
             yield Finding(name=name, state="ok", text=metadata.version(name))
@@ -155,7 +155,7 @@ def _machine(host: HostFacts) -> Iterator[Finding]:
 
 
 def _no_device() -> Finding:
-    """No accelerator was found: there is none, it is hidden, or it cannot be asked."""
+    """Return the finding without an accelerator: there is none, it is hidden, or it cannot be read."""
     from autotune.devices.find import why_unread
 
     if why := why_unread():
@@ -166,7 +166,7 @@ def _no_device() -> Finding:
 
 
 def _triton(host: HostFacts) -> Finding:
-    """The compiler of kernels for NVIDIA GPUs, for this interpreter; nothing is imported."""
+    """Find Triton, the compiler of kernels for NVIDIA GPUs, in this interpreter, without importing it."""
     if util.find_spec("triton") is not None:
         return Finding(name="triton", state="ok", text=host.versions.get("triton") or "installed")
     if not host.devices:
@@ -176,7 +176,7 @@ def _triton(host: HostFacts) -> Finding:
 
 
 def _neighbours() -> Iterator[Finding]:
-    """Who else is on each accelerator now. Whether they compute would take a second look."""
+    """Find other processes on each accelerator now. Whether they compute needs a second sample."""
     from autotune.devices.find import find_devices
     from autotune.launch.devices.devices_sampler import draws
 
@@ -205,7 +205,7 @@ def _shared_memory() -> Finding:
 
 
 def _limits() -> Iterator[Finding]:
-    """How many files and processes a script may have here."""
+    """Find the limits of files and processes for a script."""
     import resource
 
     for name, what, option, fewest in (
@@ -255,7 +255,7 @@ def _disk() -> Iterator[Finding]:
 
 
 def _isolation() -> Finding:
-    """What trials of a script in this folder get."""
+    """Find the isolation of trials of a script in this folder."""
     from autotune.launch.workspace.isolation import found_for
 
     here = _here()
@@ -293,7 +293,7 @@ def _ray_auth() -> Finding:
 
 
 def _searches_store(tracking_uri: str) -> Finding:
-    """The store that was named, else the one that a search in this folder takes."""
+    """Check the given store, or the one that a search in this folder uses."""
     from autotune.config_files.settings import project_settings
 
     here = _here()
@@ -305,7 +305,7 @@ def _searches_store(tracking_uri: str) -> Finding:
 
 
 def mlflow_store(tracking_uri: str) -> Finding:
-    """Whether the store can be used: a server is asked, a database that exists is opened by MLflow."""
+    """Check the store: a server must respond, and MLflow must open an existing database."""
     from autotune.report.mlflow.local_store import fault
     from autotune.report.mlflow.store import sqlite_path
     from autotune.store.paths import default_tracking_uri, own_store
@@ -362,10 +362,10 @@ def _server(uri: str, shown: str) -> Finding:
 
 
 def _health(uri: str) -> Request:
-    """What to ask a server; the user in its address goes into a header, as MLflow sends it.
+    """Return the health request for a server; the user in its address moves to a header, as in MLflow.
 
     Raises:
-        ValueError: It is no address.
+        ValueError: The address is malformed.
     """
     import base64
     import urllib.parse
@@ -386,13 +386,13 @@ def _health(uri: str) -> Request:
 
 
 def _public(text: str) -> str:
-    """The text to be pasted: the user's folders by what they are for, not by their names."""
+    """Return the text for a bug report, with the user's folders replaced by their purpose."""
     ours = os.environ.get("AUTOTUNE_HOME", "")
     folders = {
         _here(): ".",
         os.path.expanduser("~"): "~",  # noqa: PTH111 (Path raises where a user has none)
         str(Path(ours).absolute()) if ours else "": "$AUTOTUNE_HOME",
-        # That of a system's own Python (/usr) is nobody's.
+        # The prefix of a system's own Python (/usr) is no folder of a user.
         str(Path(sys.prefix).parent) if sys.prefix != sys.base_prefix else "": "...",
     }
     # The deepest first: below a home they have a name of their own.

@@ -28,7 +28,7 @@ EXPORT_SCHEMA = "autotune.export/v1"
 
 
 class Format(str, Enum):
-    """Whose words a configuration is said in."""
+    """Target format of an exported configuration."""
 
     argv = "argv"
     env = "env"
@@ -166,7 +166,7 @@ def _optuna(name: str, out: str, *, as_json: bool) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """What the formats need that speak of a command or of a script."""
+    """Inputs of the formats that contain a command or a script."""
 
     file: BestFile
     words: list[str]
@@ -242,7 +242,7 @@ def _format(to: Format, form: str, asked: _Asked, run: Command | None) -> Callab
 
 
 def _started(asked: _Asked) -> tuple[list[str], list[str]]:
-    """What starts the script, as it was typed, and the script's own arguments."""
+    """Return the words that start the script, as typed, and the script's own arguments."""
     from autotune.inspection.command_line import read_command
 
     if not asked.words:
@@ -258,7 +258,7 @@ def _started(asked: _Asked) -> tuple[list[str], list[str]]:
 
 
 def _searched(asked: _Asked) -> tuple[list[str], list[str]]:
-    """The same of the command that was searched, which need not be runnable here."""
+    """Return the words and arguments of the searched command, which may not be runnable here."""
     from autotune.model.distributed_launch import launch_words
     from autotune.text.redact import restore
 
@@ -269,7 +269,7 @@ def _searched(asked: _Asked) -> tuple[list[str], list[str]]:
 
 
 def _is_same(run: Command, asked: _Asked) -> bool:
-    """Whether the script is the one that was searched, as far as the file says which one that was."""
+    """Return whether the script is the searched one, or the file does not record which one that was."""
     import hashlib
 
     searched = asked.file.best.environment.script_sha256
@@ -296,7 +296,7 @@ def _diff(tuned: TunedValues, run: Command, asked: _Asked) -> Exported:
 
 
 def _reader(script_path: Path, script: ScriptSource) -> Callable[[str], ScriptSource | str]:
-    """Reads files beside the script, by their names as trials note them."""
+    """Return a reader of files near the script, by the names that trials record."""
     from autotune.export.formats.source import ScriptSource
 
     def read(name: str) -> ScriptSource | str:
@@ -314,7 +314,7 @@ def _reader(script_path: Path, script: ScriptSource) -> Callable[[str], ScriptSo
 
 
 def _name_in_diff(path: Path, folder: Path) -> str:
-    """A name that `patch` takes: below the current folder, else below the script's."""
+    """Return a name for `patch`, relative to the current folder, or to the script's folder if not below."""
     name = os.path.relpath(path)
     if name.startswith(".."):
         name = os.path.relpath(path, folder)
@@ -324,7 +324,7 @@ def _name_in_diff(path: Path, folder: Path) -> str:
 
 
 def _apply_command(file: str, words: Sequence[str], pick: str) -> str:
-    """The command that sets all of a pick."""
+    """Return the command that applies all of a pick."""
     chosen = ["--pick", pick] if pick else []
     return shlex.join(["autotune", "apply", *chosen, file, *(["--", *words] if words else [])])
 
@@ -335,7 +335,7 @@ def _head(file: str, name: str, chosen: PickPart) -> str:
 
 
 def _notes(chosen: PickPart) -> list[str]:
-    """What is to be known of a pick, in whatever words it is said."""
+    """Return the notes on a pick that apply to every format."""
     notes = ["this pick changes the training"] if chosen.effect == "TRAINING" else []
     return [*notes, chosen.advice] if chosen.advice else notes
 
@@ -344,7 +344,7 @@ def _show(said: Exported, notes: Sequence[str], head: str, apply: str) -> None:
     remedy = [f"all of it: {apply}"] if said.left else []
     _write(replace(said, notes=tuple(notes)).commented([head], remedy))
     if said.comment and said.left:
-        # Whoever sends the text into a file or a program does not see its comments.
+        # Comments are not visible when the text goes to a file or a program.
         names = ", ".join(left.knob for left in said.left)
         print(f"autotune: left out, for reasons in the comments: {names}; {remedy[0]}", file=sys.stderr)
     elif not said.comment:
@@ -354,7 +354,7 @@ def _show(said: Exported, notes: Sequence[str], head: str, apply: str) -> None:
 
 
 def _write(text: str) -> None:
-    """Exact where a file or a program reads it, as a diff with replaced characters would fit no file."""
+    """Write a text, without replaced characters to a file or a program: a changed diff would fit no file."""
     from autotune.report.terminal.async_writer import raw
 
     stream = sys.stdout if sys.stdout.isatty() else raw(sys.stdout)

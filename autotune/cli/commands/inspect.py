@@ -83,7 +83,7 @@ def inspect(
 
 
 def as_dict(run: Command, found: InspectRun, *, static: bool) -> dict[str, Any]:
-    """The answer as an object, schema ``autotune.inspect/v1``."""
+    """Return the result as an object, schema ``autotune.inspect/v1``."""
     from autotune.answer.advice import advice_data
     from autotune.inspection.sdk_calls import asked_values
     from autotune.inspection.source_advice import advise
@@ -110,12 +110,12 @@ def as_dict(run: Command, found: InspectRun, *, static: bool) -> dict[str, Any]:
 
 
 def _showed_nothing(found: InspectRun) -> bool:
-    """The script was run and failed before anything was seen that a knob could be judged by."""
+    """Return whether the script failed before its run showed any fact for a knob."""
     return found.problem is not None and found.facts.run is None
 
 
 def screen(run: Command, found: InspectRun, *, static: bool) -> str:
-    """The answer for people."""
+    """Return the result as a screen for users."""
     from autotune.answer.advice import advice_text
     from autotune.cli.outcome import terminal_columns
     from autotune.inspection.sdk_calls import asked_values

@@ -140,7 +140,7 @@ def _outcome(opened: OpenStudy) -> str:
 
 
 def _likely(answer: Answer) -> str:
-    """``: likely 2.18x precision=bf16``; empty without a candidate."""
+    """Return the candidate, as in ``: likely 2.18x precision=bf16``, or ""."""
     from autotune.model.config import config_text
 
     likely = answer.likely
@@ -159,7 +159,7 @@ def _scaled(path: Path) -> str:
 
 
 def _verified(path: Path) -> str:
-    """What `autotune verify` found, in a few words."""
+    """Return the result of `autotune verify`, in a few words."""
     from autotune.cli.commands.verify import sentence
     from autotune.driver.verification import read_verified
     from autotune.errors import AutotuneError
@@ -173,7 +173,7 @@ def _verified(path: Path) -> str:
 
 
 def _table(rows: list[dict[str, Any]], columns: int = 0) -> str:
-    """Studies for people; where a terminal is too narrow ids are left out, and answers are cut.
+    """Return a table of studies; a narrow terminal gets no ids and shorter answers.
 
     Args:
         rows: Of `_row`.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FILES = ("stdout.log", "stderr.log")
-"""What a trial's process wrote, in its folder."""
+"""Output files of a trial's process, in its folder."""
 
 
 def logs(
@@ -76,7 +76,7 @@ def logs(
 
 
 _LONGEST_NUMBER = 4
-"""Digits of a trial's number; a label of digits alone is longer (month, day, hour, minute)."""
+"""Most digits of a trial's number; a label of digits is longer (month, day, hour, minute)."""
 
 
 def trial_folders(study: Path, trial: int | None = None) -> list[Path]:

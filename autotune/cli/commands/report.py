@@ -186,7 +186,7 @@ def _text(kind: str, opened: OpenStudy, repicked: Repicked | None, yaml: str) ->
     if repicked is None:
         held_back = why_lines(opened.study, opened.answer) if opened.answer is not None else ()
         return note(opened.study, opened.answer, held_back=held_back)
-    # Their file, beside the script where it is still to be written; best.yaml has other picks.
+    # The file of the reselected picks, in the script's folder if not written yet; best.yaml has other picks.
     file = file if yaml else str(Path(opened.study.spec.cwd, PICKED))
     held_back = why_lines(repicked.study, repicked.answer)
     text = note(filed(repicked.study, file), repicked.answer, held_back=held_back)
@@ -222,7 +222,7 @@ def _wishes_markdown(repicked: Repicked | None) -> str:
 
 
 def _picked_text(repicked: Repicked, yaml: str) -> str:
-    """What was picked under other wishes, for whoever typed them: the answer is not in the file alone."""
+    """Return the text of a reselected pick, which also names what the file does not contain."""
     from autotune.cli.open_study import elsewhere
     from autotune.report.view.answer_view import PickView
     from autotune.report.view.next_commands import commands

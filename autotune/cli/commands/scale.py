@@ -184,7 +184,7 @@ def _counts(text: str, most: int) -> tuple[int, ...]:
 
 
 def exit_code(found: Scaled) -> int:
-    """How it was stopped, else 0."""
+    """Return the exit code of a stopped run, or 0."""
     return _STOPPED.get(found.study.stopped, 0)
 
 
@@ -201,7 +201,7 @@ def _sent(found: Scaled, tracking_uri: str) -> str:
 
 
 def as_dict(found: Scaled) -> dict[str, Any]:
-    """The answer as an object, schema ``autotune.scale/v1``."""
+    """Return the result as an object, schema ``autotune.scale/v1``."""
     from autotune.report.view.scaling_view import as_object, sentences
 
     return {
@@ -218,11 +218,11 @@ def as_dict(found: Scaled) -> dict[str, Any]:
 
 
 def screen(found: Scaled, sent: str = "") -> str:
-    """The answer for people.
+    """Return the result as a screen for users.
 
     Args:
-        found: What was measured.
-        sent: Address of the run in MLflow, empty for none.
+        found: The measurement.
+        sent: Address of the run in MLflow, or "".
     """
     from autotune.model.config import config_text
     from autotune.report.view.scaling_view import COLUMNS, bars, rows, sentences

@@ -9,7 +9,7 @@ import typer
 
 
 class Which(str, Enum):
-    """The two files that people read and write."""
+    """The two files that users read and write."""
 
     space = "space"
     config = "config"
@@ -26,7 +26,7 @@ def schema(
 
 
 def file_schema(which: str) -> dict[str, Any]:
-    """The JSON Schema of ``space`` or ``config``, with a title and the file's own schema name."""
+    """Return the JSON Schema of ``space`` or ``config``, with a title and the file's own schema name."""
     from pydantic import BaseModel
 
     from autotune.config_files.presets import SCHEMA as SPACE

@@ -178,10 +178,10 @@ def serve(
 
 
 def _check_installed() -> None:
-    """Name the extra where a part of it is missing.
+    """Refuse to start without the packages of the extra.
 
     Raises:
-        UsageError: One is.
+        UsageError: A package is missing.
     """
     import importlib.util
 

@@ -58,7 +58,7 @@ def show(
 
 
 def show_text(opened: OpenStudy, *, all_trials: bool) -> str:
-    """The study for people."""
+    """Return the study as a screen for users."""
     from autotune.cli.open_study import elsewhere, own_file
     from autotune.cli.outcome import shown_path, terminal_columns
     from autotune.driver.result import advice_lines
@@ -126,7 +126,7 @@ def _show_trial(opened: OpenStudy, number: int, *, json: bool) -> None:
 
 
 def _show_scaling(opened: OpenStudy, *, json: bool) -> None:
-    """What `autotune scale` has measured, in its own words."""
+    """Print the result of `autotune scale`."""
     from autotune.cli.commands.scale import as_dict, screen
     from autotune.cli.outcome import print_json
     from autotune.driver.scaling import read_scaled
@@ -141,7 +141,7 @@ def _show_scaling(opened: OpenStudy, *, json: bool) -> None:
 
 
 def _show_verified(opened: OpenStudy, *, json: bool) -> None:
-    """What `autotune verify` has measured, in its own words."""
+    """Print the result of `autotune verify`."""
     from autotune.cli.commands.verify import as_dict, screen
     from autotune.cli.outcome import print_json, terminal_columns
     from autotune.driver.verification import read_verified
@@ -165,7 +165,7 @@ def _show_verified(opened: OpenStudy, *, json: bool) -> None:
 
 
 def show_json(opened: OpenStudy) -> dict[str, Any]:
-    """``autotune.show/v1``."""
+    """Return the study as an object, schema ``autotune.show/v1``."""
     from autotune.driver.result import changes_of, explained
     from autotune.export.best_config import build_best
     from autotune.model.wire import to_wire

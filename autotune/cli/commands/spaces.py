@@ -130,7 +130,7 @@ def validate_space(
 
 
 def space_text(request: SpaceRequest) -> str:
-    """A space for people."""
+    """Return a space as a screen for users."""
     rows = [(knob, _values(values)) for knob, values in request.knobs.items()]
     rows += [(knob, f"{_value(value)} (pinned)") for knob, value in request.fixed.items()]
     rows += [(knob, "changes the training: with --allow alone") for knob in request.withheld]
@@ -148,7 +148,7 @@ def space_text(request: SpaceRequest) -> str:
 
 
 def _use(space: FoundSpace) -> str:
-    """What a file is for; a file that is malformed is listed all the same."""
+    """Return the purpose of a file, or its error if it is malformed."""
     from autotune.config_files.presets import read_space
     from autotune.errors import UsageError
 

@@ -193,7 +193,7 @@ def print_searches(rows: list[dict[str, Any]], *, json: bool) -> int:
 
 
 def answer_text(row: dict[str, Any]) -> str:
-    """Return the answer of a search so far; empty without one, and where its reason says more."""
+    """Return the current answer of a search, or "" if there is none or its reason is more specific."""
     if row["state"] in ("queued", "failed"):
         return ""
     return (row["answer"] or {}).get("headline", "")

@@ -54,6 +54,6 @@ def sync(
     elif again:
         print(f"MLflow has everything of {path.name}")
     else:
-        # What a store has lost since, nobody has asked it.
+        # Data that a store has lost since is not checked.
         print(f"everything was sent to MLflow:  {path.name}; once more: autotune sync {path.name} --again")
     return 0

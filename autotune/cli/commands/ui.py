@@ -77,7 +77,7 @@ def ui(
 
 
 def _sending(study: str | None, tracking_uri: str) -> str:
-    """The command that fills the store: what it lacks was perhaps sent before, and lost there."""
+    """Return the command that fills the store again, because it may have lost data that was sent."""
     import shlex
 
     there = ["--tracking-uri", tracking_uri] if tracking_uri else []
@@ -114,7 +114,7 @@ def _serve(uri: str, port: int, paths: dict[str, str], opened: str | None, repor
     first = [] if opened is None else [("", opened)]
     pages = sorted([*first, *paths.items()], key=lambda page: bool(page[1]))
     keys = Keys.new(sum(not path for _, path in pages), sum(bool(path) for _, path in pages))
-    # A path is all behind the mark, which browsers keep when the link leads on.
+    # The path follows the link's mark, which browsers keep in a redirect.
     links = {name: keys.link(number) + path[1:] for number, (name, path) in enumerate(pages)}
     try:
         with serving(uri, port, keys, report) as server:

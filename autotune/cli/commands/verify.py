@@ -143,12 +143,12 @@ FEWEST = 3
 
 
 def exit_code(found: Verified) -> int:
-    """How it was stopped, else what was found."""
+    """Return the exit code of a stopped run, or that of the verdict."""
     return _STOPPED.get(found.study.stopped, _CODES[found.verdict])
 
 
 def differs(best: BestConfig, facts: Facts | None) -> dict[str, str]:
-    """What is not as it was when the file was written -> a sentence."""
+    """Return a sentence for each difference from the conditions of the file, by part."""
     if facts is None:
         return {}
     from autotune.driver.spec import version
@@ -170,7 +170,7 @@ def differs(best: BestConfig, facts: Facts | None) -> dict[str, str]:
 
 
 def as_dict(found: Verified, other: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The answer as an object, schema ``autotune.verify/v1``."""
+    """Return the result as an object, schema ``autotune.verify/v1``."""
     compared = found.comparison
     return {
         "schema": VERIFY_SCHEMA,
@@ -197,7 +197,7 @@ def as_dict(found: Verified, other: Mapping[str, str] | None = None) -> dict[str
 
 
 def sentence(found: Verified) -> str:
-    """The verdict in words."""
+    """Return the verdict in words."""
     at_least = found.asked.at_least
     wanted = f" than {at_least:.2f} times your script" if at_least > 1.0 else " than your script"
     ran = found.comparison is not None
@@ -211,7 +211,7 @@ def sentence(found: Verified) -> str:
 
 
 def why(found: Verified) -> str:
-    """Why no difference is claimed, in words; empty where one is."""
+    """Return why no difference is claimed, in words, or "" if one is."""
     from autotune.compare.control import claim_bar
 
     compared = found.comparison
@@ -233,7 +233,7 @@ def why(found: Verified) -> str:
 
 
 def notes(found: Verified) -> list[str]:
-    """What was recorded beside the figures, a whole sentence each."""
+    """Return the remarks that were recorded with the figures, a whole sentence each."""
     from autotune.compare.disturbances import busy_notes, clocks_apart, left_out, marked_runs
 
     study, configs = found.study, [found.asked.config]
@@ -242,7 +242,7 @@ def notes(found: Verified) -> list[str]:
 
 
 def screen(found: Verified, other: Mapping[str, str] | None = None) -> str:
-    """The answer for people."""
+    """Return the result as a screen for users."""
     from autotune.model.config import config_text
     from autotune.report.view.summary import control_text, plural
 
@@ -253,7 +253,7 @@ def screen(found: Verified, other: Mapping[str, str] | None = None) -> str:
         shown = f"   {plural(count, 'pair')}" if count >= FEWEST else ""
         rows.append(("ratio", f"{control_text(compared.speedup)}{shown}"))
         rows += [("loss", compared.loss.reason)] if compared.loss.reason else []
-    if found.because not in ("", "not_cleared"):  # a ratio beside its interval says the latter by itself
+    if found.because not in ("", "not_cleared"):  # the latter is evident from the interval
         rows.append(("note", why(found)))
     rows += [("note", text) for text in notes(found)]
     if failure := _failure(found):
@@ -271,7 +271,7 @@ def screen(found: Verified, other: Mapping[str, str] | None = None) -> str:
 
 
 def _failure(found: Verified) -> str:
-    """How the configuration failed, where it did; the unchanged script where that decided."""
+    """Return the failure of the configuration, or of the unchanged script if that decided, or ""."""
     from autotune.compare.failed_configs import PAIRED, broken
     from autotune.model.config import Config
 

@@ -1,1 +1,1 @@
-"""A pick in the words of other programs: command lines, variables, frameworks' settings, a diff."""
+"""A pick in the formats of other programs: command lines, variables, frameworks' settings, a diff."""

@@ -36,9 +36,9 @@ _FORMATS: Final = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 
 
 def accelerate_config(tuned: TunedValues) -> Exported:
-    """A whole file for ``accelerate launch --config_file``.
+    """Return a complete file for ``accelerate launch --config_file``.
 
-    Unknown keys are an error there, so nothing stands in it that `ClusterConfig` lacks.
+    Unknown keys are an error there, so every key is one of `ClusterConfig`.
     """
     dynamo: dict[str, Any] = {}
     config = {**_ONE_PROCESS, "use_cpu": not tuned.on_device, **_processes(tuned)}
@@ -82,7 +82,7 @@ def _processes(tuned: TunedValues) -> dict[str, Any]:
 
 
 def _about_device(tuned: TunedValues) -> list[str]:
-    """A GPU of the machine says nothing of where the script trained."""
+    """Return notes on the training device: a GPU of the machine does not show that the script used it."""
     if _processes(tuned):
         return ["without a GPU, the script itself asks for the CPU: Accelerator(cpu=True)"]
     return ["a GPU was there; where the script trained on the CPU, set `use_cpu: true`"] * tuned.on_device

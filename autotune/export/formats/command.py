@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from autotune.model.change import Change
 
 _PLAIN: Final = re.compile(r"[\w@%+=:,./-]*", re.ASCII)
-"""What shells, dotenv readers and those that know no quotes (containers, unit files) read alike."""
+"""Texts that shells, dotenv readers and readers without quotes (containers, unit files) parse alike."""
 
 
 def command_line(
     tuned: TunedValues, start: Sequence[str], args: Sequence[str], environ: Mapping[str, str]
 ) -> Exported:
-    """The command that trains with the pick's options and variables.
+    """Return the command that trains with the pick's options and variables.
 
     Args:
         tuned: The pick.
-        start: What starts the script: ``python train.py``.
-        args: The script's own arguments, which the options are placed among.
+        start: Words that start the script: ``python train.py``.
+        args: Arguments of the script, into which the options are inserted.
         environ: The variables at hand: lists in them are kept.
     """
     said = [change for change in tuned.changes if isinstance(change.spelling, (Flag, Env))]
@@ -50,13 +50,13 @@ def command_line(
 
 
 def environment_file(tuned: TunedValues, environ: Mapping[str, str], *, export: bool) -> Exported:
-    """The pick's variables as lines.
+    """Return the pick's variables as lines.
 
     Args:
         tuned: The pick.
         environ: The variables at hand: lists in them are kept.
         export: ``export NAME=value`` for a shell, quoted by its rules; otherwise ``NAME=value`` in a
-            notation that shells and dotenv readers take alike, and no other.
+            notation that shells and dotenv readers parse alike.
     """
     left: list[Left] = []
     said: list[Change] = []
@@ -97,7 +97,7 @@ def _variables(said: Sequence[Change], environ: Mapping[str, str]) -> tuple[dict
 
 
 def _is_quotable(variables: Mapping[str, str]) -> bool:
-    """Without quotes, or in single ones, in which neither kind of reader replaces anything."""
+    """Return whether values need no quotes, or single quotes, in which no reader replaces anything."""
     return all(
         _PLAIN.fullmatch(value) or (value.isprintable() and not {"'", "\\"} & set(value))
         for value in variables.values()

@@ -1,4 +1,4 @@
-"""What goes into an export and what comes out: values said, values left out with the reason, notes. Pure."""
+"""Input and output of an export: values set, values left out with the reason, notes. Pure."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 
 TOGETHER: Final = ("batch_size", "accumulation")
-"""Knobs that make one step together: one of them without the other would be another training."""
+"""Knobs that make a step together: one of them alone would change the training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunedValues:
-    """A pick to be said in other words.
+    """A pick to be expressed in another format.
 
     Args:
-        changes: What differs from the script, and the way on which it was measured.
+        changes: Differences from the script, with the measured delivery.
         knobs: Every known value under this pick, the script's own included.
         on_device: The machine of the search has an accelerator.
-        launcher: As `autotune.model.distributed_launch` has it, empty for none.
+        launcher: As in `autotune.model.distributed_launch`, or "".
     """
 
     changes: tuple[Change, ...]
@@ -56,12 +56,12 @@ class Exported:
     """A pick in one format. Every change of the pick is either in `said` or in `left`.
 
     Args:
-        text: For a file or a shell, without the comments.
-        data: The same as plain data.
+        text: Content for a file or a shell, without the comments.
+        data: `text` as plain data.
         said: Names of the knobs that it sets.
-        left: What it cannot set.
+        left: Knobs that it cannot set.
         notes: Sentences on how the format differs from what was measured.
-        comment: What begins a line of comment; empty where the format has none.
+        comment: Marker of a comment line, or "" if the format has none.
     """
 
     text: str
@@ -72,7 +72,7 @@ class Exported:
     comment: str = "#"
 
     def commented(self, head: Iterable[str], tail: Iterable[str] = ()) -> str:
-        """The text below its comments: these lines, what is left out, these lines, the notes."""
+        """Return the text below comments: `head`, the values left out, `tail`, then the notes."""
         if not self.comment:
             return self.text
         lines = [
@@ -99,25 +99,25 @@ def whole(export: Callable[[TunedValues], Exported], tuned: TunedValues) -> Expo
 
 
 def python_literal(value: Value | None) -> str:
-    """A value as Python source; texts in double quotes."""
+    """Return a value as Python source; texts in double quotes."""
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
 def python_dict(name: str, values: Mapping[str, Value | None]) -> str:
-    """``name = dict(...)``, one keyword a line."""
+    """Return the source ``name = dict(...)``, one keyword a line."""
     lines = "".join(f"    {key}={python_literal(value)},\n" for key, value in values.items())
     return f"{name} = dict(\n{lines})\n" if lines else f"{name} = dict()\n"
 
 
 def json_text(data: Mapping[str, Any]) -> str:
-    """Indented JSON that ends in a line break."""
+    """Return indented JSON that ends in a line break."""
     return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
 
 
 def arguments_of(change: Change, targets: Collection[str]) -> Mapping[str, Value | None] | None:
-    """What one of these callables is called with to have this value; None without an argument for it.
+    """Return the arguments for this value of one of these callables; None without such an argument.
 
-    The way that was measured comes first, then the knob's own rows: those that reach the running process.
+    The measured delivery comes first, then the knob's own rows, which reach the running process.
     """
     knob = builtin().get(change.knob)
     ways: Sequence[Spelling] = (change.spelling, *(() if knob is None else knob.spellings))
@@ -133,7 +133,7 @@ def fields_of(
     """Return what a framework's configuration contains for a change, or why it contains nothing.
 
     Args:
-        change: The value, and the way on which it was measured.
+        change: The value, with its measured delivery.
         target: Of the framework's arguments.
         tuned: The pick of which it is a part.
         or_arguments: Take the framework's arguments where the knob has no fields of its own.
@@ -148,12 +148,12 @@ def fields_of(
 
 
 def is_by(change: Change, *targets: str) -> bool:
-    """Whether the value was measured as an argument of one of these callables."""
+    """Return whether the value was measured as an argument of one of these callables."""
     return isinstance(change.spelling, Keyword) and change.spelling.target in targets
 
 
 def way_of(change: Change) -> str:
-    """The way on which a value was measured, in words."""
+    """Return the measured delivery of a value, in words."""
     match change.spelling:
         case Flag():
             return f"the script's option {change.spelling.text}"
@@ -168,7 +168,7 @@ def way_of(change: Change) -> str:
 
 
 def why_left(change: Change, what: str) -> str:
-    """The reason for a value that `what` has no words for, with the place where it can be said."""
+    """Return why `what` cannot express a value, with the place that can."""
     match change.spelling:
         case Flag():
             given = f"{change.spelling.text}={change.delivered}" if change.delivered else change.spelling.text
@@ -185,12 +185,12 @@ def why_left(change: Change, what: str) -> str:
 
 
 def translated(said: Iterable[Change], *targets: str) -> list[str]:
-    """A note on values that were measured another way than the one in which they are said here."""
+    """Return a note on values that were measured by another delivery than the one exported here."""
     other = [f"{change.knob} ({way_of(change)})" for change in said if not is_by(change, *targets)]
     return [f"measured by another delivery: {', '.join(other)}"] if other else []
 
 
 def about_accumulation(said: Iterable[Change], *targets: str) -> list[str]:
-    """A note on who divides the loss, where the accumulation was not measured through this framework."""
+    """Return a note on the division of the loss, unless this framework's accumulation was measured."""
     parts = [c for c in said if c.knob == "accumulation" and not is_by(c, *targets) and c.value != 1]
     return ["accumulation here divides the loss by the parts, correct for a mean only"] if parts else []

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def deepspeed_config(tuned: TunedValues) -> Exported:
-    """Batch sizes and number format; the micro-batch also where it is the script's own.
+    """Return a configuration with batch sizes, including an unchanged micro-batch, and the number format.
 
-    DeepSpeed refuses a file without any batch size. The rest (ZeRO, optimizer, schedule) is the user's.
+    DeepSpeed refuses a file without a batch size. The user adds the rest (ZeRO, optimizer, schedule).
     """
     counts = {knob: tuned.knobs[knob] for knob in TOGETHER if _is_count(tuned.knobs, knob)}
     own = (Change(knob=knob, value=value, spelling=Patch()) for knob, value in counts.items())
@@ -58,7 +58,7 @@ def _put(config: dict[str, Any], name: str, value: Value) -> None:
 
 
 def _is_its_own(change: Change) -> bool:
-    """It was measured as an entry of DeepSpeed's configuration."""
+    """Return whether the value was measured as an entry of DeepSpeed's configuration."""
     return isinstance(change.spelling, Keyword) and change.spelling.target == DEEPSPEED
 
 

@@ -1,8 +1,8 @@
-"""A pick as a unified diff of the script, where its values are literals there. Pure.
+"""A pick as a unified diff of the script, for values that are literals there. Pure.
 
-A literal is only changed where the change does what was measured: in the call that was seen to build the
-training loader, in the one call of a framework, in the default of an option that the command line leaves
-alone. Whatever is ambiguous is left out with the reason.
+A literal is changed only where the effect is the measured one. Such places are the call that built the
+training loader, the only call of a framework, and the default of an option that the command line does not
+set. Ambiguous values are left out with the reason.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ if TYPE_CHECKING:
     from autotune.model.config import Value
 
 _POSITIONS: Final = {"batch_size": 1, "num_workers": 5, "pin_memory": 7, "multiprocessing_context": 11}
-"""Arguments of the DataLoader that may stand without their names."""
+"""Arguments of the DataLoader that may be positional."""
 _WITHOUT_WORKERS: Final[dict[str, Value | None]] = {
     "prefetch_factor": None,
     "persistent_workers": False,
     "multiprocessing_context": None,
     "timeout": 0,
 }
-"""What is an error without worker processes, at the DataLoader's own defaults."""
+"""Arguments that are an error without worker processes, with the DataLoader's own defaults."""
 _ASKED: Final = "autotune.sdk.value"
 _NAMES: Final = {ARGUMENTS: ("TrainingArguments", "Seq2SeqTrainingArguments")}
 
 
 @dataclass(frozen=True, slots=True)
 class _Replaced:
-    """A literal that gets another value."""
+    """A literal to be replaced."""
 
     source: ScriptSource
     node: ast.expr
@@ -60,7 +60,7 @@ class _Replaced:
 
 @dataclass(frozen=True, slots=True)
 class _Added:
-    """A keyword that a call gets besides."""
+    """A keyword to be added to a call."""
 
     source: ScriptSource
     call: ast.Call
@@ -89,7 +89,7 @@ class _Draft:
         self.added.setdefault(start, (action.call, []))[1].append(f"{action.name}={action.text}")
 
     def wants(self, action: _Action) -> bool:
-        """Whether an earlier change has taken the same place."""
+        """Return whether an earlier change has taken the same place."""
         if isinstance(action, _Replaced):
             start, end = self.source.span(action.node)
             return any(edit.start < end and start < edit.end for edit in self.replaced)
@@ -111,14 +111,14 @@ def script_diff(
     *,
     trust_lines: bool = True,
 ) -> Exported:
-    """The edits that set the pick in the source, as ``patch -p0`` takes them and ``patch -R`` takes back.
+    """Return the edits that set the pick in the source, for ``patch -p0`` and ``patch -R``.
 
     Args:
         tuned: The pick.
         script: The script's source.
-        read: Another file of the user's, by its name as a `Change.site` has it, or why it cannot be read.
-        args: The script's arguments: an option given there beats its default.
-        trust_lines: The script is the one that was searched, so that lines that were noted then hold.
+        read: Reads another file by its name in a `Change.site`; returns the reason if it cannot.
+        args: Arguments of the script, which override defaults of options.
+        trust_lines: The script is the one of the search, so that recorded line numbers apply.
     """
     finder = _Finder(script=script, read=read, args=args, trust_lines=trust_lines)
     drafts: dict[str, _Draft] = {}
@@ -175,13 +175,13 @@ def _unified(draft: _Draft) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    """As `patch` counts lines, with their ends."""
+    """Return the lines as `patch` counts them, with their ends."""
     return re.findall(r"[^\n]*\n|[^\n]+", text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Finder:
-    """Looks up where the values of changes are written."""
+    """Search for the literals of changes."""
 
     script: ScriptSource
     read: Callable[[str], ScriptSource | str]
@@ -189,7 +189,7 @@ class _Finder:
     trust_lines: bool
 
     def actions(self, change: Change) -> list[_Action] | str:
-        """What has to be changed, or why it cannot be."""
+        """Return the edits for a change, or why there are none."""
         match change.spelling:
             case Flag():
                 return self._default(change, change.spelling)
@@ -221,7 +221,7 @@ class _Finder:
         return _set(self.script, call, {"default": new}, positions={}, what=f"the declaration of {flag.text}")
 
     def _constant(self, change: Change, flag: Flag) -> list[_Action] | str:
-        """A global, an entry or a field that the script's own code lets the command line override."""
+        """Edit a global, an entry or a field that the script's own code lets the command line override."""
         name = flag.text.removeprefix("--")
         given = [
             found
@@ -239,7 +239,7 @@ class _Finder:
         return [_Replaced(self.script, given[0].node, python_literal(new))]
 
     def _written(self, change: Change, constant: Constant) -> list[_Action] | str:
-        """The value that the source writes out for a name."""
+        """Edit the literal that the source assigns to a name."""
         source = self.read(constant.file)
         if isinstance(source, str):
             return source
@@ -279,14 +279,14 @@ class _Finder:
         return _set(source, call, wanted, positions=_POSITIONS if is_loader else {}, what=name)
 
     def _default_asked(self, spelling: Keyword, change: Change) -> list[_Action] | str:
-        """What the script falls back to where it asks us for a value."""
+        """Edit the script's own value in its call of `autotune.value`."""
         calls = [c for c in self.script.calls("value") if c.args and literal_of(c.args[0]) == spelling.name]
         if len(calls) != 1:
             return f"the script does not ask for {spelling.name} exactly once"
         return _set(self.script, calls[0], {"default": change.value}, positions={"default": 1}, what="value")
 
     def _call(self, names: tuple[str, ...], site: str) -> tuple[ScriptSource, ast.Call] | str:
-        """The one call that is meant: by its line where that was noted, else the only one of the script."""
+        """Return the call that is meant: by its recorded line, or else the only one of the script."""
         place, _, outer = site.partition("<") if self.trust_lines else ("", "", "")
         if outer:
             return f"{place} builds other loaders as well, which would change with it"
@@ -326,7 +326,7 @@ def _set(
     positions: Mapping[str, int],
     what: str,
 ) -> list[_Action] | str:
-    """The actions that give a call these arguments; None is left away where the call has no such argument."""
+    """Return the edits that give a call these arguments; None is omitted if the call has no such argument."""
     actions: list[_Action] = []
     for name, value in wanted.items():
         node = _argument(call, name, positions)
@@ -347,7 +347,7 @@ def _set(
 
 
 def _argument(call: ast.Call, name: str, positions: Mapping[str, int] = _POSITIONS) -> ast.expr | None:
-    """The value of an argument, by name or, of the DataLoader, by position."""
+    """Return the value of an argument by name, or by position for the DataLoader."""
     found = keyword_of(call, name)
     at = positions.get(name)
     if found is not None or at is None or at >= len(call.args):
@@ -357,7 +357,7 @@ def _argument(call: ast.Call, name: str, positions: Mapping[str, int] = _POSITIO
 
 
 def _said(change: Change, flag: Flag, declaration: ast.Call) -> Value:
-    """The default that stands for giving the option."""
+    """Return the default that is equivalent to the option."""
     if change.delivered:
         return _typed(change, literal_of(keyword_of(declaration, "default")))
     if literal_of(keyword_of(declaration, "action")) == "store_false":
@@ -369,7 +369,7 @@ def _said(change: Change, flag: Flag, declaration: ast.Call) -> Value:
 
 
 def _typed(change: Change, before: Value | None) -> Value:
-    """The value in the kind of the literal that stands there now."""
+    """Return the value in the type of the existing literal."""
     text = change.delivered
     if isinstance(before, bool) and text in ("True", "False"):
         return text == "True"
@@ -383,12 +383,12 @@ def _texts(call: ast.Call) -> list[str]:
 
 
 def _spelled(call: ast.Call) -> set[str]:
-    """The spellings of an option where it is declared; click has both of a pair in one text."""
+    """Return the spellings of an option in its declaration; click has both of a pair in one text."""
     return {part.strip() for text in _texts(call) for part in text.split("/") if part.strip().startswith("-")}
 
 
 def _gives(word: str, names: Collection[str]) -> bool:
-    """Whether a word of the command line is this option, in full, shortened, or with its value in it."""
+    """Return whether a word of the command line is this option, in full, shortened, or with its value."""
     head = word.partition("=")[0]
     if head in names:
         return True

@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from autotune.model.config import Value
 
 _NEWER: Final = ("dataloader_multiprocessing_context", "dataloader_in_order")
-"""Fields that came late; they exist in 5.23."""
+"""Fields of newer versions; they exist in 5.23."""
 
 
 def training_arguments(tuned: TunedValues, *, keywords: bool) -> Exported:
-    """Fields that set the pick in a script that trains through the Trainer.
+    """Return the fields that set the pick in a script that trains through the Trainer.
 
     Args:
         tuned: The pick.
-        keywords: As Python to paste or to import; otherwise JSON, as `HfArgumentParser` reads it.
+        keywords: Return Python source to paste or import; False: JSON for `HfArgumentParser`.
     """
     fields: dict[str, Value | None] = {}
     asked: dict[str, Value | None] = {}

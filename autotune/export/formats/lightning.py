@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from autotune.model.config import Value
 
 _WITHOUT_WORKERS: Final = {"prefetch_factor": None, "persistent_workers": False}
-"""What is an error without worker processes, at the DataLoader's own defaults."""
+"""Arguments that are an error without worker processes, with the DataLoader's own defaults."""
 
 
 def lightning_keywords(tuned: TunedValues, *, keywords: bool) -> Exported:
-    """Keywords for the Trainer and its strategy, and of the training loader, which the script itself builds.
+    """Return keywords for the Trainer, its strategy and the training loader, which the script builds.
 
     Args:
         tuned: The pick.
-        keywords: As Python to paste or to import; otherwise JSON.
+        keywords: Return Python source to paste or import; False: JSON.
     """
     trainer: dict[str, Value | None] = {}
     loader: dict[str, Value | None] = {}

@@ -1,4 +1,4 @@
-"""A script's source with its syntax tree, and edits that leave every other character as it is. Pure."""
+"""A script's source with its syntax tree, and edits that keep every other character. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from autotune.model.config import Value
 
 _NEWLINE: Final = re.compile(r"\r\n|\r|\n")
-"""What ends a line for Python; `str.splitlines` knows more ends than that."""
+"""Ends of lines in Python; `str.splitlines` also splits at others."""
 _LOOPS: Final = (
     ast.For,
     ast.AsyncFor,
@@ -37,11 +37,11 @@ class Edit:
 
 
 class ScriptSource:
-    """A file of Python, to look literals up in.
+    """A Python file in which literals are searched.
 
     Args:
-        name: As it is to stand in a diff.
-        data: Its bytes.
+        name: Name of the file in a diff.
+        data: Content of the file.
 
     Raises:
         ValueError: It is not UTF-8.
@@ -56,7 +56,7 @@ class ScriptSource:
         self._starts = [mark, *(found.end() for found in _NEWLINE.finditer(self.text))]
 
     def span(self, node: ast.expr | ast.keyword) -> tuple[int, int]:
-        """Where a node stands, as positions in the text."""
+        """Return start and end of a node in the text."""
         assert node.end_lineno is not None
         assert node.end_col_offset is not None
         return (
@@ -65,16 +65,16 @@ class ScriptSource:
         )
 
     def written(self, node: ast.expr) -> str:
-        """A node as the file has it."""
+        """Return the source text of a node."""
         start, end = self.span(node)
         return self.text[start:end]
 
     def line_of(self, position: int) -> int:
-        """The line, from 1, of a position."""
+        """Return the line number, from 1, of a position."""
         return bisect_right(self._starts, position)
 
     def calls(self, *names: str) -> list[ast.Call]:
-        """Calls of what has one of these names, also under another name that it was imported by."""
+        """Return the calls of these names, and of the names under which they were imported."""
         known = {*names, *self._aliases(set(names))}
         found = (node for node in ast.walk(self.tree) if isinstance(node, ast.Call))
         return sorted(
@@ -83,7 +83,7 @@ class ScriptSource:
         )
 
     def only_value_of(self, name: ast.Name) -> ast.expr | None:
-        """The literal behind a name that is given once and read once, here; None for any other name."""
+        """Return the literal of a name that is assigned once and read once, or None."""
         if self.calls("exec", "globals", "eval"):
             return None
         given: list[ast.expr] = []
@@ -105,12 +105,12 @@ class ScriptSource:
         return given[0] if alone and is_literal(given[0]) else None
 
     def constants(self, name: str) -> list[ast.expr]:
-        """What the module itself assigns to a name, in its order."""
+        """Return the values that the module itself assigns to a name, in order."""
         values = (_assigned(node, name) for node in self.tree.body)
         return [value for value in values if value is not None]
 
     def runs_once(self, call: ast.Call) -> bool:
-        """As far as the text tells: in no loop, and in no function that is named more than once."""
+        """Return whether a call is in no loop, and in no function that is referenced more than once."""
         outer = [node for node in ast.walk(self.tree) if _holds(node, call)]
         if any(isinstance(node, _LOOPS) for node in outer):
             return False
@@ -123,11 +123,11 @@ class ScriptSource:
         return all(named.count(name) <= 1 for name in names)
 
     def with_arguments(self, call: ast.Call, words: Sequence[str]) -> list[Edit]:
-        """Edits that add arguments to a call, after its last one and in its style.
+        """Return the edits that add arguments to a call, after its last one and in its style.
 
         Args:
-            call: Without ``*`` and ``**``.
-            words: ``name=value``.
+            call: Call without ``*`` and ``**``.
+            words: Arguments as ``name=value``.
         """
         close = self.span(call)[1] - 1
         given = [*call.args, *call.keywords]
@@ -150,7 +150,7 @@ class ScriptSource:
         return [Edit(after, after, ","), Edit(newline.start(), newline.start(), ",".join(lines))]
 
     def edited(self, edits: Sequence[Edit]) -> str:
-        """The text with these edits, which may not overlap.
+        """Return the text with these edits, which may not overlap.
 
         Raises:
             SyntaxError: It would be no Python any more.
@@ -165,7 +165,7 @@ class ScriptSource:
         return text
 
     def _position(self, line: int, column: int) -> int:
-        """A place of the syntax tree, whose columns count bytes of UTF-8, in the text."""
+        """Return the position of a place of the syntax tree, whose columns count bytes of UTF-8."""
         start = self._starts[line - 1]
         # A character has a byte at least, so these characters are never too few.
         return start + len(self.text[start : start + column].encode()[:column].decode())
@@ -175,7 +175,7 @@ class ScriptSource:
         return {a.asname for node in imports for a in node.names if a.name in names and a.asname}
 
     def _after(self, end: int, close: int) -> tuple[int, int | None]:
-        """Where the last argument ends, brackets around it included, and the comma behind it."""
+        """Return the end of the last argument with brackets around it, and the comma after it or None."""
         after, at = end, end
         while at < close:
             char = self.text[at]
@@ -191,7 +191,7 @@ class ScriptSource:
 
 
 def _holds(outer: ast.AST, inner: ast.expr) -> bool:
-    """Whether one node stands within another."""
+    """Return whether one node lies within another."""
     if not isinstance(outer, (ast.stmt, ast.expr)) or outer is inner:
         return False
     begin, end = (outer.lineno, outer.col_offset), (outer.end_lineno or 0, outer.end_col_offset or 0)
@@ -200,21 +200,21 @@ def _holds(outer: ast.AST, inner: ast.expr) -> bool:
 
 
 def last_name(node: ast.expr) -> str:
-    """``a.b.C`` -> ``C``."""
+    """Return the last part of a name: ``a.b.C`` -> ``C``."""
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
 
 
 def is_literal(node: ast.expr) -> bool:
-    """A number, a text, True, False, None; negative numbers too."""
+    """Return whether a node is a number, a text, True, False or None; negative numbers too."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return isinstance(node.operand, ast.Constant)
     return isinstance(node, ast.Constant)
 
 
 def literal_of(node: ast.expr | None) -> Value | None:
-    """The value of a literal; None for None and for what is no literal."""
+    """Return the value of a literal, or None for None and for other nodes."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         value = literal_of(node.operand)
         return -value if isinstance(value, (int, float)) else None
@@ -224,18 +224,18 @@ def literal_of(node: ast.expr | None) -> Value | None:
 
 
 def keyword_of(call: ast.Call, name: str) -> ast.expr | None:
-    """The value of a call's keyword argument."""
+    """Return the value of a call's keyword argument, or None."""
     return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
 
 
 def is_open(call: ast.Call) -> bool:
-    """Whether ``*`` or ``**`` may hold any argument, or the only one is a generator without brackets."""
+    """Return whether ``*`` or ``**`` may hold any argument, or the only one is a bare generator."""
     loose = any(isinstance(arg, (ast.Starred, ast.GeneratorExp)) for arg in call.args)
     return loose or any(keyword.arg is None for keyword in call.keywords)
 
 
 def _assigned(node: ast.AST, name: str) -> ast.expr | None:
-    """What a statement assigns to one name alone."""
+    """Return the value that a statement assigns to one name alone, or None."""
     if isinstance(node, ast.Assign):
         targets, value = node.targets, node.value
     elif isinstance(node, ast.AnnAssign) and node.value is not None:

@@ -56,10 +56,10 @@ ACCUMULATION_OPTIONS = flag_variants(
     "accumulate",
 )
 ACCUMULATION_CONSTANTS = Constant(tuple(name.removeprefix("--") for name in ACCUMULATION_OPTIONS.names))
-"""Called like the options."""
+"""Same names as the options."""
 
 
-# What was observed in a run comes before what names in the source suggest.
+# Ordered: what a run observed comes before what names in the source suggest.
 _HAZARDS: Final = {
     loops.CARRIED: (
         "The model's output for one batch is an input of the next call, and micro-batches hold other samples."
@@ -98,10 +98,10 @@ class Accumulation(Knob):
 
     Never sampled: effective batch over micro-batch. On one device the least is best.
 
-    Effect: EXACT; TRAINING with BatchNorm and other state that changes at each call, and where loader
-    workers change copies of the dataset's state; NUMERIC with dropout, without a loader, and where the
-    loop draws random numbers for its batches. Unit: micro-batches. Source: arXiv 2507.07101 (advises
-    against it where memory allows the batch).
+    Effect: EXACT; TRAINING with BatchNorm and other state that changes at each call, and where loader workers
+    change copies of the dataset's state. NUMERIC with dropout, without a loader, and where the loop draws
+    random numbers for its batches. Unit: micro-batches. Source: arXiv 2507.07101 (advises against it where
+    memory allows the batch).
     """
 
     name: ClassVar[str] = "accumulation"
@@ -110,7 +110,7 @@ class Accumulation(Knob):
     derived: ClassVar[bool] = True
     unit: ClassVar[str] = "micro-batches"
     family: ClassVar[str] = "batch"
-    # Loops of Accelerate and DeepSpeed are the script's own: what it derives from its option has to follow.
+    # With Accelerate and DeepSpeed the script's own loop may derive values from its option, which come first.
     withdraws_with: ClassVar[Sequence[str]] = ("batch_size",)
     spellings: ClassVar[Sequence[Spelling]] = (
         Keyword(ARGUMENTS, "gradient_accumulation_steps"),
@@ -161,7 +161,7 @@ class Accumulation(Knob):
         return None if None in reasons else undivided or reasons[-1]
 
     def _has_own(self, facts: Facts) -> bool:
-        """Whether an option or a constant of the script sets its accumulation."""
+        """Return whether an option or a constant of the script sets its accumulation."""
         if facts.script.flag(*ACCUMULATION_OPTIONS.names) is not None:
             return True
         own, is_owned = self.own(facts), bool(rows(self.spellings, facts))
@@ -196,7 +196,7 @@ class Accumulation(Knob):
             return Effect.NUMERIC
         if facts.run.model.batch_norm or facts.run.model.moves or dealt_by_batch(facts):
             return Effect.TRAINING
-        # Batches of another size are drawn by code of the script's own, which may make others of them.
+        # The script's own code draws batches of another size, possibly with other samples.
         own_batches = facts.run.loader is None
         return Effect.NUMERIC if _draws(facts.run) or own_batches else self.effect
 
@@ -232,7 +232,7 @@ class Accumulation(Knob):
         return unlike or graphs_forbid_accumulation(settled, facts) or settled
 
     def _unlike(self, settled: Config, facts: Facts) -> str | None:
-        """Why these parts would not make the batch that they are parts of, under a framework."""
+        """Return why a framework would make another step of these micro-batches, or None."""
         if self.name not in settled or settled[self.name] == 1:
             return None
         own = batching.own_batch(facts)
@@ -261,7 +261,10 @@ class Accumulation(Knob):
 
 
 def _sum_in_compiled_code(config: Config, facts: Facts) -> str | None:
-    """A loss inside a compiled model cannot be told, and its parts count as those of a mean."""
+    """Return why a summed loss inside a compiled model rules out accumulation, or None.
+
+    The loss is not observed there, and its parts would be weighted as those of a mean.
+    """
     factor = config.get("accumulation")
     if facts.run is None or facts.run.reduction != "sum" or not isinstance(factor, int) or factor <= 1:
         return None
@@ -274,9 +277,9 @@ def _sum_in_compiled_code(config: Config, facts: Facts) -> str | None:
 
 
 def _draws(run: RunFacts) -> bool:
-    """Random numbers are drawn batch by batch, so that parts of one are dealt others.
+    """Return whether random numbers are drawn per batch, so that another micro-batch changes them.
 
-    Those of a loader may be drawn in its collate function, or by the worker whose turn a batch is.
+    Those of a loader may be drawn in its collate function, or by the worker that makes the batch.
     """
     by_loop = run.loop_draws or loops.OWN_DRAWS in run.loop_hazards
     by_loader = run.loader is not None and run.loader.random
@@ -284,7 +287,7 @@ def _draws(run: RunFacts) -> bool:
 
 
 def _undivided(run: RunFacts) -> str | None:
-    """Whether other parts of a step by the script's own option would be another gradient."""
+    """Return why another value of the script's own option would change the gradient, or None."""
     if not run.own_accumulation or run.reduction != "mean" or run.loss_scale is None:
         return None
     if abs(run.loss_scale - 1.0) > _ALIKE_FRAC:
@@ -296,7 +299,7 @@ def _undivided(run: RunFacts) -> str | None:
 
 
 def _of_processes(facts: Facts, run: RunFacts) -> str | None:
-    """What keeps processes from exchanging gradients once a step, in its last part."""
+    """Return why processes cannot exchange gradients only in the last micro-batch of a step, or None."""
     if run.parallel is None:
         return (
             f"{run.ranks} processes train together without a wrapper of PyTorch's, so where they exchange "
@@ -306,7 +309,7 @@ def _of_processes(facts: Facts, run: RunFacts) -> str | None:
 
 
 def _seams(facts: Facts, run: RunFacts) -> str | None:
-    """What keeps the step from being deferred."""
+    """Return why the step cannot be deferred, or None."""
     if run.ranks > 1 and (reason := _of_processes(facts, run)) is not None:
         return reason
     if (reason := batching.unseen(facts) if run.loader is None else _loader(run.loader)) is not None:
@@ -337,7 +340,7 @@ def _loader(loader: LoaderFacts) -> str | None:
 
 
 def _pass(run: RunFacts) -> str | None:
-    """A step of parts has to end with its pass over the data, as that of a whole batch does."""
+    """Return why a step could not end with its pass over the data, as that of a whole batch does, or None."""
     if run.loader is not None or run.pass_samples:
         return None
     return (
@@ -347,7 +350,7 @@ def _pass(run: RunFacts) -> str | None:
 
 
 def _mathematics(run: RunFacts) -> str | None:
-    """What keeps the sum of deferred gradients from being the gradient of the full batch."""
+    """Return why the sum of deferred gradients would not be the gradient of the full batch, or None."""
     if run.own_accumulation or run.backward_per_step > 1:
         return (
             f"There are {run.backward_per_step:g} backward passes per step: the script accumulates by "
@@ -365,7 +368,7 @@ def _mathematics(run: RunFacts) -> str | None:
 
 
 def _written(facts: Facts) -> str | None:
-    """What the script's own part of a framework's loop keeps from being done once a part of a step."""
+    """Return which code of the script in a framework's loop must not run once per micro-batch, or None."""
     telling = (loops.OWN_GRADIENT, loops.OWN_AVERAGE)
     hazard = next((_HAZARDS[word] for word in telling if word in facts.script.hazards), None)
     if hazard is None and facts.run is not None and facts.run.averages_apart:
@@ -377,7 +380,10 @@ def _written(facts: Facts) -> str | None:
 
 
 def _of_accelerate(facts: Facts) -> str | None:
-    """Accelerate leaves it to the loop what is done in every part, and clips whenever it is asked to."""
+    """Return why the loop with Accelerate rules out accumulation, or None.
+
+    The loop decides what runs in every micro-batch. Accelerate clips at every call.
+    """
     if facts.run is not None and loops.OWN_CLIPPING in facts.run.loop_hazards:
         return (
             "The loop clips gradients without asking for sync_gradients, so each micro-batch would be "
@@ -387,7 +393,10 @@ def _of_accelerate(facts: Facts) -> str | None:
 
 
 def _of_deepspeed(facts: Facts) -> str | None:
-    """A schedule of the configuration is moved by the engine, once a step, and their number stays."""
+    """Return why the loop with DeepSpeed rules out accumulation, or None.
+
+    The engine advances a schedule of its configuration once per step, so the number of calls is unchanged.
+    """
     return _loop(facts, scheduled=setting(facts, "deepspeed.own_schedule") is not True)
 
 
@@ -399,7 +408,7 @@ def _loop(facts: Facts, *, scheduled: bool = True) -> str | None:
         )
     found = {*facts.script.hazards, *(() if facts.run is None else facts.run.loop_hazards)}
     if facts.run is not None and facts.run.pass_samples:
-        # It counts the batches of a pass, which has as many more as they are smaller.
+        # The loop counts the batches of a pass, whose number grows as their size shrinks.
         found.discard(loops.STEP_COUNTED)
     hazard = next((words for word, words in _HAZARDS.items() if word in found), None)
     if hazard is None and facts.run is not None and facts.run.averages_apart:

@@ -205,7 +205,7 @@ class BatchSize(Knob):
         return batching.settle_batch(config, facts, available(facts) if varied is None else varied)
 
     def option_value(self, value: Value, facts: Facts) -> Value | None:
-        """One factor for all loaders that the option sizes: it moves as the training loader does."""
+        """Return the option's value that scales all its loaders as the training loader, or None."""
         run, own = facts.run, self.own(facts)
         given = 0 if run is None or run.loader is None else run.option_batch
         if not given or given == own or not isinstance(own, int) or not isinstance(value, int):
@@ -238,7 +238,7 @@ class BatchSize(Knob):
 
 
 def available(facts: Facts) -> Collection[str]:
-    """The batch knobs that facts leave: what `settle` assumes outside of a space."""
+    """Return the batch knobs that facts do not refuse, which `settle` assumes without a space."""
     factor = () if Accumulation().refuse(facts) else ("accumulation",)
     return ("batch_size", "effective_batch", *factor)
 

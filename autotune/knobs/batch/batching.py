@@ -1,8 +1,8 @@
-"""Micro-batch, accumulation and effective batch are one move: the arithmetic that ties the three.
+"""Arithmetic of micro-batch, accumulation and effective batch, which change together. Standard library only.
 
-``effective = micro x accumulation x processes`` always holds, where the processes are those that train
-together, each with micro-batches of its own. What a config does not name keeps the script's
-own value, except for accumulation, which always follows. Standard library only.
+``effective = micro x accumulation x processes`` always holds. The processes are those that train together,
+each with its own micro-batches. What a config does not name keeps the script's own value, except for
+accumulation, which always follows.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BATCH_CONSTANTS: Final = Constant(
         "B",
     )
 )
-"""What the size of a batch is called in scripts; an upper-case ``B`` is that of many language models."""
+"""Names of the batch size in scripts; an upper-case ``B`` is common in language models."""
 _GATHERS: Final = (
     "The script collects its samples during training, so another batch size would change how often each "
     "sample is used."
@@ -60,16 +60,16 @@ class OwnBatch:
 
     @property
     def each(self) -> str:
-        """Said behind a micro-batch where there are several at once."""
+        """Text after a micro-batch if several processes have one, or ""."""
         return "" if self.ranks == 1 else f" in each of {self.ranks} processes"
 
     def of(self, micro: int, factor: int) -> int:
-        """Samples per optimizer step with these instead."""
+        """Return the samples per optimizer step with this micro-batch and accumulation."""
         return micro * factor * self.ranks
 
 
 def own_micro(facts: Facts) -> int | None:
-    """The script's own micro-batch, None where it could not be read."""
+    """Return the script's own micro-batch, or None if it could not be read."""
     read = _count(facts.value(MICRO))
     if read is None and facts.run is not None and facts.run.loader is not None:
         read = _count(facts.run.loader.batch_size)
@@ -77,9 +77,10 @@ def own_micro(facts: Facts) -> int | None:
 
 
 def own_factor(facts: Facts) -> int | None:
-    """The script's own accumulation; 1 where a run showed none, None before a run.
+    """Return the script's own accumulation: 1 if the run showed none, None before a run.
 
-    Several backward passes per step alone are none: a GAN or several losses take them on one batch.
+    Several backward passes per step are not accumulation by themselves: a GAN or several losses use them on
+    one batch.
     """
     if facts.run is None:
         return None
@@ -87,29 +88,29 @@ def own_factor(facts: Facts) -> int | None:
 
 
 def own_batch(facts: Facts) -> OwnBatch | None:
-    """All of it, None where the micro-batch could not be read."""
+    """Return the script's own batch, or None if the micro-batch could not be read."""
     micro, factor = own_micro(facts), own_factor(facts)
     ranks = 1 if facts.run is None else facts.run.ranks
     return OwnBatch(micro, factor, ranks) if micro is not None and factor is not None else None
 
 
 def shown(facts: Facts) -> InputFacts | None:
-    """Where the model's input shows the batch that the script's own option says; None where it does not.
+    """Return the model's input that shows the batch size of the script's own option, or None.
 
-    That the script tells of its samples itself changes nothing about that.
+    This also holds for a script that reports its samples itself.
     """
     run = facts.run
     if run is None or run.loader is not None or run.inputs is None or not run.inputs.counts:
         return None
-    # A closure runs the model as often as it likes.
+    # A closure may run the model any number of times.
     closure = run.optimizer is not None and run.optimizer.closure
     return None if closure or run.samples_source not in (OPTION, TOLD) else run.inputs
 
 
 def unseen(facts: Facts) -> str | None:
-    """Why nobody can move the samples of a batch, as they do not show; None where they do.
+    """Return why the samples of a batch cannot be varied because they are not observed, or None.
 
-    Without a loader they are what the script's own option says, where the model's input shows it.
+    Without a loader their number is that of the script's own option, if an input of the model shows it.
     """
     run = facts.run
     if (reason := coupled(facts)) is not None:
@@ -132,7 +133,7 @@ def unseen(facts: Facts) -> str | None:
     else:
         why = "the optimizer decides how many batches it reads per step"
     if run.samples_source == TOLD:
-        # The samples are known then: by what the script says of them.
+        # The samples are known then: the script reports them.
         return (
             f"No training DataLoader was seen, and {why}, so the effect of another batch size cannot be "
             "observed."
@@ -141,7 +142,7 @@ def unseen(facts: Facts) -> str | None:
 
 
 def _how_to_name(facts: Facts) -> str:
-    """What would let the batch of a script be varied that makes its batches itself, as a whole sentence."""
+    """Return what allows to vary the batch of a script without a loader, as a whole sentence."""
     named = constants_named(BATCH_CONSTANTS.names, facts.script)
     if named:
         places, one = listed(constant.place for constant in named), named[0].name
@@ -150,16 +151,16 @@ def _how_to_name(facts: Facts) -> str:
 
 
 def coupled(facts: Facts) -> str | None:
-    """Why batches of another size would hold other samples; None where they would not."""
+    """Return why batches of another size would hold other samples, or None."""
     run = facts.run
-    # A data set that is iterated over may give as many samples as it is asked for, however few were gathered.
+    # An iterable data set may yield as many samples as requested, however few were gathered.
     if run is not None and run.gathers and (run.loader is None or run.loader.kind == "iterable"):
         return _GATHERS
     return counted_by_batch(facts)
 
 
 def effective_bounds(facts: Facts) -> tuple[int, int] | None:
-    """Smallest and largest effective batch that the user's rule allows.
+    """Return the smallest and the largest effective batch that the user's rule allows.
 
     Returns:
         None where the script's own is not known, or the rule is none of ``explore``, ``keep``,
@@ -180,14 +181,14 @@ def effective_bounds(facts: Facts) -> tuple[int, int] | None:
 
 
 def _most(facts: Facts) -> int:
-    """A step ends with the pass over the data, so no step is larger than that."""
+    """Return the largest number of samples per step: a step ends with the pass over the data."""
     loader = facts.run.loader if facts.run is not None else None
     whole = loader.dataset_length if loader is not None else None
     return sys.maxsize if whole is None else whole
 
 
 def effective_values(facts: Facts) -> tuple[int, ...]:
-    """Effective batches worth trying: the script's own by powers of two, inside the rule's bounds."""
+    """Return the effective batches to search: the script's own by powers of two, in the rule's bounds."""
     own, bounds = own_batch(facts), effective_bounds(facts)
     if own is None or bounds is None:
         return () if own is None else (own.effective,)
@@ -201,10 +202,9 @@ def effective_values(facts: Facts) -> tuple[int, ...]:
 
 
 def settle_batch(config: Config, facts: Facts, varied: Collection[str]) -> Config | str:
-    """Make the three agree, or say why they cannot.
+    """Return the config with consistent batch knobs, or why there is none.
 
-    Where accumulation is not to be had, the micro-batch alone moves the effective batch, and the
-    config has to name both.
+    Without accumulation, the micro-batch alone changes the effective batch, and the config has to name both.
     """
     own = own_batch(facts)
     if own is None or not {MICRO, EFFECTIVE} & set(config):
@@ -257,7 +257,7 @@ def _named(config: Config, own: OwnBatch, micro: int, factor: int) -> Config:
 
 
 def factors(values: Mapping[str, Sequence[Value]], facts: Facts) -> tuple[int, ...]:
-    """Every accumulation that these micro-batches and effective batches can need."""
+    """Return every accumulation that these micro-batches and effective batches can need."""
     own = own_batch(facts)
     if own is None:
         return ()
@@ -269,7 +269,7 @@ def factors(values: Mapping[str, Sequence[Value]], facts: Facts) -> tuple[int, .
 
 
 def micros(values: Mapping[str, Sequence[Value]], facts: Facts) -> tuple[int, ...]:
-    """Every micro-batch that these effective batches need where accumulation stays as it is."""
+    """Return every micro-batch that these effective batches need without a change of accumulation."""
     own = own_batch(facts)
     if own is None:
         return ()

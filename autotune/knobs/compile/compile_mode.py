@@ -27,7 +27,7 @@ _KEPT: Final = "the script zeroes gradients in place instead of setting them to 
 _MOST_ROOTS: Final = 4
 _OLDEST: Final = (7, 0)
 ACCELERATE_MODES: Final = ("default", "reduce-overhead", "max-autotune")
-"""Modes that the configuration file of `accelerate launch` knows."""
+"""Modes that the configuration file of `accelerate launch` accepts."""
 
 
 class CompileMode(Knob):
@@ -146,9 +146,10 @@ class CompileMode(Knob):
 
 
 def _missing(facts: Facts) -> str | None:
-    """What the compiler lacks here: for NVIDIA devices it needs Triton, which starts a C compiler.
+    """Return what the compiler lacks on this machine, or None.
 
-    The limit is that of torch 2.13, `_inductor/exc.py`, `GPUTooOldForTriton`.
+    NVIDIA devices need Triton, which starts a C compiler. The limit is that of torch 2.13,
+    `_inductor/exc.py`, `GPUTooOldForTriton`.
     """
     if not trains_on_cuda(facts):
         found = facts.host.cxx
@@ -183,10 +184,10 @@ def _no_mode(mode: str, facts: Facts) -> str | None:
 
 
 def graphs_forbid_accumulation(config: Config, facts: Facts) -> str | None:
-    """Why this config's gradients cannot be accumulated under its CUDA graphs, or None.
+    """Return why this config's gradients cannot be accumulated under its CUDA graphs, or None.
 
-    Gradients that a recorded backward pass returns lie in the graph's own memory; adding to them after
-    the next replay raises (torch/_inductor/cudagraph_trees.py, `format_dealloc_msg`, 2.13).
+    Gradients that a recorded backward pass returns lie in the graph's own memory. Adding to them after the
+    next replay raises (torch/_inductor/cudagraph_trees.py, `format_dealloc_msg`, 2.13).
     """
     mode, factor = config.get("compile_mode") or facts.value("compile_mode"), config.get("accumulation")
     if mode not in CUDA_GRAPHS or not isinstance(factor, int) or factor <= 1 or not trains_on_cuda(facts):
@@ -195,11 +196,11 @@ def graphs_forbid_accumulation(config: Config, facts: Facts) -> str | None:
 
 
 def graphs_forbid_zeros(config: Config, facts: Facts) -> str | None:
-    """Why gradients that are filled with zeros cannot stay so under this config's CUDA graphs, or None.
+    """Return why gradients cannot be filled with zeros under this config's CUDA graphs, or None.
 
-    A parameter's gradient then lies in the graph's own memory and is kept from step to step: filling it,
-    or adding to it, after the next replay raises, as with accumulation (`graphs_forbid_accumulation`).
-    A script whose own mode records graphs has shown in the baseline that it runs.
+    A parameter's gradient then lies in the graph's own memory from step to step. Filling it, or adding to it,
+    raises after the next replay, as with accumulation (`graphs_forbid_accumulation`). A script whose own mode
+    records graphs has shown in the baseline that it runs.
     """
     mode, lets_go = config.get("compile_mode"), config.get("set_to_none")
     if mode not in CUDA_GRAPHS or lets_go is True or not trains_on_cuda(facts):

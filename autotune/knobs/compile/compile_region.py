@@ -1,4 +1,4 @@
-"""What is compiled as one piece."""
+"""Unit of compilation: the trained module, or each of its repeated blocks."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _REGIONS: Final = ("whole", "block")
 
 
 class CompileRegion(CompiledKnob):
-    """What is compiled as one piece: the trained module, or each of its repeated blocks.
+    """Unit of compilation: the trained module, or each of its repeated blocks.
 
-    Equal blocks share compiled code, so the compiler works once; the code between them stays eager. Only
-    with autotune's own compile.
+    Equal blocks share compiled code, so the compiler works once. The code between them stays eager. Only with
+    autotune's own compile.
 
     Effect: NUMERIC. Unit: region. Source: PyTorch recipe "Reducing torch.compile cold start
     compilation time with regional compilation".

@@ -1,4 +1,4 @@
-"""How compiled code treats sizes."""
+"""Specialization of compiled code on input sizes."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _SHAPES: Final = ("auto", "static", "dynamic")
 
 
 class CompileShapes(CompiledKnob):
-    """How compiled code treats sizes: one code for all sizes, or one for each.
+    """Specialization of compiled code on input sizes: one version for all sizes, or one for each.
 
-    ``auto`` is torch's default: fixed sizes first, dynamic ones where a size changed. ``static`` compiles
-    for every size, ``dynamic`` once for all. Only with compile, and only where input sizes vary.
+    ``auto`` is torch's default: static first, dynamic once a size changes. ``static`` compiles for every
+    size, ``dynamic`` once for all. Only with compile, and only where input sizes vary.
 
     Effect: NUMERIC. Unit: rule. Source: torch.compile docs, `dynamic`.
     """

@@ -1,4 +1,4 @@
-"""What knobs of compiled code have in common. Standard library only."""
+"""Parts that the knobs of compiled code share. Standard library only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def is_compiled(config: Config | None, facts: Facts) -> bool:
-    """Whether the trained module is compiled under this config (None: by the script itself)."""
+    """Return whether the trained module is compiled under this config (None: by the script itself)."""
     mode = None if config is None else config.get("compile_mode")
     if mode is None:
         mode = facts.value("compile_mode")
@@ -26,19 +26,19 @@ def is_compiled(config: Config | None, facts: Facts) -> bool:
 
 
 def own_compile(facts: Facts) -> bool:
-    """Whether the script compiles code itself: as seen, else as its source says."""
+    """Return whether the script compiles code itself, as observed, or before a run as in its source."""
     return "own_compile" in facts.script.hazards if facts.run is None else facts.run.own_compile
 
 
 def without_compile(facts: Facts, varied: Collection[str]) -> str | None:
-    """The reason shared by settings that only compiled code has."""
+    """Return the refusal of settings that only compiled code has, or None."""
     if "compile_mode" in varied or facts.run is None or is_compiled(None, facts):
         return None
     return "Nothing is compiled: the script does not compile, and compile_mode is not varied."
 
 
 def has_dropout(facts: Facts) -> bool:
-    """Compiled code draws random numbers its own way, so another code deals them anew."""
+    """Return whether the model has dropout, whose random numbers differ in compiled code."""
     model = None if facts.run is None else facts.run.model
     return model is not None and model.dropout
 

@@ -52,7 +52,7 @@ class DdpCommHook(DistributedKnob):
         return None
 
     def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:
-        # PowerSGD sends in a way of its own, and bf16 weights have gradients of 16 bits.
+        # PowerSGD compresses gradients itself, and bf16 weights have gradients of 16 bits.
         other = bool(config.get("ddp_powersgd_rank", 0)) or config.get("pure_bf16") is True
         return config.without(self.name) if other else config
 

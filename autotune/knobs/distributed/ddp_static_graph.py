@@ -44,7 +44,7 @@ class DdpStaticGraph(SwitchKnob):
 
 
 def _defers(config: Config) -> bool:
-    """Return whether backward passes without an exchange are among what is asked for."""
+    """Return whether the config contains backward passes without an exchange."""
 
     def more(value: Value | None) -> bool:
         return isinstance(value, int) and value > 1

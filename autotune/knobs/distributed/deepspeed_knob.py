@@ -1,4 +1,4 @@
-"""What knobs of DeepSpeed's ZeRO section have in common. Standard library only."""
+"""Parts that the knobs of DeepSpeed's ZeRO section share. Standard library only."""
 
 from __future__ import annotations
 
@@ -45,6 +45,6 @@ class DeepspeedKnob(Knob):
 
 
 def zero_stage(facts: Facts) -> int:
-    """Return the stage that the engine has; 0 where it is not known."""
+    """Return the engine's stage, or 0 if unknown."""
     stage = setting(facts, "deepspeed.zero")
     return stage if isinstance(stage, int) else 0

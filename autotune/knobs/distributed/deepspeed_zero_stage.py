@@ -1,4 +1,4 @@
-"""What DeepSpeed shares out among processes."""
+"""State that DeepSpeed shards across processes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class DeepspeedZeroStage(DeepspeedKnob):
-    """What DeepSpeed shares out among processes: nothing (0), optimizer state (1), gradients as well (2).
+    """State that DeepSpeed shards across processes: none (0), optimizer state (1), gradients as well (2).
 
-    Stage 3 also shares parameters out, which the script's own code then sees empty. It is kept where the
-    script has it, and never chosen.
+    Stage 3 also shards parameters, which the script's own code then sees empty. It is kept where the script
+    has it, and never chosen.
 
     Effect: EXACT (another order of summation). Unit: stage. Source: DeepSpeed configuration docs,
     "ZeRO Optimizations"; arXiv 1910.02054.

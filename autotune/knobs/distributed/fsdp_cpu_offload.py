@@ -1,4 +1,4 @@
-"""Where FSDP2 keeps parameters and optimizer state between their uses."""
+"""Placement of parameters and optimizer state between their uses in FSDP2."""
 
 from __future__ import annotations
 

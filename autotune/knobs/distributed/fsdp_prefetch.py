@@ -1,4 +1,4 @@
-"""How many sharded modules ahead FSDP2 gathers parameters."""
+"""Number of sharded modules whose parameters FSDP2 gathers ahead."""
 
 from __future__ import annotations
 

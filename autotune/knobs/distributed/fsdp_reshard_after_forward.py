@@ -1,4 +1,4 @@
-"""What FSDP2 keeps of the parameters between the forward and the backward pass."""
+"""Parameters that FSDP2 keeps between the forward and the backward pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How NCCL passes data between processes."""
+"""Algorithm by which NCCL passes data between processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class NcclAlgo(NcclKnob):
-    """How NCCL passes data between processes: around a ring, or along trees.
+    """Algorithm by which NCCL passes data between processes: around a ring, or along trees.
 
     By default NCCL chooses by size and topology, and is seldom wrong.
 

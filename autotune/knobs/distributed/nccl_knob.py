@@ -1,4 +1,4 @@
-"""What the knobs of NCCL's environment have in common. Standard library only."""
+"""Parts that the knobs of NCCL's environment share. Standard library only."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class NcclKnob(Knob):
     tried: ClassVar[Sequence[Value]]
     """Values worth trying, `DEFAULT` aside."""
     scale: ClassVar[int] = 1
-    """What the variable counts in, per unit of the knob."""
+    """Units of the variable per unit of the knob."""
 
     def domain(self, facts: Facts) -> Sequence[Value]:
         return tuple(dict.fromkeys((self.own(facts) or DEFAULT, *self.tried)))
@@ -39,7 +39,7 @@ class NcclKnob(Knob):
     def resolve(self, wanted: Value, facts: Facts) -> Value | None:
         if wanted == "asis":
             return self.own(facts)
-        # YAML and people write words in small letters as well.
+        # YAML files and users also write words in lower case.
         known = {str(value).lower(): value for value in self.domain(facts)}
         return known.get(str(wanted).lower())
 

@@ -1,4 +1,4 @@
-"""How NCCL marks data as arrived."""
+"""Protocol by which NCCL marks data as arrived."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class NcclProto(NcclKnob):
-    """How NCCL marks data as arrived: ``LL`` has a shorter delay, ``Simple`` a higher bandwidth.
+    """Protocol by which NCCL marks data as arrived: ``LL`` has less latency, ``Simple`` more bandwidth.
 
     ``LL128`` is not tried: on systems that do not support it, it corrupts data.
 

@@ -1,4 +1,4 @@
-"""What knobs of several processes have in common. Standard library only."""
+"""Parts that the knobs of several processes share. Standard library only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def parallel_of(facts: Facts) -> ParallelFacts | None:
 
 
 def refuse_single(facts: Facts) -> str | None:
-    """Return why a knob of several processes means nothing for this script, or None."""
+    """Return why a knob of several processes has no effect for this script, or None."""
     if facts.run is not None and facts.run.ranks == 1:
         return "A single process trains, which exchanges nothing."
     return None

@@ -1,4 +1,4 @@
-"""When Python looks for garbage."""
+"""Garbage collection of Python."""
 
 from __future__ import annotations
 

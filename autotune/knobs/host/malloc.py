@@ -1,4 +1,4 @@
-"""Where CPU memory comes from."""
+"""Library from which CPU memory comes."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ class Malloc(Knob):
         library = process.malloc()
         if library != "glibc":
             return library or None
-        # Looking takes a moment, and without the variable there is nothing to see.
+        # The check takes time, and is unnecessary without the variable.
         asked = _TUNABLE in process.variable("GLIBC_TUNABLES").split(":")
         return _HUGE if asked and process.huge_pages() else "glibc"
 
 
 def _preloadable(name: str, facts: Facts) -> bool:
-    """Its path can stand in the variable, whose words end at blanks and colons."""
+    """Return whether the path fits into the variable, whose words end at blanks and colons."""
     path = facts.host.allocators.get(name, "")
     return bool(path) and not re.search(r"[\s:]", path)
 

@@ -77,7 +77,7 @@ class Threads(Knob):
 
     def refuse_spelling(self, spelling: Spelling, facts: Facts) -> str | None:
         if isinstance(spelling, Flag):
-            # Many options of that name say how many processes read data.
+            # Many options of that name set the number of loader processes.
             return None if _sets_them(facts) else "Its option did not set PyTorch's threads."
         if _sets_them(facts):
             return "The script sets the number of threads itself, by torch.set_num_threads, after that."
@@ -92,5 +92,5 @@ class Threads(Knob):
 
 
 def _sets_them(facts: Facts) -> bool:
-    """The script was seen to set them, whatever the environment says."""
+    """Return whether the script was observed to set them, regardless of the environment."""
     return facts.run is not None and facts.run.sets_threads

@@ -1,4 +1,4 @@
-"""What threads of an operation do while they wait."""
+"""Behaviour of an operation's threads while they wait."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _FOREVER_MS: Final = 2**31 - 1
 
 
 class WaitPolicy(Knob):
-    """What threads do while they wait for each other: `PASSIVE` sleeps instead of spinning.
+    """Behaviour of threads that wait for each other: `PASSIVE` sleeps instead of spinning.
 
-    Spinning takes time from loader workers and other processes on the same cores. Set by
-    ``OMP_WAIT_POLICY`` under GNU's OpenMP, by ``KMP_BLOCKTIME`` under Intel's and LLVM's.
+    Spinning takes time from loader workers and other processes on the same cores. Set by ``OMP_WAIT_POLICY``
+    under GNU's OpenMP, by ``KMP_BLOCKTIME`` under Intel's and LLVM's.
 
     Effect: EXACT. Unit: none. Source: GCC libgomp manual, `GOMP_SPINCOUNT` (300 000 turns where the
     policy is unset, none where it is PASSIVE); PyTorch performance tuning guide, "Intel OpenMP
@@ -46,7 +46,7 @@ class WaitPolicy(Knob):
     def resolve(self, wanted: Value, facts: Facts) -> Value | None:
         if wanted == "asis":
             return self.own(facts)
-        # YAML and people write it in small letters as well.
+        # YAML files and users also write it in lower case.
         known = {str(value).lower(): value for value in self.domain(facts)}
         return known.get(str(wanted).lower())
 

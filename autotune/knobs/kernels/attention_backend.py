@@ -108,7 +108,7 @@ class AttentionBackend(Knob):
 
 
 def _is_half(config: Config, facts: Facts) -> bool:
-    """Queries are half precision: flash and cuDNN on NVIDIA devices take no other."""
+    """Return whether queries have 16 bits, as flash and cuDNN on NVIDIA devices require."""
     form = config.get("precision") or facts.value("precision")
     if form is not None and config.get("precision") is not None:
         return form in _FORMATS
@@ -118,7 +118,7 @@ def _is_half(config: Config, facts: Facts) -> bool:
 
 
 def _chosen_anyway(facts: Facts) -> str | None:
-    """On a CPU torch's choice does not depend on the number format, so forcing it changes nothing."""
+    """Return torch's own choice on a CPU, which does not depend on the number format; else None."""
     attention = None if facts.run is None else facts.run.attention
     return None if attention is None or trains_on_cuda(facts) else attention.kernel
 

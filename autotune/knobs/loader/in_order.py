@@ -1,4 +1,4 @@
-"""Whether batches come in the order in which they were asked for."""
+"""Order of batches: that of their requests, or that of their completion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How loader workers are started."""
+"""Start method of loader workers."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ _WRITTEN: Final = (BatchSize(), Accumulation(), NumWorkers())
 
 
 class MpContext(Knob):
-    """How loader workers are started: as a copy of the process, or fresh with the dataset sent to them.
+    """Start method of loader workers: a copy of the process, or a fresh one that receives the dataset.
 
-    Only with workers. Copying a process with much memory takes time at every epoch; a fresh one imports
-    the script again.
+    Only with workers. Copying a process with much memory takes time at every epoch; a fresh one imports the
+    script again.
 
-    Effect: EXACT; NUMERIC where code of the script is sent along (it may read what the main process
-    changed since its import); TRAINING where a fetch changes what the dataset holds. Unit: none. Source:
+    Effect: EXACT; NUMERIC where code of the script is sent along (it may read what the main process changed
+    since its import). TRAINING where a fetch changes what the dataset holds. Unit: none. Source:
     torch.utils.data docs, `multiprocessing_context`; Python docs, "multiprocessing", "Contexts and start
     methods".
     """
@@ -77,7 +77,7 @@ class MpContext(Knob):
         return no_loader(facts) or (given[0] if len(given) == len(reasons) else None)
 
     def _no(self, method: str, facts: Facts) -> str | None:
-        """Why workers must not be started in this way: a whole sentence, or None."""
+        """Return why workers must not be started by this method, as a whole sentence, or None."""
         loader = loader_of(facts)
         if method == "fork":
             if trains_on_cuda(facts) and self.own(facts) not in (None, "fork"):

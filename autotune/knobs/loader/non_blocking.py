@@ -1,4 +1,4 @@
-"""Copies of batches to the device that nobody waits for."""
+"""Asynchronous copies of batches to the device."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class NonBlocking(Knob):
     prior: ClassVar[Prior] = Prior(spread=0.05)
 
     def own(self, facts: Facts) -> Value | None:
-        # Copies of batches that are not pinned are not looked at: nobody can go on meanwhile.
+        # Copies of unpinned batches are not observed: they are never asynchronous.
         read = facts.value(self.name)
         return read if read is not None or facts.run is None else False
 

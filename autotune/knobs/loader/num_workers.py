@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _LADDER: Final = (0, 1, 2, 4, 8, 16, 32)
 _WORKER_BYTES: Final = 128 << 20
-"""What one more worker may add: 17 to 82 MB of proportional set size were seen; rounded up."""
+"""Memory that one more worker may add, rounded up: 17 to 82 MB of proportional set size were measured."""
 _MORE_STEPS_FRAC: Final = 0.01
 """Steps that a pass may have more or fewer: about what the last batch of a pass is of a hundred."""
 _WAITS_BELOW_FRAC: Final = 0.5
@@ -42,13 +42,13 @@ _NEEDS_WORKERS: Final = ("prefetch_factor", "persistent_workers", "multiprocessi
 class NumWorkers(Knob):
     """DataLoader worker processes: they hide input latency, and use CPU and memory.
 
-    Not limited to the number of cores where the loader waits for storage or a network: with a 2 ms read
-    per sample, 16 workers on 2 cores gave 5.4 times the samples of none.
+    Not limited to the number of cores where the loader waits for storage or a network. Measured with a 2 ms
+    read per sample: 16 workers on 2 cores gave 5.4 times the samples of none.
 
     Effect: EXACT; NUMERIC where the dataset draws random numbers (each worker has another seed), where
-    workers share a stream, where a sampler of the script draws its order per iterator, and with Keras.
-    TRAINING where a fetch changes the dataset or the collate function: each worker has a copy of it.
-    Unit: processes. Source: torch.utils.data docs, "Multi-process data loading".
+    workers share a stream, and with Keras. NUMERIC too where a sampler of the script draws its order per
+    iterator. TRAINING where a fetch changes the dataset or the collate function: each worker has a copy of
+    it. Unit: processes. Source: torch.utils.data docs, "Multi-process data loading".
     """
 
     name: ClassVar[str] = "num_workers"
@@ -149,7 +149,7 @@ class NumWorkers(Knob):
 
 
 def refuse_workers(loader: LoaderFacts) -> str | None:
-    """Why a loader with workers would train something else, a sentence; None where it would not."""
+    """Return why a loader with workers would change the training, as a whole sentence, or None."""
     if loader.kind == "iterable" and not loader.shards:
         return "The iterable dataset is not split among workers: each worker would repeat all of it."
     if loader.cuda_tensors:
@@ -176,9 +176,9 @@ def refuse_workers(loader: LoaderFacts) -> str | None:
 
 
 def _keeps_steps(count: int, facts: Facts) -> bool:
-    """Whether a pass over a stream has about as many batches where so many workers share it out.
+    """Return whether a pass over a stream keeps about its number of batches with so many workers.
 
-    Each worker ends its share with a batch of what is left of it.
+    The last batch of each worker is the rest of its share.
     """
     loader = loader_of(facts)
     if loader is None or loader.kind != "iterable" or not loader.batch_size or count < 2:
@@ -215,7 +215,7 @@ def worker_limit(facts: Facts) -> int:
 
 
 def workers_of(config_value: Value | None, facts: Facts) -> int | None:
-    """Workers under a config: what it asks for, else the script's own, None where unknown."""
+    """Return the workers under a config, or else the script's own; None if unknown."""
     value = facts.value("num_workers") if config_value is None else config_value
     if value is None and (loader := loader_of(facts)) is not None:
         return loader.num_workers

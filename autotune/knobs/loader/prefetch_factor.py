@@ -77,7 +77,7 @@ class PrefetchFactor(Knob):
 
 
 def without_workers(facts: Facts, varied: Collection[str]) -> str | None:
-    """The reason shared by settings that only worker processes have."""
+    """Return the refusal of settings that only worker processes have, or None."""
     if "num_workers" in varied or facts.run is None or workers_of(None, facts):
         return None
     return "The loader has no workers, and num_workers is not varied."

@@ -1,4 +1,4 @@
-"""Activations that are computed again instead of being kept."""
+"""Activations that are recomputed instead of stored."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class ActivationCheckpointing(Knob):
     def option(self, value: Value, flag: ScriptFlag) -> tuple[str, str] | None:
         if flag.kind in ("switch", "off_switch", "pair", "bool"):
             return super().option(_ALL_OR_NOTHING[value], flag) if value in _ALL_OR_NOTHING else None
-        # How many of them the script takes by another word is not seen.
+        # The number of blocks behind another word of the script is not known.
         return super().option(value, flag) if flag.choices and value in _ALL_OR_NOTHING else None
 
     def patch(self, value: Value, patches: Patches) -> None:
@@ -94,7 +94,7 @@ class ActivationCheckpointing(Knob):
 
 
 def _why_not(facts: Facts) -> str | None:
-    """Why blocks cannot be made to be computed again from outside."""
+    """Return why blocks cannot be recomputed without a change of the script, or None."""
     run = facts.run
     if run is None:
         return None
@@ -106,7 +106,7 @@ def _why_not(facts: Facts) -> str | None:
 
 
 def _why_not_twice(blocks: BlockFacts, *, own_compile: bool) -> str | None:
-    """Why computing a block twice would not be the same as computing it once."""
+    """Return why computing a block twice would not equal computing it once, or None."""
     if blocks.checkpointed:
         return "The script already recomputes activations."
     if own_compile:

@@ -19,18 +19,17 @@ if TYPE_CHECKING:
 _NEW: Final = "PYTORCH_ALLOC_CONF"
 _OLD: Final = "PYTORCH_CUDA_ALLOC_CONF"
 _NEW_SINCE: Final = (2, 11)
-"""2.9.1 takes the new name and ignores what it says of segments (pytorch issue 183387)."""
+"""2.9.1 accepts the new name but ignores its setting of segments (pytorch issue 183387)."""
 _SETTINGS: Final = {"expandable_segments": "expandable_segments:True"}
 _ASYNC: Final = "cudaMallocAsync"
 
 
 class Allocator(Knob):
-    """How CUDA memory is kept: expandable segments waste less where sizes vary.
+    """Policy of the CUDA memory allocator: expandable segments waste less where sizes vary.
 
     Set by ``PYTORCH_ALLOC_CONF``, before 2.11 by its old name; other settings in the variable are kept.
-    ``garbage_collection_threshold`` is not varied, because it acts only under a memory limit of the
-    process. Nor is ``max_split_size_mb``, which the documentation calls a last resort against running out
-    of memory.
+    ``garbage_collection_threshold`` is not varied, because it acts only under a memory limit of the process.
+    Nor is ``max_split_size_mb``, which the documentation calls a last resort against running out of memory.
 
     Effect: EXACT. Unit: none. Source: torch docs, "CUDA semantics", "Optimizing memory usage with
     PYTORCH_ALLOC_CONF"; pytorch issue 183387; NVIDIA/NeMo pull request 9061 (reallocations cost
@@ -82,7 +81,7 @@ class Allocator(Knob):
             return None
         if cuda.get_allocator_backend() == _ASYNC:
             return _ASYNC
-        # What the variable says is not what the allocator has: some releases ignore it.
+        # Some releases ignore the variable, so the allocator's own setting is read.
         settings = cuda.memory._snapshot()["allocator_settings"]  # noqa: SLF001
         if settings["expandable_segments"]:
             return "expandable_segments"

@@ -1,4 +1,4 @@
-"""What zero_grad leaves of a gradient."""
+"""State of gradients after zero_grad."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class SetToNone(Knob):
-    """What zero_grad leaves of a gradient: nothing, instead of zeros that are written and added to.
+    """State of gradients after zero_grad: None, instead of zeros that are written and added to.
 
-    Only where the script requests zeros; torch's default is None since 2.0. Equal as long as every
-    parameter gets a gradient in every step, because an optimizer skips one without.
+    Only where the script requests zeros; torch's default is None since 2.0. Equal as long as every parameter
+    gets a gradient in every step, because an optimizer skips one without.
 
     Effect: EXACT. Unit: on or off. Source: torch.optim.Optimizer.zero_grad docs, `set_to_none`.
     """

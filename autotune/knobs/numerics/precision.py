@@ -130,7 +130,7 @@ class Precision(Knob):
         return None if offered else self.refuse_spelling(way, facts)
 
     def _is_own_way(self, spelling: Spelling, facts: Facts) -> bool:
-        """An option or a constant that the script has."""
+        """Return whether this is an option or a constant that the script has."""
         if isinstance(spelling, Constant):
             return not isinstance(constant_of(spelling, facts.script, self.own(facts), self.written), str)
         return isinstance(spelling, Flag) and _has(spelling, facts)
@@ -147,7 +147,7 @@ class Precision(Knob):
         owned = super().refuse_spelling(spelling, facts)
         refused = owned or _numbers(facts) or _arguments_bound(spelling, facts)
         if refused is None and _no_hardware("bf16", facts) is not None:
-            # Only fp16 is left, and it needs a gradient scaler of ours.
+            # Only fp16 is left, and it needs a gradient scaler of autotune.
             refused = _no_scaler(facts)
         return refused
 
@@ -207,13 +207,13 @@ class Precision(Knob):
 
 
 def _has(spelling: Flag, facts: Facts) -> bool:
-    """The script has this option, and one that only sounds like autocast is seen to put it on."""
+    """Return whether the script has this option; one named like autocast must be observed to enable it."""
     option = facts.script.flag(*spelling.names)
     return option is not None and (spelling is not _AUTOCAST_OPTIONS or bool(option.autocast))
 
 
 def _vocabulary(default: Value | None) -> tuple[str, ...]:
-    """The words that an option understands, guessed from the one it starts with."""
+    """Return the words that an option accepts, guessed from its default."""
     styles = (("float32", "bfloat16", "float16"), ("fp32", "bf16", "fp16"), ("no", "bf16", "fp16"))
     return next((style for style in styles if default in style), ())
 
@@ -234,7 +234,7 @@ def _no_hardware(form: str, facts: Facts) -> str | None:
 
 
 def _arguments_bound(spelling: Spelling, facts: Facts) -> str | None:
-    """Why a framework's argument would meet another one that the script gives."""
+    """Return why a framework's argument would conflict with another one of the script, or None."""
     target = spelling.target if isinstance(spelling, Keyword) else ""
     if target == LIGHTNING and setting(facts, "lightning.plugins") is True:
         return "The Trainer has plugins, one of which may set the number format."
@@ -263,7 +263,7 @@ def _numbers(facts: Facts) -> str | None:
 
 
 def _no_scaler(facts: Facts) -> str | None:
-    """Why fp16 cannot have its gradient scaler."""
+    """Return why fp16 cannot have its gradient scaler, or None."""
     run = facts.run
     if run is None:
         return None

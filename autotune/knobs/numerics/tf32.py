@@ -80,10 +80,10 @@ class Tf32(Knob):
         patches.call(torch.set_float32_matmul_precision, value, undo=old)
 
     def seen(self, patches: Patches) -> Value | None:
-        """What matrix products on the device really do.
+        """Return the precision of matrix products on the device.
 
-        Since torch 2.9 there are two interfaces. After a script has used the newer one, the older
-        one tells what it was last told itself, or raises because the two disagree.
+        Since torch 2.9 there are two interfaces. After a script has used the newer one, the older one returns
+        its own last value, or raises because the two disagree.
         """
         torch = patches.torch
         matmul = getattr(getattr(torch.backends, "cuda", None), "matmul", None)

@@ -50,11 +50,11 @@ class Affinity:
 
 
 def blocks(cpus: Iterable[tuple[int, int, int]], count: int) -> list[tuple[int, ...]]:
-    """Share CPUs out, neighbours together.
+    """Divide CPUs into blocks of neighbours.
 
     Args:
-        cpus: Of each CPU its NUMA node, its core and its number.
-        count: Processes.
+        cpus: NUMA node, core and number of each CPU.
+        count: Number of processes.
 
     Returns:
         A block for each process; none where there are fewer CPUs than processes.
@@ -71,7 +71,7 @@ def _by_launcher() -> tuple[int, int]:
 
 
 def _place(cpu: int) -> tuple[int, int]:
-    """Return the NUMA node and the core of a CPU; 0 where the kernel does not say."""
+    """Return the NUMA node and the core of a CPU; 0 where the kernel does not report it."""
     folder = _CPUS / f"cpu{cpu}"
     node = next((int(p.name[4:]) for p in folder.glob("node[0-9]*")), 0)
     try:

@@ -1,7 +1,7 @@
 """`DistributedDataParallel`: its arguments, its communication hook, and what a run shows of both.
 
-Arguments are replaced where the wrapper is constructed, whoever constructs it: the script or a framework. A
-hook of ours is registered right after that. A hook that the script registers later is called by ours.
+Arguments are replaced at construction, both by the script and by a framework. A hook of autotune is
+registered right after that. It calls any hook that the script registers later.
 """
 
 # Modules and buckets are of any type; narrowing them yields partly unknown types.
@@ -47,7 +47,7 @@ class DataParallel:
     Args:
         state: Shared counters; `RuntimeState.refusals` receives what could not be set.
         undo: Restores the class.
-        watches: Find out whether every parameter gets a gradient in every backward pass.
+        watches: Observe whether every parameter gets a gradient in every backward pass.
     """
 
     def __init__(self, state: RuntimeState, undo: Undo, *, watches: bool) -> None:
@@ -63,11 +63,11 @@ class DataParallel:
         self._constructing = False
         self._facts: ParallelFacts | None = None
         self._sent = 0
-        """Buckets that a hook of ours has sent."""
+        """Buckets that autotune's hook has sent."""
         self._used: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-        """Wrapper -> for each parameter, on how many processes it got a gradient at least."""
+        """Wrapper -> for each parameter, the least number of processes on which it got a gradient."""
         self.is_silent = False
-        """Gradients stay where they are: a run for the ceiling, whose processes diverge."""
+        """Gradients are not exchanged, and processes diverge: a run for the ceiling."""
         self.no_sync_seen = False
         self.on_constructed: list[Callable[[Any], None]] = []
         """Called with every wrapper right after its construction."""
@@ -176,12 +176,12 @@ class DataParallel:
 
     @property
     def _sends(self) -> bool:
-        """Whether a hook of ours sends the gradients."""
+        """True if autotune's hook sends the gradients."""
         form, rank = self._settings.get(COMPRESSION, "none"), self._settings.get(POWERSGD, 0)
         return self.is_silent or form in ("fp16", "bf16") or bool(rank)
 
     def _registration(self, original: Any) -> Any:
-        """Note a hook of the script's; where a wrapper has one of ours, that one calls it."""
+        """Record a hook of the script; where a wrapper has autotune's hook, that hook calls it."""
         state = self._state
 
         @functools.wraps(original)
@@ -192,7 +192,7 @@ class DataParallel:
             name = _COMPRESSES.get(getattr(hook, "__name__", ""), "own")
             self._names[this] = name if hook.__module__ == _DEFAULT_HOOKS else "own"
             if not self._sends or self._constructing:
-                # One that the constructor registers itself belongs to its mixed precision.
+                # A hook that the constructor itself registers belongs to its mixed precision.
                 original(this, hook_state, hook)
                 return
             self._own_hooks[this] = (hook_state, hook)
@@ -252,10 +252,10 @@ class DataParallel:
         return form if self._sent else None
 
     def _watch(self, wrapper: Any) -> None:
-        """Keep the least number of processes that each parameter got a gradient on, pass by pass.
+        """Record the least number of processes on which each parameter got a gradient, pass by pass.
 
-        DDP counts them in every backward pass for its own sake, and leaves the counts to the next one. Before
-        the first pass they are not set.
+        DDP counts them in every backward pass and retains the counts until the next one. They are not set
+        before the first pass.
         """
         torch = self._torch
         passed: list[None] = []
@@ -275,7 +275,7 @@ class DataParallel:
             while handles:
                 handles.pop().remove()
             now, before = this.reducer._get_local_used_map(), self._used.get(this)
-            # A device is not waited for.
+            # No synchronization with the device.
             self._used[this] = now.clone() if before is None else torch.minimum(before, now)
 
         wrapper.register_forward_pre_hook(look)
@@ -283,7 +283,7 @@ class DataParallel:
     def _all_used(self, wrappers: list[Any]) -> bool | None:
         """Return whether every parameter got a gradient on every process in every pass seen.
 
-        Without a search for unused parameters DDP itself ends a run where one got none.
+        Without a search for unused parameters DDP itself ends a run in which a parameter got none.
         """
         found: list[bool] = []
         for wrapper in wrappers:

@@ -31,7 +31,7 @@ _RECENT_STEPS: Final = 8
 
 
 class DeferredExchange:
-    """Decides which backward passes of a step exchange gradients.
+    """Choice of the backward passes of a step that exchange gradients.
 
     Args:
         state: Shared counters.
@@ -93,7 +93,7 @@ class DeferredExchange:
             first.register_post_accumulate_grad_hook(functools.partial(self._passed, weakref.ref(wrapper)))
 
     def _exchanges_now(self, wrapper: Any) -> bool:
-        """Whether the pass that follows this forward call exchanges gradients."""
+        """Return whether the backward pass after this forward call exchanges gradients."""
         wanted = bool(vars(wrapper).get(_FLAG, True))
         if wanted and self._state.active:
             accumulation = self.accumulation
@@ -153,5 +153,5 @@ class DeferredExchange:
 
 
 def _keep(wrapper: Any, value: bool) -> None:
-    """Set what the script wants, which `no_sync` sets as well."""
+    """Set the script's own value, which `no_sync` also sets."""
     vars(wrapper)[_FLAG] = value

@@ -35,7 +35,7 @@ class Distributed:
         state: Shared counters.
         undo: Restores what was changed.
         hooks: Waits for imports.
-        watches: Watch the unchanged script for what knobs need to know.
+        watches: Observe the facts that knobs need in the unchanged script.
     """
 
     def __init__(self, state: RuntimeState, undo: Undo, hooks: AfterImport, *, watches: bool) -> None:

@@ -1,4 +1,4 @@
-"""An optimizer step that processes share out: each updates a part of the parameters (ZeRO stage 1).
+"""An optimizer step sharded across processes: each updates a part of the parameters (ZeRO stage 1).
 
 Under `DistributedDataParallel` all processes have the same gradients. Each of them hides the gradients of the
 others' parameters from its optimizer, which therefore keeps no state for them, and receives those parameters
@@ -27,7 +27,7 @@ _MESSAGE_BYTES: Final = 250 * 2**20
 
 
 class ShardedOptimizer:
-    """Shares optimizer steps out among the processes of one wrapper.
+    """Sharding of optimizer steps across the processes of one wrapper.
 
     Args:
         undo: Restores the class of optimizers.
@@ -45,12 +45,12 @@ class ShardedOptimizer:
         self._hidden: list[tuple[Any, Any]] = []
 
     def install(self, torch: Any) -> None:
-        """Share steps out once there is a wrapper; install after what completes gradients before a step."""
+        """Shard steps once there is a wrapper; install after hooks that complete gradients before a step."""
         self._torch = torch
         self._parallel.on_constructed.append(self._begin)
 
     def observed(self) -> bool | None:
-        """Whether optimizers that stepped keep state for their own share alone; None before a step."""
+        """Return whether optimizers keep state for their own share only, or None before a step."""
         if not self.is_wanted:
             return False if self._parallel.wrappers() else None
         rank = self._rank()

@@ -103,7 +103,7 @@ class Sharding:
         self._undo.assign(package, "fully_shard", fully_shard)
 
     def _changed(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a call with what is wanted in place."""
+        """Return the arguments of a call with the requested settings."""
         found = dict(kwargs)
         self._own_mesh = self._own_mesh or found.get("mesh") is not None
         if SHARDS in self._settings and found.get("mesh") is None:
@@ -123,7 +123,7 @@ class Sharding:
         return found
 
     def _replicated(self, shards: int) -> Any:
-        """Return the mesh of replicas that share their parameters out over so many processes each."""
+        """Return the mesh of replicas that shard their parameters over this number of processes each."""
         ranks = importlib.import_module("torch.distributed").get_world_size()
         if shards == ranks:
             return None
@@ -198,5 +198,5 @@ class Sharding:
 
 
 def _is_count(value: Any) -> bool:
-    """Whether the script shards to a number of processes after the forward pass, which is left alone."""
+    """Return whether the script shards to a number of processes after the forward pass, which is kept."""
     return isinstance(value, int) and not isinstance(value, bool)
