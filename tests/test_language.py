@@ -84,11 +84,6 @@ UNCLEAN_PACKAGES = {
     "report/terminal",
     "report/text",
     "report/view",
-    "search",
-    "search/confirmation",
-    "search/models",
-    "search/samplers",
-    "search/screening",
     "service",
     "trial/hooks/distributed",
 }
