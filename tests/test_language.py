@@ -77,13 +77,6 @@ UNCLEAN_PACKAGES = {
     "knobs/loader",
     "knobs/memory",
     "knobs/numerics",
-    "report",
-    "report/html",
-    "report/html/sections",
-    "report/mlflow",
-    "report/terminal",
-    "report/text",
-    "report/view",
     "service",
     "trial/hooks/distributed",
 }
