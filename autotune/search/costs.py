@@ -186,9 +186,8 @@ class Costs:
             remaining_s: Budget left, in seconds.
 
         Returns:
-            0 if there is nothing to confirm, or if the fewest pairs of no finalist fit any more: the time
-                then goes to other configs.
-            time then goes to further configurations.
+            0 if there is nothing to confirm, or if the fewest pairs of no finalist fit any more: the
+            time then goes to other configs.
         """
         fewest_s = min((self.fewest(c) for c in members), default=0.0) + _MARGIN_S
         if not members or fewest_s > remaining_s:

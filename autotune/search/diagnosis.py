@@ -140,7 +140,10 @@ def _probes(study: Study) -> list[Trial]:
 
 
 def without_communication(study: Study, costs: Costs, remaining_s: float) -> Proposal | None:
-    """Return the run that bounds the gain of communication knobs, before any of them is tried; once."""
+    """Return the run that bounds the gain of communication knobs, before any of them is tried; once.
+
+    Only the gradient exchange of `DistributedDataParallel` can be disabled.
+    """
     facts, space = study.facts, study.space
     parallel = None if facts is None or facts.run is None else facts.run.parallel
     if parallel is None or parallel.wrapper != "ddp" or space is None or not study.spec.why:

@@ -288,7 +288,7 @@ def _began(study: Study) -> set[Config]:
 
 
 def _confirmed(study: Study) -> dict[Config, None]:
-    """Return the configs that confirmation has proposed, in that order."""
+    """Return the configs that confirmation has proposed, in the order of their first runs."""
     runs = (t.config for t in study.trials if t.stage is Stage.CONFIRM)
     return dict.fromkeys(c for c in runs if not c.is_baseline)
 
@@ -330,7 +330,7 @@ def _as_hopeless(study: Study, compared: Sequence[Comparison], parts: FeatureFla
 def _nears(compared: Comparison, more: int) -> bool:
     """Return whether the observed gain has a fair chance of being claimed after `more` pairs.
 
-    This does not run until a win: two late analyses and the end have levels that allow for all of them
+    This is not sampling until significance: two late analyses and the end have levels that allow for all of them
     (`autotune.compare.alpha_spending`). A config without a fair chance saves the time.
     """
     speedup = compared.speedup

@@ -69,16 +69,12 @@ class Verification(Strategy):
     def because(self, study: Study) -> str:
         """Return the reason of ``no_difference``; empty with every other verdict.
 
-        - ``too_few_pairs``: no conclusion; ``lost_runs``: the same, as runs failed for reasons outside the
-        config.
-
+        - ``too_few_pairs``: no conclusion.
+        - ``lost_runs``: no conclusion, as runs failed for reasons outside the config.
         - ``script_failed``: a run of the unchanged script failed.
-
-        - ``not_cleared``: it was measured, and the interval does not exceed the ratio.
-
-        - ``unsteady``: it does, but not the difference of the script from itself.
-
-        - ``loss_unclear``: it does, and its loss is not shown to keep up.
+        - ``not_cleared``: the interval does not exceed the ratio.
+        - ``unsteady``: the interval exceeds the ratio, but not the difference of the script from itself.
+        - ``loss_unclear``: the interval exceeds the ratio, but the loss is not shown to keep up.
         """
         return self._judged(study)[1]
 

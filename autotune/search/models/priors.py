@@ -9,8 +9,7 @@ Figures for CPUs are rounded from the five open grids of `experiments/grids`, re
 cores by 2026-11-23. Figures for NVIDIA devices are an expert's, checked against two sources:
 
 - One search on an H100 (`experiments/gpu/results`, a transformer of 124 million parameters in float32,
-2026-11-26): bfloat16 5.1 times, compiled 1.25 times more, memory-efficient attention 0.88 times.
-
+  2026-11-26): bfloat16 5.1 times, compiled 1.25 times more, memory-efficient attention 0.88 times.
 - Compiling the same model on A100s: 250 ms to 135 ms (A. Karpathy, nanoGPT's README).
 
 A device computes while the host starts the next work: a step takes the longer of the two. The device's busy
@@ -39,8 +38,8 @@ Point = tuple["Value | None", ...]
 
 _WAITS_AT, _BUSY_AT = 0.8, 0.95
 _STARTS_IN: Final = 0.2
-"""Busy share of a device below which it waits for the host, whose part is then the whole step. Above it, the
-host's part is not observed and assumed to be this share of a step."""
+"""Assumed share of the host in a step if the device is busy above `_BUSY_AT`, where it cannot be observed.
+Below `_WAITS_AT`, the device waits for the host, whose share is then the whole step."""
 _ALIKE: Final = 3.0
 _THREAD_POWER: Final = 0.7
 _SMALL_STEP_S: Final = 5e-3

@@ -38,7 +38,7 @@ def candidate_pool(search: SearchState) -> list[Config]:
 
 
 def varied(search: SearchState, config: Config, dimension: Dimension) -> list[Config]:
-    """Return likely training-preserving configs that differ in one knob and its dependents.
+    """Return permitted training-preserving configs that differ in one knob and its dependents.
 
     Args:
         search: Current state.

@@ -42,8 +42,8 @@ class Feasible:
         Args:
             study: Current study.
             space: Space of the study.
-            separates: Also exclude a value that never worked if a config that crashed with it ran without it,
-                other changes included.
+            separates: Also exclude a value that never worked, if a config crashed with it and other changes
+                but ran with the others alone.
         """
         failed: dict[tuple[str, Value], set[Config]] = {}
         worked: dict[tuple[str, Value], set[Config]] = {}

@@ -283,7 +283,7 @@ def _same(a: Value, b: Value | None) -> bool:
 
 
 def _jump(search: SearchState) -> Suggestion | None:
-    """Return everything that helped, together."""
+    """Return a config of all changes that helped."""
     config = _BASE
     for dimension in search.space.free():
         gains = [
