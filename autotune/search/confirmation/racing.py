@@ -330,8 +330,8 @@ def _as_hopeless(study: Study, compared: Sequence[Comparison], parts: FeatureFla
 def _nears(compared: Comparison, more: int) -> bool:
     """Return whether the observed gain has a fair chance of being claimed after `more` pairs.
 
-    This is not sampling until significance: two late analyses and the end have levels that allow for all of them
-    (`autotune.compare.alpha_spending`). A config without a fair chance saves the time.
+    This is not sampling until significance: the levels of two late analyses and the end allow for all of
+    them (`autotune.compare.alpha_spending`). A config without a fair chance saves the time.
     """
     speedup = compared.speedup
     if more <= 0 or compared.is_early or speedup.value <= 1.0 or speedup.n < CYCLES or speedup.low <= 0.0:
