@@ -66,18 +66,6 @@ OTHER_OPENINGS = r"What|Of|Who|Whose|Whom|Where|How|Why|Which|That|It|Its|They"
 
 UNCLEAN_PACKAGES = {
     "cli/commands",
-    "report",
-    "report/html",
-    "report/html/sections",
-    "report/mlflow",
-    "report/terminal",
-    "report/text",
-    "report/view",
-    "search",
-    "search/confirmation",
-    "search/models",
-    "search/samplers",
-    "search/screening",
     "service",
 }
 """Folders below ``autotune`` that still fail. To be emptied: a folder may not come back."""

@@ -1,7 +1,7 @@
-"""Throughput, efficiency and cost over the number of processes, and the knee, from interleaved runs. Pure.
+"""Throughput, efficiency and cost by number of processes, and the knee, from interleaved runs. Pure.
 
-The runs are those of a study whose configs differ in the number of processes alone: rounds of the stage
-CONFIRM, each with one fresh run per number. Ratios are paired by round, with the scatter and the floor of a
+The runs belong to a study whose configs differ in the number of processes alone: rounds of the stage CONFIRM,
+each with one fresh run per number. Ratios are paired by round, with the scatter and the floor of a
 confirmation.
 """
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from autotune.model.trial import Trial
 
 PROCESSES: Final = "processes"
-"""Key of a config that gives the number of processes of a run; no knob of a search."""
+"""Config key of the number of processes of a run; no knob of a search."""
 HALF: Final = 0.5
-"""Share of the ideal gain of more processes that has to be reached: below it each added process costs twice
-what the first ones did."""
+"""Least share of the ideal gain of more processes: below it each added process costs twice as much as the
+first."""
 SAMPLES: Final = "samples/s"
 _PER_MILLION: Final = 1e6
 _HOUR_S: Final = 3600.0
@@ -38,18 +38,18 @@ _HOUR_S: Final = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One number of processes.
+    """Result of one number of processes.
 
     Args:
-        processes: The number.
-        throughput: Mean over runs; None where no run was measured.
-        efficiency: Speed-up over the fewest processes, divided by the factor of processes.
-        cost: Of a million samples, in the unit of the price; None without a price.
+        processes: Number of processes.
+        throughput: Mean over runs; None without a measured run.
+        efficiency: Speedup over the fewest processes, divided by the factor of processes.
+        cost: Cost of a million samples, in the unit of the price; None without a price.
         communication_frac: Share of a step in which a rank is blocked in communication; None if unknown.
         straggler: Rank that the others wait for in most runs; None without one.
-        peak_bytes: Memory of the fullest rank; of the process tree without an accelerator.
+        peak_bytes: Peak memory of the fullest rank; of the process tree without an accelerator.
         effective_batch: Samples per optimizer step of all processes; 0 if unknown.
-        failure: Why a run yielded no figure, empty where all did.
+        failure: Why a run yielded no figure; empty if all did.
     """
 
     processes: int
@@ -68,13 +68,13 @@ class Scaling:
     """Result of a scaling study.
 
     Args:
-        points: By number of processes.
+        points: Results by number of processes.
         knee: Most processes up to which each step reached half of its ideal gain; None before two numbers
             were measured.
         is_clear: The intervals on both sides of the knee agree with it.
-        price: Of one process for an hour; 0 for none.
-        unit: Of the throughput.
-        set_aside: Runs that are in no ratio, because other processes used the machine meanwhile.
+        price: Price of one process for an hour; 0 for none.
+        unit: Unit of the throughput.
+        set_aside: Number of runs excluded from ratios, as other processes used the machine meanwhile.
     """
 
     points: tuple[Point, ...]
@@ -122,7 +122,7 @@ def own_processes(study: Study, fewest: int) -> int:
     """Return how many processes the script starts by itself, whatever its launcher starts; 0 if none.
 
     Args:
-        study: Of `autotune.driver.scaling`.
+        study: Study of `autotune.driver.scaling`.
         fewest: Number of processes of the reference.
     """
     runs = ((processes_of(t.config, fewest), t.measurement) for t in study.told())
@@ -132,12 +132,12 @@ def own_processes(study: Study, fewest: int) -> int:
 
 
 def scaling(study: Study, counts: Sequence[int], price: float = 0.0) -> Scaling:
-    """Return what the runs of this study show.
+    """Return the results of the runs of this study.
 
     Args:
-        study: Of `autotune.driver.scaling`.
+        study: Study of `autotune.driver.scaling`.
         counts: Numbers of processes, ascending.
-        price: Of one process for an hour, in any unit; 0 for none.
+        price: Price of one process for an hour, in any unit; 0 for none.
     """
     fewest = counts[0]
     configs = {count: config_of(count, fewest) for count in counts}
@@ -203,7 +203,7 @@ def _efficiency(
     rates: Mapping[int, Mapping[Config, float]],
     floor: float,
 ) -> Estimate | None:
-    """Speed-up over the fewest processes, divided by the factor of processes; 1 for the fewest."""
+    """Return the speedup over the fewest processes, divided by the factor of processes; 1 for the fewest."""
     if count == fewest:
         runs = sum(configs[fewest] in r for r in rates.values())
         return Estimate(value=1.0, low=1.0, high=1.0, n=runs, unit="ratio")
@@ -214,7 +214,7 @@ def _efficiency(
 def _ratio(
     config: Config, other: Config, rates: Mapping[int, Mapping[Config, float]], floor: float
 ) -> Estimate | None:
-    """Rate of one config over that of another, paired by round; None without a pair."""
+    """Return the rate of one config over that of another, paired by round; None without a pair."""
     pairs = [(r[config], r[other]) for r in rates.values() if config in r and other in r]
     logs = [math.log(a / b) for a, b in pairs if a > 0 and b > 0]
     return ratio_interval(logs, tau=floor) if logs else None
@@ -232,7 +232,7 @@ def _scaled(estimate: Estimate, factor: float) -> Estimate:
 
 
 def _cost(throughput: Estimate, count: int, price: float) -> Estimate | None:
-    """Price of a million samples; None without a price or without samples."""
+    """Return the price of a million samples; None without a price or without samples."""
     if price <= 0.0 or throughput.value <= 0.0 or throughput.unit != SAMPLES:
         return None
 

@@ -1,4 +1,4 @@
-"""The figures of `autotune scale` as one run in MLflow."""
+"""Scaling figures of `autotune scale` as one run in MLflow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from autotune.driver.scaling import Scaled
 
 ROLE = "scaling"
-"""Tag of the run, which is none of a search's."""
+"""Tag of the run, which distinguishes it from those of a search."""
 
 
 def send_if_scaling(path: Path, tracking_uri: str = "") -> bool:
@@ -29,7 +29,7 @@ def send_if_scaling(path: Path, tracking_uri: str = "") -> bool:
 
     Raises:
         StoreError: The study cannot be read.
-        TrackerUnavailable: The store does not answer.
+        TrackerUnavailable: The store does not respond.
     """
     with Journal.read(path / JOURNAL_FILE) as journal:
         is_scaling = fold(journal.entries()).spec.purpose == SCALE
@@ -42,11 +42,11 @@ def send_scaling(found: Scaled, tracking_uri: str = "") -> str:
     """Write the run, with the number of processes as the step of each figure, and return its address.
 
     Args:
-        found: What was measured.
-        tracking_uri: Of the store; empty for the default one.
+        found: Result of the measurement.
+        tracking_uri: Address of the store; empty for the default one.
 
     Raises:
-        TrackerUnavailable: The store does not answer.
+        TrackerUnavailable: The store does not respond.
     """
     study, scaling = found.study, found.scaling
     metrics: list[tuple[str, float | None, int]] = []

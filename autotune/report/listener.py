@@ -28,23 +28,25 @@ class Listener:
         self.wants_stop = True
 
     def study_began(self, study: Study) -> None:
-        """The study was opened, for the first time or again."""
+        """Handle the opening of a study, for the first time or again."""
 
     def trial_started(self, study: Study, trial: Trial) -> None:
-        """The process of a trial is about to start."""
+        """Handle the start of a trial, just before its process starts."""
 
     def trial_ended(self, study: Study, trial: Trial) -> None:
-        """A trial has finished or failed."""
+        """Handle the end of a trial, finished or failed."""
 
     def note(self, study: Study, text: str) -> None:
-        """A message for the user: a stage began, a trial is repeated, a value was excluded."""
+        """Handle a message for the user: a stage began, a trial is repeated, a value was excluded."""
 
     def stopping(self, why: str) -> None:
-        """No further trial will start. Called from a signal handler: do not wait for anything.
+        """Handle the stop of a search: no further trial starts.
+
+        Runs in a signal handler: do not wait for anything.
 
         Args:
             why: ``interrupted`` or ``signal``.
         """
 
     def study_ended(self, study: Study) -> None:
-        """Nothing more will be measured."""
+        """Handle the end of the study: no further measurement follows."""

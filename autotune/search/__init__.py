@@ -1,4 +1,4 @@
-"""Which configuration to run next: a pure, seeded function of the study.
+"""Selection of the configuration to run next: a pure, seeded function of the study.
 
 Entry points: `strategy`, the interface of every search, and `stages`, the search itself: baseline, initial
 design, refinement, confirmation. `screening` proposes configurations, `confirmation` proves them, `models`

@@ -1,4 +1,4 @@
-"""What a trial costs in wall time, how long it may measure, and what is set aside for the end; pure."""
+"""Costs of trials in wall time, window lengths, and time reserved for the end; pure."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from autotune.model.trial import Trial
 
 _LONGEST_WINDOW_S, _MOST_S = 4.5, 20.0
-"""Longest window of a baseline run in a budget of `_USUAL_BUDGET_S`, and in any. It grows with the square
-root of the budget, so that a longer budget goes to longer windows and to more runs alike (decision 102)."""
+"""Longest window, in seconds, of a baseline run in a budget of `_USUAL_BUDGET_S`, and in any. It grows with
+the square root of the budget, so a longer budget gives longer windows and more runs (decision 102)."""
 _USUAL_BUDGET_S = 900.0
 _SHORTEST_SHARE = 1.0 / 3.0
-"""Of the longest window: where one ends at the earliest if its interval is narrow."""
+"""Share of the longest window after which one may end if its interval is narrow."""
 _LEAST_S = (0.75, 1.5)
-"""Of the shortest and the longest window of any run: blocks and loader queues take so long to show a rate."""
+"""Least seconds of the shortest and longest window: blocks and loader queues take so long to show a rate."""
 _SCREENED = (0.5, 0.4)
-"""Of the shortest and the longest window: a run that chooses alone. Runs differ by more than that."""
+"""Shares of the shortest and longest window for screening runs, whose noise between runs is larger."""
 _PAIRED_SHARE = 1.5
-"""Of the longest window, in pairs."""
+"""Share of the longest window that a run of a pair measures."""
 _USUAL_STEPS, _FEWEST_STEPS = 10, 4
-"""Steps of a window, and the fewest for which a run that only screens waits where steps are slow."""
+"""Steps of a window, and the fewest of a screening run where steps are slow."""
 _MANY_CYCLES_S = 1200.0
-"""Budget above which an ablation has two cycles more."""
+"""Budget in seconds above which an ablation has two more rounds."""
 _EXPLORE_WIDTH = 0.05
 _CONFIRM_WIDTH = 0.02
 _COMPILE_S = {"default": 40.0, "reduce-overhead": 45.0, "max-autotune": 120.0}
@@ -45,13 +45,13 @@ _COMPILE_GUESS_S = 45.0
 _WARM_COMPILE = 0.2
 PLANNED_CYCLES = 5
 PLANNED_SHARE = 0.4
-"""Of the budget: more cycles than the fewest are kept for confirmation as far as they fit into it."""
+"""Share of the budget: rounds beyond the fewest are reserved for confirmation as far as they fit it."""
 _ABLATION_SHARE = 0.25
 _MARGIN_S = 2.0
 _SLACK_SHARE = 0.15
-"""Of a run, which may take so much longer than expected."""
+"""Share of a run that is allowed as slack over its expected duration."""
 _COLD_START = 1.3
-"""A first process that takes so many times as long to start as later ones read its libraries from disk."""
+"""Ratio of start times above which the first process counts as started from a cold disk."""
 _TRAINING_SAMPLES = 1.5
 _PAIRED = (Stage.CONFIRM, Stage.ABLATE)
 _CHOOSING = (Stage.INITIAL, Stage.REFINE, Stage.DRIFT_CHECK)
@@ -59,9 +59,9 @@ _CHOOSING = (Stage.INITIAL, Stage.REFINE, Stage.DRIFT_CHECK)
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Built by `Costs.of` for one study at one moment; seconds of wall time throughout.
+    """Costs of one study at one moment, in seconds of wall time; built by `Costs.of`.
 
-    What a process takes is learned for each way to start it: `plain_s` is of one that is started anew.
+    Start costs are learned per start mode: `plain_s` is the cost of a cold start.
     """
 
     study: Study
@@ -69,13 +69,13 @@ class Costs:
     startup_s: float
     compile_s: dict[object, float]
     believed_s: Mapping[str, float] = field(default_factory=dict[str, float])
-    """What first compiles took in earlier studies of the script, by mode."""
+    """Seconds of first compiles in earlier studies of the script, by mode."""
     screen_s: float = 0.0
-    """As `plain_s`, of screening trials as they are started now."""
+    """Seconds like `plain_s`, for screening trials in their current start mode."""
 
     @classmethod
     def of(cls, study: Study) -> Costs:
-        """Learn from what every process so far has taken."""
+        """Learn from the durations of every process so far."""
         forked: list[float] = []
         compiled: dict[object, list[float]] = {}
         told = _told_by_itself(study)
@@ -87,7 +87,7 @@ class Costs:
                 forked.append(trial.own_s - m.all_compile_s)
             if m.compile_s > 1.0 and m.cold_compile:
                 compiled.setdefault(_mode(trial.config, told), []).append(m.compile_s)
-        # What others slowed down is no price of later runs.
+        # Runs slowed by other processes do not predict the cost of later runs.
         calm = [t for t in undisturbed(study, study.told()) if t.measurement]
         starts = [t.measurement.startup_s for t in calm if t.measurement]
         plain_s = _recent(_cold_start_runs(calm) or forked)
@@ -104,14 +104,14 @@ class Costs:
         return costs if screened else replace(costs, screen_s=plain_s - costs._shorter_s(calm))
 
     def _shorter_s(self, trials: Sequence[Trial]) -> float:
-        """By how much a screening run measures less long than these did: much where steps are slow."""
+        """Return by how many seconds a screening run measures less than these did; much if steps are slow."""
         windows = [t.measurement.window_s for t in trials if t.measurement]
         if not windows:
             return 0.0
         return max(0.0, statistics.fmean(windows) - self._window(Stage.INITIAL)[1])
 
     def cold_compile(self, config: Config) -> float:
-        """Expected seconds of a first compile; 0 for a config that does not compile."""
+        """Return the expected seconds of a first compile; 0 for a config that does not compile."""
         mode = _mode(config, _told_by_itself(self.study))
         if mode is None:
             return 0.0
@@ -125,11 +125,11 @@ class Costs:
         return guess if default is None else default * guess / _COMPILE_S["default"]
 
     def screening(self, config: Config) -> float:
-        """Expected seconds of a screening trial."""
+        """Return the expected seconds of a screening trial."""
         return self.screen_s + self.cold_compile(config)
 
     def confirming(self, config: Config) -> float:
-        """Expected seconds of a confirmation run, its compile cache warm."""
+        """Return the expected seconds of a confirmation run with a warm compile cache."""
         own = [t.seconds for t in self.study.of(config, Stage.CONFIRM, Stage.ABLATE) if t.measurement]
         if own:
             return statistics.fmean(own)
@@ -143,11 +143,11 @@ class Costs:
         return (statistics.fmean(seen) if seen else unseen_s) + _WARM_COMPILE * warm_s
 
     def _longer_s(self, stage: Stage) -> float:
-        """By how much confirmation likely measures longer than a run of this stage."""
+        """Return by how many seconds confirmation likely measures longer than a run of this stage."""
         return 0.5 * (self._window(Stage.CONFIRM)[1] - self._window(stage)[1])
 
     def _saved(self, trial: Trial) -> float:
-        """What a forked trial did not pay for its start; what is claimed is started anew."""
+        """Return the start time that a forked trial saved; claimed configs use a cold start."""
         if trial.start is StartMode.COLD or trial.measurement is None:
             return 0.0
         told = self.study.told()
@@ -155,54 +155,54 @@ class Costs:
         return max(0.0, statistics.fmean(cold) - trial.measurement.startup_s) if cold else 0.0
 
     def next_run(self, config: Config) -> float:
-        """Expected seconds of the next run in a cycle, with the cold compile of a config never run."""
+        """Return the expected seconds of the next run in a round; includes a first compile."""
         unseen = all(t.measurement is None for t in self.study.of(config))
         return self.confirming(config) + (self.cold_compile(config) if unseen else 0.0)
 
     def cycle(self, members: Sequence[Config]) -> float:
-        """Expected seconds of one confirmation cycle: the baseline and these."""
+        """Return the expected seconds of one confirmation round: the baseline and these members."""
         return self.confirming(Config()) + sum(self.next_run(c) for c in members)
 
     def fits(self, seconds: float, left_s: float) -> bool:
-        """Whether runs that are expected to take so long end in time.
+        """Return whether runs with this expected duration end in time.
 
-        The scatter of the last one is allowed for: a run that is cut off at the end of the budget would count
-        as a failure of its configuration. After a first run, which may have started from a cold disk, half of
-        its start is believed of the next.
+        Allows for the scatter of the last run: a run cut off at the end of the budget would count as a
+        failure of its config. After a first run, which may have started from a cold disk, only half of its
+        start is expected again.
         """
         runs = sum(t.measurement is not None for t in self.study.told())
         slack_s = _SLACK_SHARE * self.plain_s if runs > 1 else -0.5 * self.startup_s
         return seconds + slack_s + 0.5 * _MARGIN_S <= left_s
 
     def fewest(self, config: Config) -> float:
-        """Expected seconds of the fewest pairs with which this config can be claimed to be faster."""
+        """Return the expected seconds of the fewest pairs with which this config can be claimed faster."""
         return FEWEST_PAIRS * self.cycle([config])
 
     def reserve(self, members: Sequence[Config], remaining_s: float) -> float:
-        """Seconds that screening leaves for confirmation.
+        """Return the seconds that screening leaves for confirmation.
 
         Args:
             members: Likely finalists, best first.
-            remaining_s: Budget left.
+            remaining_s: Budget left, in seconds.
 
         Returns:
-            0 where there is nothing to confirm, or where the fewest pairs of no finalist fit any more: the
-            time then goes to further configurations.
+            0 if there is nothing to confirm, or if the fewest pairs of no finalist fit any more: the
+            time then goes to other configs.
         """
         fewest_s = min((self.fewest(c) for c in members), default=0.0) + _MARGIN_S
         if not members or fewest_s > remaining_s:
             return 0.0
         budget_s, cycle_s = self.study.spec.budget.seconds, self.cycle(members)
-        # Whole cycles: a part of one confirms nothing.
+        # Whole rounds only: a partial one confirms nothing.
         planned = min(PLANNED_CYCLES, round(PLANNED_SHARE * budget_s / max(0.1, cycle_s)))
         planned_s = planned * cycle_s + _SLACK_SHARE * self.plain_s + _MARGIN_S
         apart_s = self.ablation(members[0], len(members[0]))
-        # An ablation is worth a part of a budget, and nothing of one that is too short for it.
+        # An ablation is worth a limited share of the budget.
         apart_s = apart_s if apart_s <= _ABLATION_SHARE * budget_s else 0.0
         return max(fewest_s, planned_s + apart_s)
 
     def ablation(self, config: Config, variants: int) -> float:
-        """Expected seconds of taking a winner apart and of confirming what is left; 0 for a single change."""
+        """Return the expected seconds of an ablation and of confirming its result; 0 for a single change."""
         if variants < 2:
             return 0.0
         cycles = self.ablation_cycles
@@ -211,11 +211,11 @@ class Costs:
 
     @property
     def ablation_cycles(self) -> int:
-        """More where the budget has room: three cycles tell five per cent from nothing, not two."""
+        """Return the rounds of an ablation, more in a long budget: three detect five percent, two do not."""
         return CYCLES if self.study.spec.budget.seconds <= _MANY_CYCLES_S else CYCLES + 2
 
     def fidelity(self, stage: Stage, config: Config, *, remaining_s: float, reserve_s: float) -> Fidelity:
-        """How long a trial of this stage may start up, measure and live."""
+        """Return the limits of a trial of this stage on start-up, measurement and total duration."""
         low, high = self._window(stage)
         compile_s = self.cold_compile(config)
         left = max(1.0, remaining_s - _MARGIN_S / 2)
@@ -243,11 +243,11 @@ class Costs:
 
     @property
     def min_window_s(self) -> float:
-        """The shortest window of a run that does not only choose."""
+        """Return the shortest window, in seconds, of a run outside screening."""
         return self._window(Stage.BASELINE)[0]
 
     def _window(self, stage: Stage) -> tuple[float, float]:
-        """Shortest and longest window of a run of this stage, in seconds."""
+        """Return the shortest and longest window of a run of this stage, in seconds."""
         budget_s = self.study.spec.budget.seconds
         high = min(_LONGEST_WINDOW_S * math.sqrt(budget_s / _USUAL_BUDGET_S), _MOST_S)
         low = _SHORTEST_SHARE * high
@@ -260,19 +260,19 @@ class Costs:
         return low, max(high, min(slow_steps_s, 0.05 * budget_s))
 
     def _steps(self, stage: Stage, window_s: float) -> int:
-        """Steps that a window waits for: fewer where steps are slow and the run only screens."""
+        """Return the steps that a window waits for: fewer if steps are slow and the run only screens."""
         if stage not in _CHOOSING or not self._step_s:
             return _USUAL_STEPS
         return max(_FEWEST_STEPS, min(_USUAL_STEPS, int(window_s / self._step_s)))
 
     @property
     def _step_s(self) -> float:
-        """Seconds of the baseline's slowest optimizer step so far; 0 before it was measured."""
+        """Return the seconds of the baseline's slowest optimizer step so far; 0 before it was measured."""
         runs = [t.measurement for t in undisturbed(self.study, self.study.baseline) if t.measurement]
         return max((m.step_time_s.value for m in runs), default=0.0)
 
     def _loss_samples(self, config: Config) -> int:
-        """So many that the loss traces of a cycle overlap with those of the baseline's first runs."""
+        """Return the samples whose loss traces overlap with those of the baseline's first runs."""
         traces = [t.measurement.loss for t in self.study.baseline if t.measurement and t.measurement.loss]
         if not traces:
             return 0
@@ -284,10 +284,10 @@ class Costs:
 
 
 def _cold_start_runs(trials: Sequence[Trial]) -> list[float]:
-    """Seconds, without compiling, of every run that was started anew, in their order.
+    """Return the seconds, without compiling, of every cold-start run, in order.
 
-    The first process of a study may find neither interpreter nor libraries in the page cache. What its start
-    took longer than that of later ones is left out, as no later run pays it.
+    The first process of a study may start without page cache. Its extra start time over later runs is
+    removed, as no later run pays it.
     """
     runs = [(t, t.measurement) for t in trials if t.measurement and t.start is StartMode.COLD]
     seconds = [t.own_s - m.all_compile_s for t, m in runs if t.seconds > 0]
@@ -307,9 +307,9 @@ def _told_by_itself(study: Study) -> frozenset[str]:
 
 
 def _mode(config: Config, told: Collection[str]) -> object:
-    """The compile mode that a config asks for, None where it leaves compiling alone.
+    """Return the compile mode of a config; None if it does not set one.
 
-    What a script that asks for the value itself (`told`) then compiles, nobody tells.
+    The effect is unknown for a script that sets the value itself (`told`).
     """
     for knob, value in config.items():
         if "compile" in knob and knob not in told and value not in ("off", False):

@@ -1,4 +1,4 @@
-"""When a process is spent on finding out what holds the script, or the winner, back; pure."""
+"""Selection of runs that find what limits the script or the winner; pure."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ if TYPE_CHECKING:
     from autotune.search.costs import Costs
 
 PROBE_S = 6.0
-"""Cached batches, loader alone, and what the machine can do."""
+"""Seconds for cached batches, the loader alone, and machine limits."""
 PROBE_STEPS = 12
-"""Steps beyond the window that a slow script still has to take."""
+"""Steps beyond the window that a slow script has to take."""
 BUDGET_SHARE = 0.05
-"""A probe that costs more of the budget than this is left out."""
+"""Share of the budget above which a probe is skipped."""
 PROFILE_SHARE = 0.2
-"""The same where a profile was asked for by name, the run under Nsight Systems included."""
+"""The same if the user requested a profile, the run under Nsight Systems included."""
 NSYS_S = 30.0
-"""Starting under Nsight Systems, being slowed by it, and waiting for its report."""
+"""Seconds of starting under Nsight Systems, of its slowdown, and of its report."""
 
 CEILING_SHARE = 0.15
-"""A run without communication that costs more of the budget than this is left out. It saves the runs of a
-whole family, of which there are about six."""
+"""Share of the budget above which a run without communication is skipped. It saves the runs of a whole
+family, about six."""
 
 LONG_BUDGET_S = 1200.0
-"""From this budget on, a twentieth of it (`BUDGET_SHARE`) is kept for each probe."""
+"""Budget from which a twentieth of it (`BUDGET_SHARE`) is reserved for each probe."""
 
 _BASE = Config()
 
 
 def probe_s(study: Study, costs: Costs, config: Config, *, is_spare: bool = False) -> float:
-    """Seconds that a probe of this config takes; 0 where none is worth it.
+    """Return the seconds that a probe of this config takes; 0 if none is worth it.
 
     Args:
-        study: As of now.
-        costs: Of it.
-        config: To be probed.
-        is_spare: In time that nothing else wants, of which a probe may take any share.
+        study: Current study.
+        costs: Costs of the study.
+        config: Config to be probed.
+        is_spare: Whether the time has no other use, so that a probe may take any share.
     """
     if not study.spec.why or study.spec.budget.trials is not None or costs.plain_s <= 0:
         return 0.0
     run = None if study.facts is None else study.facts.run
     if run is not None and run.without_torch:
-        return 0.0  # all that a probe looks at is torch's
+        return 0.0  # a probe measures torch only
     if run is not None and run.ranks > 1:
-        return 0.0  # one process alone is no faster without its loader: the others wait for theirs
+        return 0.0  # without its loader one process is no faster: the others wait for their loaders
     steps = [t.measurement.step_time_s.value for t in study.baseline if t.measurement]
     warm_s = 0.0 if config.is_baseline else 0.2 * costs.cold_compile(config)
     seconds = costs.plain_s + PROBE_S + PROBE_STEPS * max(steps, default=0.0) + warm_s
@@ -60,10 +60,10 @@ def probe_s(study: Study, costs: Costs, config: Config, *, is_spare: bool = Fals
 
 
 def nsys_s(study: Study, costs: Costs, config: Config) -> float:
-    """Seconds that a run under Nsight Systems takes; 0 where none is to be had or worth it.
+    """Return the seconds of a run under Nsight Systems; 0 if it is unavailable or not worth it.
 
-    It is a run of its own, after the one whose trace torch keeps: both watch a device by the same means,
-    and one process has room for one of them. One that failed is not tried again on another config.
+    It is a separate run after the one with torch's trace: both use the same device interface, and a process
+    has only one. A failed one is not retried on another config.
     """
     facts = study.facts
     if not study.spec.profile or facts is None or not facts.host.nsys:
@@ -76,11 +76,11 @@ def nsys_s(study: Study, costs: Costs, config: Config) -> float:
 
 
 def spare_probe(study: Study, costs: Costs, remaining_s: float) -> Proposal | None:
-    """Of the script, then of what is recommended, once nothing is left to be tried or confirmed.
+    """Return a probe of the script, then of the recommended config, if nothing is left to try or confirm.
 
-    A probe explains and changes no answer, so it takes the time that nothing else wants.
+    A probe explains and changes no result, so it uses time without another use.
     """
-    # As long as anything is kept for probes, what is left may be wanted by another pair.
+    # While time is reserved for probes, the rest may be needed by another pair.
     is_spare = not kept_s(study, costs, _BASE)
     own = _probe(study, costs, _BASE, remaining_s, "your script", is_spare=is_spare)
     found = answer_or_none(study) if any(t.stage is Stage.CONFIRM for t in study.trials) else None
@@ -90,9 +90,9 @@ def spare_probe(study: Study, costs: Costs, remaining_s: float) -> Proposal | No
 
 
 def kept_s(study: Study, costs: Costs, config: Config) -> float:
-    """Seconds to be left for probes of the script and of a likely winner, `config`.
+    """Return the seconds reserved for probes of the script and of a likely winner, `config`.
 
-    A search of less than `LONG_BUDGET_S` keeps nothing for them unless a profile was asked for by name.
+    A search of less than `LONG_BUDGET_S` reserves none unless a profile was requested.
     """
     if study.spec.budget.seconds < LONG_BUDGET_S and not study.spec.profile:
         return 0.0
@@ -109,7 +109,7 @@ def kept_s(study: Study, costs: Costs, config: Config) -> float:
 def _probe(
     study: Study, costs: Costs, config: Config, remaining_s: float, whose: str, *, is_spare: bool = False
 ) -> Proposal | None:
-    """What holds it back, then the same under Nsight Systems where that was asked for and is installed."""
+    """Return a probe of the config, then one under Nsight Systems if requested and installed."""
     if study.open_trials:
         return None
     runs = [t for t in _probes(study) if t.config == config]
@@ -140,9 +140,9 @@ def _probes(study: Study) -> list[Trial]:
 
 
 def without_communication(study: Study, costs: Costs, remaining_s: float) -> Proposal | None:
-    """Return the run that bounds what knobs of communication can gain, before any of them is tried; once.
+    """Return the run that bounds the gain of communication knobs, before any of them is tried; once.
 
-    Only gradients under `DistributedDataParallel` can be kept from being exchanged.
+    Only the gradient exchange of `DistributedDataParallel` can be disabled.
     """
     facts, space = study.facts, study.space
     parallel = None if facts is None or facts.run is None else facts.run.parallel
@@ -164,6 +164,6 @@ def without_communication(study: Study, costs: Costs, remaining_s: float) -> Pro
 
 
 def _kind(study: Study) -> str:
-    """Of a CUDA device some steps are recorded; without one there is nothing that could mark them."""
+    """Return the kind of probe: on a CUDA device some steps are recorded, elsewhere nothing can mark them."""
     run = None if study.facts is None else study.facts.run
     return "nsys" if run is not None and run.devices else "nsys_whole"

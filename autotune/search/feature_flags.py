@@ -1,4 +1,4 @@
-"""Parts of the planner that can be left out, so that a replay shows what each of them is worth; pure."""
+"""Features of the planner that can be disabled, so that a replay shows the value of each; pure."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from autotune.errors import UsageError, did_you_mean
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureFlags:
-    """Which parts take part; a search has those that are in by default.
+    """Enabled features of the planner; a search uses the defaults.
 
     Args:
-        ties_after_pairs: A simpler config that is as fast by the model is confirmed beside the fastest;
-            without this part it takes the place of the fastest before any pair was run.
-        free_draws: Some refining runs are drawn at random, more of them early.
-        lasting_cost: What a run costs counts until the time for screening is nearly spent; without this
-            part no longer after a dozen runs.
-        gives_up: A finalist whose loss has no fair chance of being cleared makes room for the next.
-        second_looks: On a machine where runs of one config differ, who leads by one run is run again, and
-            with time left whoever may lie before it; and improvement is measured from what the model
-            makes of the leader, without this part from the highest reading.
-        believes_pending: What runs at the moment counts as if it had ended as expected, so that several
-            processes at once do not look at the same.
-        separates: After a first failure of a config, the same without its least proven value is tried; if
-            that works, the value is left alone from there on.
-        focuses: The leader is confirmed alone from where on the time left shows its gain only so.
-        front_share: Where nothing faster is expected, a part of the time goes to less memory.
-        expects: What is known of values beforehand is where the throughput model begins, and says what is
-            tried first; without this part nothing is known, and the list of the space is gone through.
-        overtakes: Whom the runs of confirmation and ablation leave as likely the fastest is confirmed too.
-        ceilings: Knobs that act only on a part of a step too small for a provable gain are left alone.
-        from_leader: What one change brings is tried beside the best so far, without this part by itself.
+        ties_after_pairs: Confirm a simpler config of equal predicted speed beside the fastest; without this,
+            it replaces the fastest before any pair was run.
+        free_draws: Draw some refining runs at random, more of them early.
+        lasting_cost: Count the cost of a run until the time for screening is nearly spent; without this, only
+            for the first dozen runs.
+        gives_up: Replace a finalist whose loss has no fair chance of being cleared by the next.
+        second_looks: On a noisy machine, replicate a leader with a single run, and with time left its close
+            followers. Improvement is measured from the leader's prediction; without this, from the highest
+            reading.
+        believes_pending: Count pending runs as if they had ended as predicted, so that parallel processes do
+            not test the same.
+        separates: After the first failure of a config, try it without its least proven value; if that works,
+            exclude the value.
+        focuses: Confirm the leader alone once the time left shows its gain only that way.
+        front_share: Spend part of the time on less memory where nothing faster is expected.
+        expects: Start the throughput model and the order of trials from prior knowledge of values; without
+            this, try the list of the space in order.
+        overtakes: Confirm a challenger that confirmation and ablation runs make the likely fastest.
+        ceilings: Skip knobs that act only on a part of a step too small for a provable gain.
+        from_leader: Try single changes beside the best so far; without this, alone.
     """
 
     ties_after_pairs: bool = True
@@ -49,10 +49,10 @@ class FeatureFlags:
     ceilings: bool = True
 
     def put(self, *names: str, present: bool) -> FeatureFlags:
-        """With these parts, or without them; ``all`` is every one.
+        """Return a copy with these features enabled or disabled; ``all`` is every one.
 
         Raises:
-            UsageError: There is no such part.
+            UsageError: There is no such feature.
         """
         wanted = NAMES if names == ("all",) else names
         for name in wanted:
@@ -63,7 +63,7 @@ class FeatureFlags:
 
 
 NAMES = tuple(field.name for field in fields(FeatureFlags))
-"""Every part by name."""
+"""Names of all features."""
 
 DEFAULT = FeatureFlags()
-"""What a search has unless told otherwise."""
+"""Features of a search by default."""

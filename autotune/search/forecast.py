@@ -1,4 +1,4 @@
-"""What a budget allows, by what the first run of the script took; pure."""
+"""Forecast of what a budget allows, from the duration of the script's first run; pure."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from autotune.model.study import Study
 
 _PAIRS = FEWEST_PAIRS + 1
-"""Pairs that a budget which is recommended has room for: one may be disturbed."""
+"""Pairs that a recommended budget has time for: one may be disturbed."""
 _LEAST_CANDIDATES = 4
 _MINUTE_S = 60.0
 
 
 def forecast(study: Study, remaining_s: float) -> str:
-    """How many candidates the rest of the budget allows, and whether it can confirm one.
+    """Return how many candidates the remaining budget allows, and whether it can confirm one.
 
     Args:
-        study: With a measured baseline.
-        remaining_s: Budget left for trials.
+        study: Study with a measured baseline.
+        remaining_s: Budget left for trials, in seconds.
 
     Returns:
         One or two sentences for people; empty before the baseline was measured.
@@ -51,5 +51,5 @@ def forecast(study: Study, remaining_s: float) -> str:
 
 
 def _budget_text(seconds: float) -> str:
-    """As an option would have it: ``90s``, ``2m``."""
+    """Format seconds as a value of an option: ``90s``, ``2m``."""
     return f"{seconds / _MINUTE_S:g}m" if seconds % _MINUTE_S == 0 else f"{seconds:.0f}s"

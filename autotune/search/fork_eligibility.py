@@ -1,4 +1,4 @@
-"""Which trials may be forked from a process with their libraries loaded, and why others may not; pure."""
+"""Selection of trials that may be forked from a process with loaded libraries, and reasons against; pure."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ if TYPE_CHECKING:
     from autotune.model.trial import Trial
 
 _FORKED: Final = (Stage.INITIAL, Stage.REFINE)
-"""What is claimed, and what it is compared with, is measured as `apply` runs it."""
+"""Stages of forked trials. Claims and their baseline are measured as `apply` runs them, by a cold start."""
 
 _SHOWN = 3
 
 
 def wants_forks(study: Study, trial: Trial) -> bool:
-    """Forks are allowed, and this trial is of a kind that may be forked."""
+    """Return whether forks are allowed and this trial is of a kind that may be forked."""
     return study.spec.start is not StartPolicy.COLD and trial.stage in _FORKED and trial.attempt == 1
 
 
 def refusal(study: Study) -> str:
-    """Why no trial of this study may be forked; empty where they may."""
+    """Return why no trial of this study may be forked; empty if they may."""
     facts = study.facts
     run = facts.run if facts is not None else None
     if facts is None or run is None:
@@ -53,7 +53,7 @@ def refusal(study: Study) -> str:
 
 
 def mismatch(study: Study, facts: RunFacts | None) -> str:
-    """What a forked trial ran on that the script, started anew, does not; empty where nothing differs."""
+    """Return what differs between a forked trial and a cold start of the script; empty if nothing does."""
     first = study.facts.run if study.facts is not None else None
     if first is None or facts is None:
         return ""
@@ -66,5 +66,5 @@ def mismatch(study: Study, facts: RunFacts | None) -> str:
 
 
 def start_of(study: Study, trial: Trial) -> StartMode:
-    """How the process of a trial may come to be."""
+    """Return the start mode of a trial's process."""
     return StartMode.FORK if wants_forks(study, trial) and not refusal(study) else StartMode.COLD

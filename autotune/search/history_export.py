@@ -1,6 +1,6 @@
-"""What a study has to tell later ones, once it has ended; pure.
+"""Export of an ended study for later searches; pure.
 
-Numbers, values of knobs and the study's own label: nothing in here names a file or an argument.
+Contains numbers, values of knobs and the study's label, but no file names or arguments.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
     from autotune.model.study import Study
 
 DISTURBED_SHARE: Final = 0.5
-"""A study of which so many runs had a neighbour on the machine tells nothing."""
+"""Share of disturbed runs above which a study is not exported."""
 
 NOISIEST: Final = 0.12
-"""Nor does one in which runs of the unchanged script differ by more than this, in ln rate."""
+"""Difference between runs of the unchanged script above which a study is not exported, in ln rate."""
 
 _LEAST_NOISE: Final = 0.02
 _MOST_STARTS: Final = 3
 _MOST_SEEN: Final = 32
 _SURE: Final = 1.0
-"""In ln rate; a value that the model knows less of than this has not been seen."""
+"""Uncertainty of the model, in ln rate, above which a value counts as unmeasured."""
 
 
 def unfit(study: Study) -> str:
-    """Why nothing should be learned from a study, a sentence; empty where it can be."""
+    """Return why nothing should be learned from a study, as a sentence; empty if it is suitable."""
     measured = [t for t in study.told() if t.measurement is not None]
     if study.facts is None or study.facts.run is None or not any(t.config.is_baseline for t in measured):
         return "its script was not measured."
@@ -65,17 +65,17 @@ def unfit(study: Study) -> str:
 
 
 def lessons(study: Study) -> Earlier | None:
-    """What a study tells others; None where it has measured nothing that could be told.
+    """Return the history record of a study; None if it has no usable measurement.
 
     Args:
-        study: Ended, with its space.
+        study: Ended study with its space.
     """
     space = study.space
     model = None if space is None else ThroughputModel.of(study, space)
     if space is None or model is None or len(model.seen) < 2:
         return None
     paired = {c.config: math.log(c.speedup.value) for c in compare(study) if c.speedup.value > 0}
-    # What compiles is charged a cold compile by single runs and a warm one by pairs: single runs compare.
+    # For compiled configs single runs pay a cold compile and pairs a warm one, so only single runs compare.
     compiled = {t.config for t in study.told() if t.measurement is not None and t.measurement.compile_s > 0}
     is_speed = study.spec.objective != ENERGY
     surer = {c: log for c, log in paired.items() if is_speed and c not in compiled}
@@ -96,7 +96,7 @@ def lessons(study: Study) -> Earlier | None:
 
 
 def _noise(study: Study) -> float:
-    """Between runs of the unchanged script; 0 where fewer than three were measured."""
+    """Return the noise between runs of the unchanged script; 0 with fewer than three."""
     told = study.told(Stage.BASELINE, Stage.DRIFT_CHECK, Stage.CONFIRM)
     own = [t for t in in_own_unit(study, told) if t.config.is_baseline]
     rates = [objective_value(study, t.measurement) for t in own if t.measurement is not None]
@@ -105,7 +105,7 @@ def _noise(study: Study) -> float:
 
 
 def _confirmed(study: Study) -> list[Config]:
-    """What pairs have shown to be faster and nothing speaks against, the recommended one first."""
+    """Return configs that pairs have shown to be faster without objection, the recommended one first."""
     found = [
         c
         for c in compare(study)
@@ -121,7 +121,7 @@ def _confirmed(study: Study) -> list[Config]:
 
 
 def _telling(read: Mapping[Config, float], starts: Sequence[Config]) -> list[Config]:
-    """So many that a model stays quick: winners, the fastest, what single values do, then the rest."""
+    """Return few enough configs for a fast model: winners, the fastest, single changes, then the rest."""
     fastest = sorted(read, key=lambda c: (-read[c], c.canonical()))
     singles = [c for c in fastest if len(c) == 1]
     first = [c for c in starts if c in read]

@@ -1,4 +1,4 @@
-"""What a search does in which order, and what of its budget is spoken for before anything has run; pure."""
+"""Order of the stages of a search, and the budget reserved before the first run; pure."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchPlan:
-    """The order of a search, and bounds that hold whatever a run turns out to take.
+    """Stages of a search, and bounds that hold for any duration of a run.
 
     Args:
-        stages: In their order.
-        baselines: Runs of the unchanged script that begin it.
-        first_run_s: The first of them is ended after so long.
-        cycles: Of confirmation, in each the script and every finalist once, that screening leaves time for.
-        more_cycles: As many, as far as they fit into `more_cycles_s`.
+        stages: Stages in order.
+        baselines: Runs of the unchanged script at the start.
+        first_run_s: Time limit of the first of them, in seconds.
+        cycles: Confirmation rounds, of the script and every finalist, that screening leaves time for.
+        more_cycles: More such rounds, as far as they fit into `more_cycles_s`.
         more_cycles_s: Seconds of wall time.
-        screened: Trials that may come before confirmation, baselines included; None where their number has no
-            limit.
+        screened: Maximum trials before confirmation, baselines included; None without a limit.
     """
 
     stages: tuple[Stage, ...]
@@ -42,12 +41,12 @@ class SearchPlan:
 
 
 def course(spec: StudySpec) -> SearchPlan:
-    """What is settled about a search by what was asked alone."""
+    """Return the plan that follows from the request alone."""
     budget = spec.budget
     first = Costs.of(Study(spec=spec)).fidelity(
         Stage.BASELINE, Config(), remaining_s=budget.seconds, reserve_s=0.0
     )
-    # A pure sampler takes the place of the start points, too.
+    # A pure sampler replaces the start points as well.
     exploring = (Stage.INITIAL, Stage.REFINE) if spec.sampler == PLANNER else (Stage.REFINE,)
     limit = budget.trials
     return SearchPlan(

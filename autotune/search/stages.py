@@ -1,10 +1,9 @@
 """The search: baseline, start, refine, confirm. A pure function of the study.
 
-Screening chooses, confirmation claims. As soon as a configuration reads faster than the baseline, the time
-that its confirmation takes is set aside. Once that no longer fits, or nothing is left to confirm, the time
-goes to further configurations. A confirmation cycle runs the baseline and every finalist once, in an order
-that turns from cycle to cycle, so that a drifting machine treats all of them alike. Probes, which only
-explain, use the time that is left at the end.
+Screening chooses, confirmation claims. Once a config reads faster than the baseline, its confirmation time is
+reserved. If that no longer fits, or nothing is left to confirm, the time goes to other configs. A
+confirmation round runs the baseline and every finalist once. The order rotates between rounds, so that
+machine drift affects all configs alike. Probes, which only explain, use the time left at the end.
 """
 
 from __future__ import annotations
@@ -49,9 +48,9 @@ _ATTEMPTS = 64
 _TRAINING_EVERY = 4
 _SAMPLER_EVERY = 3
 _MOST_DISTURBED = 3
-"""Runs of a configuration after which it is not repeated for having been disturbed."""
+"""Runs of a config after which it is not repeated because of disturbances."""
 _BASELINE_AFTER = 3
-"""Runs of others, after which the unchanged script runs once more."""
+"""Runs of other configs after which the unchanged script runs once more."""
 _LONGEST = 8.0
 _SHORTEST_DEADLINE_S = 20.0
 _SENTINEL_FROM_S = 900.0
@@ -59,13 +58,13 @@ _SENTINEL_EVERY = 12
 
 
 class Staged(Strategy):
-    """Proposes baseline, start, refine and confirmation trials in turn.
+    """Search that proposes baseline, start, refine and confirmation trials in turn.
 
     Args:
-        sampler: Takes turns with the models while refining; None leaves all to the models.
-        pure_sampler: The sampler takes the place of both start and refine; what is asked twice,
-            does not fit or never worked is still kept from it.
-        parts: What of the planner takes part.
+        sampler: Sampler that alternates with the models while refining; None for the models alone.
+        pure_sampler: The sampler replaces both start and refine. Repeats and configs that do not fit or never
+            worked are still excluded.
+        parts: Enabled features of the planner.
     """
 
     def __init__(
@@ -96,13 +95,13 @@ class Staged(Strategy):
         if proposal is not None:
             return proposal
         if is_confirming(study) and not study.open_trials and not has_winner(study):
-            # The finalists are settled or do not fit any more: the rest of the budget tries others.
+            # The finalists are settled or no longer fit: the rest of the budget tries others.
             proposal = self._screen(study, study.space, remaining_s - kept)
             if proposal is not None:
                 return proposal
         late = next_confirmation(study, remaining_s, self._parts) if kept else None
         if late is not None and any(t.group == late.group for t in study.trials if t.stage is late.stage):
-            return late  # the other half of a pair that is paid for already
+            return late  # the other half of a pair that has started
         return spare_probe(study, costs, remaining_s) or late
 
     def _screened(self, study: Study, costs: Costs, remaining_s: float) -> Proposal | None:
@@ -148,10 +147,10 @@ class Staged(Strategy):
     def _baseline_again(
         self, study: Study, costs: Costs, remaining_s: float, *, is_last: bool
     ) -> Proposal | None:
-        """Another run of the unchanged script, where one run alone began the search.
+        """Return another run of the unchanged script, if the search began with a single one.
 
-        What it tells, how much runs differ and where gains are counted from, nothing needs before some runs
-        of others are there to be told apart.
+        It measures the noise between runs and the reference of gains. Neither is needed before some runs of
+        other configs have to be compared.
         """
         asked = [t for t in study.trials if t.stage is Stage.BASELINE]
         screened = sum(t.stage in (Stage.INITIAL, Stage.REFINE) for t in study.trials)
@@ -166,7 +165,7 @@ class Staged(Strategy):
         if costs.plain_s * (1 + 2 * CYCLES) > remaining_s or costs.plain_s > spare_s:
             return None  # confirmation runs the script as well
         fidelity = costs.fidelity(Stage.BASELINE, _BASE, remaining_s=remaining_s, reserve_s=0.0)
-        # How long the script takes is known by now.
+        # The duration of the script is known by now.
         deadline_s = min(fidelity.deadline_s, max(_LONGEST * costs.plain_s, _SHORTEST_DEADLINE_S))
         fidelity = replace(fidelity, deadline_s=deadline_s, setup_s=min(fidelity.setup_s, deadline_s))
         reason = "Your unchanged script, once more with another seed."
@@ -180,7 +179,7 @@ class Staged(Strategy):
             return None
         if asked and not _measured_baselines(study):
             return None
-        # Where trials are counted, it comes at once.
+        # With a limit on trials, it runs at once.
         if asked and limit is None:
             return None
         costs = Costs.of(study)
@@ -214,7 +213,7 @@ class Staged(Strategy):
         return self._refine(search)
 
     def _refine(self, search: SearchState) -> Proposal | None:
-        # What others have seen orders a search; it ends none.
+        # Results of earlier studies order a search but do not end it.
         own = replace(search, model=search.own)
         again = second_look(own)
         if again is not None:
@@ -228,7 +227,7 @@ class Staged(Strategy):
         return last or own.proposal(Stage.REFINE, for_front(own))
 
     def _in_turn(self, search: SearchState, own: SearchState) -> Suggestion | None:
-        """Whose turn it is by the number of refining runs; who has nothing passes it to the models."""
+        """Return the suggestion of the next source in turn; a source without one passes to the models."""
         count = sum(1 for t in search.study.trials if t.stage is Stage.REFINE)
         picked: Suggestion | None = None
         if count % _TRAINING_EVERY == _TRAINING_EVERY - 2:
@@ -239,7 +238,7 @@ class Staged(Strategy):
             picked = random_draw(search)
         if picked is None and self._sampler is not None and count % _SAMPLER_EVERY == _SAMPLER_EVERY - 1:
             picked = self._sampled(search)
-        # Where nothing is left that keeps the training, what changes it gets its turn at once.
+        # If nothing training-preserving is left, training-changing configs get the turn at once.
         picked = picked or likeliest(search) or simpler(search) or training_changing(search)
         if picked is None and search.model is not search.own:
             picked = likeliest(own)
@@ -251,9 +250,9 @@ class Staged(Strategy):
         if self._sampler is None:
             return None
 
-        # A sampler goes by throughput alone, and most of a space with effective batches changes the training.
-        # The planner gives that a turn of its own; with another sampler it has as much time as there, and
-        # more only where nothing else is left to propose.
+        # A sampler uses throughput alone, and most of a space with effective batches changes the training.
+        # The planner has a separate turn for that. Another sampler gets the same time for it, and more only
+        # if nothing else is left.
         if not self._pure_sampler:
             return _drawn(search, self._sampler, *_training_preserving_part(search), search.plausible)
         whole, bold_s = (search.study, search.space), left_for_training_changing_s(search)
@@ -275,14 +274,14 @@ def _drawn(
     space: SearchSpace,
     also: Callable[[Config], bool] = lambda _: True,
 ) -> Suggestion | None:
-    """What a sampler proposes that may be tried; None where it has nothing.
+    """Return a permitted proposal of the sampler; None without one.
 
     Args:
-        search: Says what may be tried.
-        sampler: Is asked.
-        study: What it is shown.
-        space: What it may draw from.
-        also: What else has to be true of a config.
+        search: State that decides what may be tried.
+        sampler: Sampler to draw from.
+        study: Study passed to the sampler.
+        space: Space to draw from.
+        also: Additional condition on a config.
     """
 
     def may(config: Config) -> bool:
@@ -298,7 +297,7 @@ def _drawn(
 
 
 def _training_preserving_part(search: SearchState) -> tuple[Study, SearchSpace]:
-    """The study and its space without what changes the training."""
+    """Return the study and its space without training-changing configs."""
     space = search.space
     kept = {
         name: replace(d, values=()) if d.effect is Effect.TRAINING else d
@@ -309,9 +308,9 @@ def _training_preserving_part(search: SearchState) -> tuple[Study, SearchSpace]:
 
 
 def _undisturbed_again(search: SearchState) -> Proposal | None:
-    """A run again of a configuration that was measured beside other processes alone, the baseline first.
+    """Return a repeat of a config with disturbed runs only, the baseline first.
 
-    The processes have ended by then: while the latest run was disturbed as well, nothing is repeated.
+    The other processes have ended by then: while the latest run was disturbed as well, nothing is repeated.
     """
     runs = Counter(t.config for t in search.study.trials)
     waiting = [c for c in only_disturbed(search.study) if runs[c] < _MOST_DISTURBED and search.affordable(c)]
@@ -329,7 +328,7 @@ def _measured_baselines(study: Study) -> list[Config]:
 
 
 def _sentinel_due(search: SearchState) -> bool:
-    """Screening has gone on for long without a look at the unchanged script, and there is time for it."""
+    """Return whether a run of the unchanged script is overdue and there is time for it."""
     study = search.study
     if study.spec.budget.seconds < _SENTINEL_FROM_S or study.spec.budget.trials is not None:
         return False
@@ -338,5 +337,5 @@ def _sentinel_due(search: SearchState) -> bool:
 
 
 def _is_square(count: int) -> bool:
-    """Turns of what is drawn at random: more while little is known, and in no other turn's way."""
+    """Return whether the turn is for a random draw: more often early, and in no other turn's place."""
     return count > 1 and math.isqrt(count) ** 2 == count

@@ -1,4 +1,4 @@
-"""Which trial next: the hook between the search and the loop that runs it."""
+"""Interface between the search and the loop that runs its trials."""
 
 from __future__ import annotations
 
@@ -17,50 +17,51 @@ if TYPE_CHECKING:
 class Strategy(ABC):
     """Proposes trials from the study alone.
 
-    Contract: pure and seeded. It holds no state that the study does not hold, reads no clock and
-    draws randomness only from (study seed, number of trials so far), so a strategy asked again
-    after a restart answers as before. Never proposes a config that the space does not contain,
-    nor one that is measured or pending, except to confirm it, or to look again where runs of one
-    config differ.
+    A strategy is pure and seeded. It holds no state beyond the study, reads no clock, and draws randomness
+    only from (study seed, number of trials). After a restart it returns the same proposals. A config is in
+    the space and neither measured nor pending, except for confirmation and replicates.
     """
 
     @abstractmethod
     def ask(self, study: Study, remaining_s: float) -> Proposal | None:
-        """The next trial, or None when nothing is worth running (or may be run at the moment).
+        """Return the next trial.
 
         Args:
-            study: Everything known, open trials included.
+            study: Current study, open trials included.
             remaining_s: Budget left, in seconds of wall time.
+
+        Returns:
+            None if nothing is worth running, or nothing may run at the moment.
         """
 
     @abstractmethod
     def is_finished(self, study: Study, remaining_s: float) -> bool:
-        """Whether `ask` answers None for good, once open trials have ended."""
+        """Return whether `ask` returns None permanently once open trials have ended."""
 
     def ending(self, study: Study, remaining_s: float) -> str:
-        """Why nothing new is tried any more, a sentence for people; empty where nothing new ever is.
+        """Return why nothing new is tried any more, as a sentence; empty if nothing new ever is.
 
-        Asked when `ask` has passed on to confirming, or has nothing left.
+        Called when `ask` has moved on to confirmation, or has nothing left.
 
         Args:
-            study: As `ask` was given it.
-            remaining_s: The same.
+            study: Study as passed to `ask`.
+            remaining_s: Budget as passed to `ask`.
         """
         return ""
 
 
 class Sampler(Protocol):
-    """A foreign proposer of configs, rebuilt from the study each time it is asked."""
+    """External proposer of configs, rebuilt from the study for each proposal."""
 
     def propose(
         self, study: Study, space: SearchSpace, count_seed: int, may: Callable[[Config], bool] | None = None
     ) -> Config | None:
-        """A complete config of the space that the study has not asked for, or None.
+        """Return a complete config of the space that the study has not proposed, or None.
 
         Args:
-            study: Everything known.
-            space: Of the study.
-            count_seed: Makes the draw; the same study and number give the same config.
-            may: Whether a config may be run at the moment: likely to fit, free of values that never
-                worked, affordable. What it refuses is not proposed. None: everything may.
+            study: Current study.
+            space: Space of the study.
+            count_seed: Seed of the draw; the same study and number give the same config.
+            may: Predicate for configs that may run now: likely to fit, free of values that never worked,
+                affordable. None allows every config.
         """

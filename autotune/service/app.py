@@ -1,4 +1,4 @@
-"""The HTTP interface: JSON below ``/api/v1``, pages elsewhere; `auth.Gate` stands before every route."""
+"""HTTP interface: JSON below ``/api/v1``, pages elsewhere; `auth.Gate` protects every route."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ log = logging.getLogger(__name__)
 _POLL_S: Final = 1.0
 _KEEPALIVE_S: Final = 15.0
 VERIFY_WINDOW_S: Final = 600
-"""Requests to verify one search within this time are one: a repeated call queues nothing."""
+"""Seconds within which repeated requests to verify one search count as one."""
 MOST_LOG: Final = 256 * 1024
 
 
@@ -128,14 +128,14 @@ def create_app(
     """Return the ASGI application.
 
     Args:
-        database: Of the service.
-        bundles: Code that was uploaded.
-        jobs: Where searches run.
-        place: Of their files.
-        reconciler: Moves searches; it runs in a thread of its own.
-        policy: Who may reach it.
+        database: Database of the service.
+        bundles: Uploaded code.
+        jobs: Backend that runs searches.
+        place: Location of their files.
+        reconciler: Moves searches between states in a separate thread.
+        policy: Access policy.
         capacity: Slots of the cluster, for the page and the estimate.
-        price_per_hour: Of one slot; needed for price caps.
+        price_per_hour: Price of one slot; needed for price caps.
         roots: Folders on shared storage below which a search may run without a bundle.
         images: Patterns of container images that a search may name.
         mlflow: Address of the tracking server, to which the pages link; empty for none.
@@ -430,7 +430,7 @@ def _routes(app: FastAPI) -> None:
 
 
 def _check_secrets(body: SearchRequest) -> None:
-    """Refuse a command that holds a secret: everyone in the project can read it, and the database keeps it.
+    """Refuse a command that holds a secret, as the project can read it and the database keeps it.
 
     Raises:
         UsageError: A word or an option is a secret by its name or its form.
@@ -444,7 +444,7 @@ def _check_secrets(body: SearchRequest) -> None:
 
 
 def _check_code(body: SearchRequest, parts: BundleParts) -> None:
-    """Refuse a search whose code is not there.
+    """Refuse a search whose code is missing.
 
     Raises:
         HTTPException: 422 with the reason.
@@ -476,7 +476,7 @@ def _check_price(body: SearchRequest, parts: BundleParts) -> None:
 
 
 async def _stream(request: Request, parts: BundleParts, search_id: str, after: int) -> AsyncGenerator[str]:
-    """Yield events as they are stored, each with its sequence number, until the search has ended."""
+    """Yield events in stored order, each with its sequence number, until the search has ended."""
     sent_s = time.monotonic()
     while not await request.is_disconnected():
         rows = await asyncio.to_thread(parts.database.events, search_id, after)

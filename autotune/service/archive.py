@@ -1,4 +1,4 @@
-"""The study of a search as one archive: its journal, whole, and its best.yaml."""
+"""Archive of a search's study: its complete journal and its best.yaml."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from autotune.store.paths import JOURNAL_FILE, newest_study_dirs
 
 
 def archive_of(home: Path, best: Path) -> bytes | None:
-    """Return a tar archive (gzip); None where there is no study below this home."""
+    """Return a tar archive (gzip); None if there is no study below this home."""
     study = next(iter(newest_study_dirs(home)), None)
     if study is None or not (study / JOURNAL_FILE).is_file():
         return None
     with tempfile.TemporaryDirectory() as folder:
-        # Not the file alone: committed entries may lie in the write-ahead log beside it.
+        # Not the file alone: committed entries may be in the write-ahead log beside it.
         copy = Path(folder, JOURNAL_FILE)
         address = f"file:{study / JOURNAL_FILE}?mode=ro"
         with closing(sqlite3.connect(address, uri=True)) as source, closing(sqlite3.connect(copy)) as target:

@@ -1,4 +1,4 @@
-"""The outermost layer of the application: nothing but ``/healthz`` is answered without a token.
+"""Outermost layer of the application: only ``/healthz`` is available without a token.
 
 Deny by default, before routing: a request without a valid token gets 401 whether or not its path exists. Host
 names are checked against DNS rebinding, foreign origins are refused, bodies are bounded.
@@ -34,24 +34,24 @@ if TYPE_CHECKING:
 
 PUBLIC: Final = frozenset({"/healthz"})
 PROTOCOL_HEADER: Final = "x-autotune-protocol"
-"""In which a client names the protocol that it speaks; one without it is a browser or curl."""
+"""Header in which a client names its protocol version; without it, the client is a browser or curl."""
 COOKIE: Final = "autotune_session"
 MOST_BODY: Final = 1024 * 1024
-"""Bytes of a request's body, uploads of bundles aside."""
+"""Largest body of a request in bytes, except for uploads of bundles."""
 SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _SCOPE_OF_ADMIN: Final = ("/api/v1/tokens", "/api/v1/projects", "/api/v1/audit", "/admin")
 PROXY: Final = "proxy"
-"""In place of a token's id, for users whom a trusted proxy names."""
+"""Placeholder for a token's id, for users named by a trusted proxy."""
 LOGIN: Final = "/login"
-"""The page that takes a token; it holds nothing else and is served without one."""
+"""Path of the page that takes a token; it has no other content and needs no token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Who may reach the service.
+    """Access policy of the service.
 
     Args:
-        hosts: Host names (without port) under which it answers.
+        hosts: Host names (without port) that the service accepts.
         proxy_header: Header in which a trusted proxy names the user, ``X-Forwarded-User``; empty for none.
         proxy_secret: Value of ``X-Autotune-Proxy-Secret`` that proves it is that proxy.
         proxy_project: Project of users named by the proxy.
@@ -138,7 +138,7 @@ class TokenGate:
         return None
 
     def _identity(self, headers: dict[str, str]) -> tuple[Identity | None, bool]:
-        """Return whose request it is, and whether its token came in the page's cookie."""
+        """Return the identity of a request, and whether its token came in the page's cookie."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and token:
             return self._database.identity(token.strip()), False
@@ -171,7 +171,7 @@ class TokenGate:
 
 
 def _outside(identity: Identity, path: str) -> str | None:
-    """Return why a token that is bound to one search may not use a path; None where it may."""
+    """Return why a token that is bound to one search may not use a path; None if it may."""
     is_facts = path.startswith("/api/v1/searches/") and path.endswith("/facts")
     if identity.scope == REPORT or is_facts:
         mine = f"/api/v1/searches/{identity.search_id}/facts"
@@ -190,7 +190,7 @@ def _name(host: str) -> str:
 
 
 def _bounded(receive: Receive, limit: int) -> Receive:
-    """Return a receiver that ends a body which is longer than it said."""
+    """Return a receiver that ends a body which is longer than declared."""
     left = limit
 
     async def bounded() -> MutableMapping[str, Any]:

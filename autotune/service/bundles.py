@@ -1,4 +1,4 @@
-"""Code bundles on the service: stored by their digest, unpacked for each search, never trusted."""
+"""Code bundles on the service: stored by digest, unpacked for each search, untrusted."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 MOST_UNPACKED: Final = 4 * MOST_BYTES
-"""Bytes that a bundle may unpack to: what compresses far better is an attack."""
+"""Bytes that a bundle may unpack to; a far better compression indicates an attack."""
 
 
 class Bundles:
     """Bundles below a folder.
 
     Args:
-        folder: On storage that jobs share.
+        folder: Folder on storage that jobs share.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -34,7 +34,7 @@ class Bundles:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def has(self, sha256: str) -> bool:
-        """Whether a bundle was uploaded whole."""
+        """Return whether a bundle was completely uploaded."""
         return self._path(sha256).is_file()
 
     def put(self, sha256: str, data: bytes) -> None:
@@ -58,10 +58,10 @@ class Bundles:
             part.unlink(missing_ok=True)
 
     def unpack(self, sha256: str, to: Path) -> None:
-        """Unpack a bundle into a folder, whole or not at all; harmless when repeated.
+        """Unpack a bundle into a folder, atomically; repeats have no effect.
 
         Raises:
-            UsageError: It is not there any more.
+            UsageError: The bundle was deleted.
         """
         if to.is_dir():
             return
@@ -107,12 +107,12 @@ class Bundles:
 
 
 def _opened(stream: Any) -> tarfile.TarFile:
-    """Open an archive that is read from its begin to its end."""
+    """Open an archive that is read sequentially."""
     return tarfile.open(fileobj=stream, mode="r|")
 
 
 class _Bounded:
-    """A stream that ends with an error behind `MOST_UNPACKED` bytes."""
+    """Stream that raises an error after `MOST_UNPACKED` bytes."""
 
     def __init__(self, stream: gzip.GzipFile) -> None:
         self._stream, self._left = stream, MOST_UNPACKED + 2**20

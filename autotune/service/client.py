@@ -1,4 +1,4 @@
-"""A client of the service: ``autotune.Client(url).submit(["python", "train.py"], budget="2h")``."""
+"""Client of the service: ``autotune.Client(url).submit(["python", "train.py"], budget="2h")``."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class Handle:
     id: str
 
     def status(self) -> dict[str, Any]:
-        """Return the search as the service gives it: ``state``, ``reason``, ``answer``, ..."""
+        """Return the service's record of the search: ``state``, ``reason``, ``answer``, ..."""
         return self.client.request("GET", f"/api/v1/searches/{self.id}")
 
     def wait(self, timeout_s: float | None = None) -> dict[str, Any]:
         """Return the search once it has ended.
 
         Raises:
-            TimeoutError: It goes on longer than that.
+            TimeoutError: The search takes longer than that.
         """
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
@@ -57,7 +57,7 @@ class Handle:
 
     @property
     def best(self) -> str:
-        """The text of best.yaml."""
+        """Return the text of best.yaml."""
         return self.client.text(f"/api/v1/searches/{self.id}/best.yaml")
 
     def cancel(self) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class Handle:
             time.sleep(1.0)
 
     def events(self, after: int = 0) -> Iterator[dict[str, Any]]:
-        """Yield events until the search has ended; a lost connection is taken up again where it was."""
+        """Yield events until the search has ended; a lost connection is resumed at its position."""
         while True:
             ended = False
             try:
@@ -109,14 +109,14 @@ class Handle:
 
 
 class Client:
-    """Talks to a service.
+    """Connection to a service.
 
     Args:
-        url: Of the service; else the variable ``AUTOTUNE_SERVER``, else the local one.
-        token: Else the variable ``AUTOTUNE_TOKEN``, else the token that a local service has written.
+        url: Address of the service; else the variable ``AUTOTUNE_SERVER``, else the local service.
+        token: Token; else the variable ``AUTOTUNE_TOKEN``, else the one written by a local service.
 
     Raises:
-        UsageError: No token is known.
+        UsageError: No token is available.
     """
 
     def __init__(self, url: str = "", token: str = "") -> None:
@@ -150,17 +150,17 @@ class Client:
         """Send the code and queue a search.
 
         Args:
-            command: That starts the training, below `root`: ``["python", "train.py", "--lr", "1e-3"]``.
+            command: Training command, run below `root`: ``["python", "train.py", "--lr", "1e-3"]``.
             budget: Wall time: ``"2h"``, or seconds.
             root: Folder whose code is sent.
             options: Options of ``autotune search``: ``{"knob": ["precision"]}``.
-            idempotency_key: Sending the same key twice queues one search; a random one where empty.
-            packed: Of `packing_list`, where that was made already.
+            idempotency_key: Key under which repeated submissions queue one search; random if empty.
+            packed: Result of `packing_list`, if available.
             request: ``priority``, ``gpus``, ``preemptible``, ``title``, ``webhook``, ``max_cost``;
                 ``path`` in place of sending code.
 
         Raises:
-            ServiceError, UsageError: The service or the code is not as needed.
+            ServiceError, UsageError: The service or the code is not suitable.
         """
         from autotune.driver.spec import budget_s
 
@@ -197,20 +197,20 @@ class Client:
         return self.request("GET", "/api/v1/searches", params={"limit": limit})["searches"]
 
     def request(self, method: str, path: str, **more: Any) -> Any:
-        """Return the JSON of an answer.
+        """Return the JSON of a response.
 
         Raises:
-            ServiceError, UsageError, StoreError: As the service says.
+            ServiceError, UsageError, StoreError: The service reports an error.
         """
         answer = self.raw(method, path, **more)
         return answer.json() if answer.content else None
 
     def text(self, path: str) -> str:
-        """Return the text of an answer."""
+        """Return the text of a response."""
         return self.raw("GET", path).text
 
     def raw(self, method: str, path: str, *, allow: tuple[int, ...] = (), **more: Any) -> Any:
-        """Return an answer; repeated where the service does not answer, as every call may be repeated."""
+        """Return a response; repeats the idempotent call if the service does not respond."""
         import httpx
 
         for attempt in range(_RETRIES):
@@ -257,10 +257,10 @@ class Client:
 
 
 def _check_script(command: Sequence[str], packed: Packed) -> None:
-    """Refuse to send code without the script that the command runs.
+    """Refuse to send code without the script of the command.
 
     Raises:
-        UsageError: The first word that is called like a script is not among the files.
+        UsageError: The first word with the name of a script is not among the files.
     """
     script = next((word for word in command if word.endswith(".py")), "")
     if script and not Path(script).is_absolute() and os.path.normpath(script) not in packed.files:
@@ -291,7 +291,7 @@ def _error(answer: Any) -> Exception:
 
 
 def _local_token(url: str) -> str:
-    """Return the token that a local service has left for its own user; empty for another address."""
+    """Return the token written by a local service for its own user; empty for another address."""
     from autotune.store.paths import home
 
     if not url.startswith(("http://127.0.0.1:", "http://localhost:")):

@@ -1,4 +1,4 @@
-"""The command of a search's job: ``autotune search``, or ``autotune resume`` where its journal exists."""
+"""Command of a search's job: ``autotune search``, or ``autotune resume`` if its journal exists."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ ALLOWED: Final = (
     "price-per-hour", "sampler", "trials", "seed", "output-arg", "keep-loggers", "start", "wait-for-quiet",
     "mlflow-tag", "experiment",
 )  # fmt: skip
-"""Options of ``autotune search`` that a client may set. Those about places and clusters are the service's."""
+"""Options of ``autotune search`` that a client may set. The service sets those for places and clusters."""
 
 
 def checked_options(options: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return options as lists of texts; True stands for a switch.
+    """Return options as lists of texts; True represents a switch.
 
     Raises:
         UsageError: An option is not one that a client may set.
@@ -48,9 +48,9 @@ def command_of(
     """Return the words of the job.
 
     Args:
-        row: Of the search.
-        home: Its AUTOTUNE_HOME.
-        best: Where its best.yaml goes.
+        row: Row of the search.
+        home: AUTOTUNE_HOME of the search.
+        best: Path for its best.yaml.
         options: Options that the service sets.
         python: Interpreter with autotune where the job runs.
 
@@ -61,7 +61,7 @@ def command_of(
     left_s = max(20.0, row.budget_s - row.used_s)
     begun = next((path for path in newest_study_dirs(home) if (path / JOURNAL_FILE).is_file()), None)
     if begun is not None:
-        # The path of the folder, as names are looked up below the home of this process.
+        # The path of the folder, as names are resolved below the home of this process.
         return [*start, "resume", str(begun), "--budget", f"{left_s:.0f}s", "--quiet"]
     words = [
         *start,
@@ -77,7 +77,7 @@ def command_of(
     for name, value in options.items():
         words += [f"--{name}", value]
     if row.gpus:
-        # A trial takes the devices of its processes, and all trials together those of the search.
+        # A trial uses the devices of its processes, and all trials together those of the search.
         ranks = int(match[1]) if (match := _RANKS.search(" ".join(row.request["command"]))) else 1
         words += ["--concurrency", str(max(1, row.gpus // ranks))]
     for name, values in checked_options(row.request.get("options", {})).items():

@@ -1,4 +1,4 @@
-"""What a search is likely to bring and to cost, from the searches that the service has finished."""
+"""Estimated gain and cost of a search, from finished searches of the service."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def estimate(
     """Return an estimate.
 
     Args:
-        database: Of the service.
-        project: Whose searches count.
-        budget_s: Of the search.
-        slots: That it takes.
-        price_per_hour: Of one slot.
+        database: Database of the service.
+        project: Project whose searches count.
+        budget_s: Budget of the search, in seconds.
+        slots: Slots of the search.
+        price_per_hour: Price of one slot.
 
     Returns:
-        ``cost`` at most (None without a price), ``searches`` that the range rests on,
-        ``ahead`` in the queue, and ``speedup``:
-        quartiles of their claimed gains, 1.0 for a search that claimed none; None with fewer than five.
+        ``cost``: upper bound, None without a price. ``searches``: number of searches behind the range.
+        ``ahead``: searches before it in the queue. ``speedup``: quartiles of their claimed gains, 1.0 for a
+        search without a claim; None with fewer than five.
     """
     done = database.searches(project=project, states=[SearchState.SUCCEEDED], limit=200)
     gains = sorted(

@@ -1,7 +1,7 @@
-"""Supervises the process of one job: ``python -m autotune.service.job FOLDER``.
+"""Supervisor of one job's process: ``python -m autotune.service.job FOLDER``.
 
-Holds a lock in the folder while it lives, passes SIGTERM on, bounds the output, and writes the exit code
-last. The standard library only: it starts fast, and outlives whatever happens to the service.
+Holds a lock in the folder while it lives, forwards SIGTERM, limits the output, and writes the exit code last.
+Uses the standard library only: it starts fast and outlives the service.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ BEGAN, ENDED, LOCK, LOG, PLAN, STOP = "began", "exit", "lock", "output.log", "jo
 """Files of a job's folder."""
 
 MOST_BYTES = 64 * 1024 * 1024
-"""Of a job's output; what comes later is counted and dropped."""
+"""Limit of a job's output; later output is counted and dropped."""
 
 STOPPED = 128 + signal.SIGTERM
 """Exit code of a job that was stopped before it began."""
 
 GRACE_S = 20.0
-"""From the wish to stop to SIGKILL: a preempted search gives its devices back within 30 s."""
+"""Seconds from the stop request to SIGKILL: a preempted search releases its devices within 30 s."""
 _POLL_S = 0.5
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
 
 def main(folder: str) -> int:
-    """Run the job of a folder; ends with the job's exit code.
+    """Run the job of a folder and return its exit code.
 
-    A second supervisor of the same folder ends at once, as does one whose job was begun or stopped before.
+    A second supervisor of the same folder ends at once, also if the job was started or stopped before.
     """
     place = Path(folder)
     lock = os.open(place / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -80,7 +80,7 @@ def main(folder: str) -> int:
     copier = threading.Thread(target=_copy, args=(child, place / LOG), daemon=True)
     copier.start()
     code = _ended(child, place / STOP)
-    # What the search has left behind may hold the pipe open.
+    # Processes left by the search may hold the pipe open.
     copier.join(2.0)
     code = 128 - code if code < 0 else code
     _write(place / ENDED, str(code))
@@ -88,9 +88,9 @@ def main(folder: str) -> int:
 
 
 def _ended(child: subprocess.Popen[bytes], stop: Path) -> int:
-    """Return the child's exit code; ends it where the service has left a file that asks for it.
+    """Return the child's exit code; end the child if the service has left a stop file.
 
-    A file reaches a job on any node that shares the storage, and leaves it longer than a stop by Ray does.
+    A file reaches a job on any node with the storage, and gives it more time than a stop by Ray.
     """
     killed_s = 0.0
     while True:
@@ -107,7 +107,7 @@ def _ended(child: subprocess.Popen[bytes], stop: Path) -> int:
 
 
 def _die_with_parent() -> None:
-    """End the search politely where its supervisor is killed: another one would find the journal locked."""
+    """Send SIGTERM to the search if its supervisor is killed: a new one would find the journal locked."""
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG, linux/prctl.h
 
 
@@ -123,7 +123,7 @@ def _copy(child: subprocess.Popen[bytes], path: Path) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write whole or not at all."""
+    """Write atomically."""
     part = path.with_name(f"{path.name}.part")
     with os.fdopen(os.open(part, _NEW, 0o600), "w", encoding="utf-8") as stream:
         stream.write(text)

@@ -1,4 +1,4 @@
-"""Where searches run: as processes of this machine, or as jobs of a Ray cluster."""
+"""Backends for searches: processes of this machine, or jobs of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 
 class JobState(Enum):
-    """What is known of a job."""
+    """State of a job."""
 
     UNKNOWN = "unknown"
     """No job of that id was started."""
     PENDING = "pending"
-    """The cluster has it and has not begun it."""
+    """The cluster has accepted it but not started it."""
     RUNNING = "running"
     ENDED = "ended"
     LOST = "lost"
-    """It was started and is gone without an exit code."""
+    """Started, but gone without an exit code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus:
-    """What a job was seen to be; the exit code where it has ended, and the cluster's words where it waits."""
+    """Observed state of a job, with the exit code if it has ended and the cluster's message if it waits."""
 
     state: JobState
     exit_code: int | None = None
@@ -48,11 +48,11 @@ class Job:
     """A job to start.
 
     Args:
-        id: ``autotune-<search>-<epoch>``; starting the same id twice starts one job.
-        command: Words.
-        cwd: Folder it runs in.
-        env: Variables beside those that every job gets.
-        gpus: Whole GPUs that it needs.
+        id: ``autotune-<search>-<epoch>``; repeated starts with the same id start one job.
+        command: Words of the command.
+        cwd: Working directory.
+        env: Variables in addition to those of every job.
+        gpus: Number of whole GPUs.
         image: Container image of its processes; empty for the nodes' own environment.
     """
 
@@ -77,7 +77,7 @@ class Jobs(ABC):
 
     @abstractmethod
     def seen(self, job_id: str) -> JobStatus:
-        """Return what a job is.
+        """Return the status of a job.
 
         Raises:
             BackendError: The cluster cannot be reached.
@@ -85,7 +85,7 @@ class Jobs(ABC):
 
     @abstractmethod
     def stop(self, job_id: str) -> None:
-        """Ask a job to end with the best so far, and end it after `GRACE_S`; harmless when repeated."""
+        """Request a job to end with the best so far, and end it after `GRACE_S`; repeats have no effect."""
 
     @abstractmethod
     def output(self, job_id: str, offset: int, limit: int) -> bytes:
@@ -105,17 +105,17 @@ PASSED: Final = (
     "PYTHONPATH",
     "LD_LIBRARY_PATH",
 )
-"""Variables of the service that a job gets: none that may hold a secret."""
+"""Variables of the service that a job gets; none may hold a secret."""
 
 
 class ProcessJobs(Jobs):
     """Jobs as processes of this machine, which outlive the service.
 
     A job has a folder. Its supervisor (`autotune.service.job`) holds a lock in it while it lives and writes
-    the exit code last. So any service can read from the folder what a job is, however often it was killed.
+    the exit code last. Any service can therefore read the state of a job, however often it was killed.
 
     Args:
-        folder: For the folders of jobs.
+        folder: Parent of the jobs' folders.
         python: Interpreter of the supervisors.
     """
 
@@ -125,7 +125,7 @@ class ProcessJobs(Jobs):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def _reap(self) -> None:
-        """Let supervisors go that have ended; those of an earlier service have another parent."""
+        """Reap ended supervisors; those of an earlier service have another parent."""
         for pid in list(self._children):
             try:
                 done, _ = os.waitpid(pid, os.WNOHANG)
@@ -147,7 +147,7 @@ class ProcessJobs(Jobs):
         if (place / BEGAN).exists() or _is_locked(place):
             return
         env = {name: value for name, value in os.environ.items() if name in PASSED} | dict(job.env)
-        # Of two supervisors that start at once the lock lets one go on.
+        # Of two supervisors that start at once, the lock lets only one continue.
         nothing = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
         words = [self._python, "-m", "autotune.service.job", str(place)]
         self._children.add(os.posix_spawn(self._python, words, env, file_actions=nothing, setsid=True))
@@ -172,23 +172,23 @@ class ProcessJobs(Jobs):
 
 
 def _ask_to_stop(place: Path) -> float:
-    """Leave the file on which the supervisor of a job ends it; returns its age in seconds."""
+    """Create the file that requests a stop from a job's supervisor, and return its age in seconds."""
     if not place.is_dir():
         return 0.0
     path = place / STOP
-    # Its time is that of the first request: a touch would renew it.
+    # The file has the time of the first request, which a touch would renew.
     with contextlib.suppress(FileExistsError):
         path.touch(exist_ok=False)
     return max(0.0, time.time() - path.stat().st_mtime)
 
 
 def _is_locked(place: Path) -> bool:
-    """Return whether the supervisor of a job lives."""
+    """Return whether the supervisor of a job is alive."""
     return is_locked(place, LOCK)
 
 
 def _part(path: Path, offset: int, limit: int) -> bytes:
-    """Return a part of a file; empty where it does not exist yet."""
+    """Return a part of a file; empty if it does not exist yet."""
     try:
         with path.open("rb") as stream:
             stream.seek(offset)
@@ -203,8 +203,8 @@ class RayJobs(Jobs):
     Args:
         address: ``http://head:8265``.
         client: An `httpx.Client` with the cluster's token, if it has one.
-        results: Folder on shared storage in which a job leaves its exit code: Ray's status says only whether
-            it was 0.
+        results: Folder on shared storage for jobs' exit codes: Ray's status shows only whether the code was
+            0.
         python: Interpreter with autotune on the nodes.
     """
 
@@ -228,7 +228,7 @@ class RayJobs(Jobs):
             },
             "metadata": {"job": job.id},
         }
-        # Ray answers 500 for an id that exists, so only what it knows afterwards counts.
+        # Ray returns 500 for an existing id, so only the resulting status counts.
         answer = self._asked("POST", "/api/jobs/", json=body)
         if answer.status_code != 200 and not self._status(job.id)[0]:
             from autotune.errors import RayUnavailable
@@ -245,7 +245,7 @@ class RayJobs(Jobs):
         status, message = self._status(job_id)
         began = (self._results / job_id / BEGAN).exists()
         if not status:
-            # A head that was restarted has forgotten its jobs; the driver of one may live on a node.
+            # A restarted head has lost its jobs, but the driver of one may be alive on a node.
             if _is_locked(self._results / job_id):
                 return JobStatus(state=JobState.RUNNING)
             return JobStatus(state=JobState.LOST if began else JobState.UNKNOWN)
@@ -257,7 +257,8 @@ class RayJobs(Jobs):
 
     def stop(self, job_id: str) -> None:
         began = (self._results / job_id / BEGAN).exists()
-        # Ray kills a job 3 s after its signal, too early for the best so far: only where the file is ignored.
+        # Ray kills a job 3 s after its signal, too early for the best so far: used only if the file is
+        # ignored.
         if not began or _ask_to_stop(self._results / job_id) > 2 * GRACE_S:
             self._asked("POST", f"/api/jobs/{job_id}/stop")
 
@@ -265,10 +266,10 @@ class RayJobs(Jobs):
         return _part(self._results / job_id / LOG, offset, limit)
 
     def _status(self, job_id: str) -> tuple[str, str]:
-        """Return the status of a job and Ray's words for it; empty where Ray knows none of that id.
+        """Return the status of a job and Ray's message; empty if Ray has no job of that id.
 
         Raises:
-            RayUnavailable: Ray answers with an error of its own.
+            RayUnavailable: Ray returns an error of its own.
         """
         answer = self._asked("GET", f"/api/jobs/{job_id}")
         if answer.status_code == 404:

@@ -1,4 +1,4 @@
-"""Packs the code of a submitted search: what git would keep, without secrets, within a size limit."""
+"""Packing of a search's code: files that git would keep, without secrets, within a size limit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECRET_NAMES: Final = (
     ".env", ".env.*", "*.pem", "*.key", "*.p12", "*.pfx", "id_rsa*", "id_ed25519*", "id_ecdsa*", ".netrc",
     ".pypirc", ".npmrc", "credentials", "credentials.json", "service_account*.json", "*.kdbx", ".htpasswd",
 )  # fmt: skip
-"""Names of files that usually hold a secret; `--include` sends one on purpose."""
+"""Names of files that usually hold a secret; `--include` sends one explicitly."""
 SKIPPED: Final = (
     ".git",
     "__pycache__",
@@ -35,20 +35,20 @@ SKIPPED: Final = (
     ".ruff_cache",
     ".pytest_cache",
 )
-"""Folders that are left out where git is not asked."""
+"""Folders that are skipped without git."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """What goes to the service.
+    """Files to send to the service.
 
     Args:
-        root: The folder.
+        root: Root folder.
         files: Paths below it, sorted.
-        bytes: Their sizes together.
-        commit: Of git, empty outside of a repository.
-        is_dirty: Files differ from the commit.
-        refused: Files that look like secrets and are not sent.
+        bytes: Sum of their sizes.
+        commit: Commit of git; empty outside of a repository.
+        is_dirty: Whether files differ from the commit.
+        refused: Files with names of secrets, which are not sent.
     """
 
     root: Path
@@ -60,14 +60,14 @@ class Packed:
 
 
 def packing_list(root: Path, *, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> Packed:
-    """Return what would be sent of a folder.
+    """Return the files of a folder to send.
 
-    In a git repository: tracked files and untracked ones that .gitignore does not name. Links, sockets and
+    In a git repository: tracked files, and untracked ones that .gitignore does not name. Links, sockets and
     other special files are left out.
 
     Args:
-        root: The folder.
-        include: Patterns of files to send although git ignores them or their names look like secrets.
+        root: Root folder.
+        include: Patterns of files to send even if git ignores them or their names indicate secrets.
         exclude: Patterns of files to leave out.
 
     Raises:
@@ -124,7 +124,7 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _git(root: Path) -> tuple[list[str] | None, str, bool]:
-    """Return the files that git would keep (None outside of one), the commit, and whether files differ."""
+    """Return the files that git would keep (None outside a repository), the commit, and if files differ."""
     listed = _asked(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     if listed is None:
         return None, "", False

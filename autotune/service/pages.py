@@ -1,7 +1,7 @@
-"""The web page: queue, searches, one search live, fleet, administration; nothing is fetched elsewhere.
+"""Web pages: queue, searches, one search live, fleet, administration; nothing is fetched elsewhere.
 
-Its forms carry a token against forgery that is derived from the session: the cookie alone would be sent by
-any site's form.
+Forms carry a token against forgery that is derived from the session: browsers send the cookie with any site's
+form.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ _HEADERS: Final = {
     "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
     "form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
     "x-content-type-options": "nosniff",
-    # With no-referrer a browser sends the forms of this page with the origin "null", which the gate refuses.
+    # With no-referrer a browser sends these forms with the origin "null", which the gate refuses.
     "referrer-policy": "same-origin",
     "cache-control": "no-store",
 }
 SESSION_S: Final = 12 * 3600
 MOST_EVENTS: Final = 2000
-"""Of a search that its page shows at first; those behind them follow as they would live."""
+"""Events of a search that its page shows at first; later ones follow as a live stream."""
 
 
 def _csrf(request: Request) -> str:
-    """Return what the forms of this session carry; empty without a session."""
+    """Return the token for forms of this session; empty without a session."""
     session = request.cookies.get(COOKIE, "")
     return hmac.new(session.encode(), b"form", hashlib.sha256).hexdigest() if session else ""
 
@@ -65,7 +65,7 @@ async def checked_form(request: Request) -> dict[str, str]:
     """Return the fields of a form of this page.
 
     Raises:
-        HTTPException: 403 where it did not come from this page.
+        HTTPException: 403 if it did not come from this page.
     """
     form = {
         name: values[0] for name, values in parse_qs((await request.body()).decode(errors="replace")).items()
@@ -84,14 +84,14 @@ def _ago(seconds: float) -> str:
 
 
 def _gain(facts: Mapping[str, Any]) -> str:
-    """Return a gain with its interval and configuration; empty where none was measured."""
+    """Return a gain with its interval and configuration; empty without a measurement."""
     if not facts.get("speedup"):
         return ""
     return f"{_result(facts)} {facts.get('config', '')}"
 
 
 def _result(trial: Mapping[str, Any]) -> str:
-    """Return how a trial ended: its gain with its interval, or its failure."""
+    """Return a trial's result: its gain with its interval, or its failure."""
     if trial.get("failure"):
         return f"{trial['failure']}: {trial['message']}" if trial.get("message") else trial["failure"]
     if not trial.get("speedup"):
@@ -247,7 +247,7 @@ def add(app: FastAPI) -> None:
 
 
 def _words(error: Exception) -> str:
-    """Return what is wrong with a form, in words."""
+    """Return an error of a form as text."""
     if isinstance(error, ValidationError):
         first = error.errors()[0]
         return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"

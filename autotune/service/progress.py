@@ -1,4 +1,4 @@
-"""The answer of a search that has ended, from its journal."""
+"""Answer of an ended search, from its journal."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """The state of a study.
+    """State of a study.
 
     Args:
-        summary: Plain data: trials, elapsed seconds, headline, outcome, speed-up with interval, config.
+        summary: Plain data: trials, elapsed seconds, headline, outcome, speedup with interval, config.
         script_sha256: Digest of the script's source.
         hardware: Key of the machine; results with other keys are never compared.
-        speedup: Of the pick ``best``.
+        speedup: Speedup of the pick ``best``.
         devices: CPU and accelerators.
-        versions: PyTorch and the accelerators' driver, on which a gain depends as well.
+        versions: PyTorch and the accelerators' driver, on which a gain also depends.
     """
 
     summary: dict[str, Any]
@@ -38,7 +38,7 @@ class Result:
 
 
 def result_of(home: Path) -> Result | None:
-    """Return what the newest study below a home says; None where there is none that can be read yet."""
+    """Return the result of the newest study below a home; None if none can be read yet."""
     from autotune.driver.exit_status import answer_or_none
     from autotune.driver.rebuild_space import space_of
     from autotune.driver.study_facts import study_facts
@@ -69,7 +69,7 @@ def result_of(home: Path) -> Result | None:
 
 
 def unsent_trials(home: Path) -> list[tuple[int, dict[str, Any]]]:
-    """Return what a driver that has ended could not send: sequence numbers of its outbox, and trials."""
+    """Return the unsent data of an ended driver: sequence numbers of its outbox, and trials."""
     from autotune.driver.rebuild_space import space_of
     from autotune.driver.study_facts import trial_facts
     from autotune.errors import AutotuneError
@@ -93,7 +93,7 @@ def unsent_trials(home: Path) -> list[tuple[int, dict[str, Any]]]:
 
 
 def verified_of(home: Path) -> Result | None:
-    """Return what the newest verification below a home found; None where there is none that can be read."""
+    """Return the result of the newest verification below a home; None if none can be read."""
     from autotune.driver.verification import read_verified
     from autotune.errors import AutotuneError
     from autotune.store.paths import newest_study_dirs
@@ -146,7 +146,7 @@ def _key(study: Study) -> str:
 
 
 def hardware_key(host: HostFacts) -> str:
-    """Return a digest of what results depend on: CPU, accelerators, PyTorch."""
+    """Return a digest of the conditions of results: CPU, accelerators, PyTorch."""
     parts = [
         host.cpu_model,
         host.cpus,

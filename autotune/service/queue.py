@@ -1,4 +1,4 @@
-"""Which queued search starts next, and why the others wait. Pure functions over rows."""
+"""Scheduling of queued searches: the next to start, and why the others wait. Pure functions over rows."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 SHARE_S: Final = 24 * 3600.0
-"""Period over which use counts for the fair share."""
+"""Seconds over which use counts for the fair share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """A search that is queued, or one that runs.
+    """A queued or running search.
 
     Args:
-        id: Of the search.
-        slots: Share of the capacity that it takes: its GPUs, or 1 where it takes none.
+        id: Identifier of the search.
+        slots: Capacity that it takes: its GPUs, or 1 without GPUs.
     """
 
     id: str
@@ -38,7 +38,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Quotas of a project; None where there is no limit."""
+    """Quotas of a project; None means no limit."""
 
     weight: float = 1.0
     max_running: int | None = None
@@ -49,13 +49,13 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What the queue decides now.
+    """Current decision of the queue.
 
     Args:
         start: Searches to start, in order.
         preempt: Running searches to preempt so that one with a higher priority can start.
-        reasons: Queued search -> why it waits, in words.
-        positions: Queued search -> place in the queue, from 1.
+        reasons: Why each queued search waits, in words.
+        positions: Place of each search in the queue, from 1.
     """
 
     start: tuple[str, ...]
@@ -69,14 +69,14 @@ def ordered(
 ) -> list[Waiting]:
     """Return the queue: highest priority first, then the least used share, then the oldest.
 
-    A share is what a project used in the last 24 hours, in slot-seconds, over its weight; within a project
-    the user who used least comes first. Each search that is placed counts as an hour of use for those after
-    it, so that projects alternate.
+    A share is the use of a project in the last 24 hours, in slot-seconds, over its weight. Within a project
+    the user with the least use comes first. Each placed search counts as an hour of use for those after it,
+    so that projects alternate.
 
     Args:
-        queued: Searches that wait.
-        used_s: (project, user) -> slot-seconds used in the last `SHARE_S`.
-        limits: Project -> quotas.
+        queued: Waiting searches.
+        used_s: Slot-seconds used in the last `SHARE_S`, by (project, user).
+        limits: Quotas by project.
     """
     by_project: Counter[str] = Counter()
     by_user: Counter[tuple[str, str]] = Counter()
@@ -109,14 +109,14 @@ def decide(
     limits: Mapping[str, Limits],
     capacity: int,
 ) -> Decision:
-    """Return what starts now, what is preempted for it, and why the rest waits.
+    """Return the searches to start now, those to preempt for them, and why the rest waits.
 
     Args:
-        queued: Searches that wait.
+        queued: Waiting searches.
         running: Searches that hold capacity.
         used_s: As for `ordered`.
-        limits: Project -> quotas.
-        capacity: Slots of the cluster: its GPUs, or the searches that may run at a time.
+        limits: Quotas by project.
+        capacity: Slots of the cluster: its GPUs, or the number of parallel searches.
     """
     order = ordered(queued, used_s, limits)
     held, start, preempt, reasons = list(running), list[str](), list[str](), dict[str, str]()
@@ -140,7 +140,7 @@ def decide(
         reasons[one.id] = f"{waits}{capacity - max(free, 0)} of {capacity} slots in use"
         if victims:
             reasons[one.id] += f"; {len(victims)} preemptible searches are being stopped for it"
-        # Later and smaller ones must not take the room that this one waits for.
+        # Later and smaller searches must not use the capacity that this one waits for.
         held.append(one)
     positions = {one.id: n for n, one in enumerate((o for o in order if o.id not in start), 1)}
     return Decision(start=tuple(start), preempt=tuple(preempt), reasons=reasons, positions=positions)
@@ -149,7 +149,7 @@ def decide(
 def _quota(
     one: Waiting, held: Sequence[Waiting], used_s: Mapping[tuple[str, str], float], limits: Limits
 ) -> str:
-    """Return which quota holds it back; empty for none."""
+    """Return the quota that blocks it; empty for none."""
     mine = [other for other in held if other.project == one.project]
     own = [other for other in mine if other.user == one.user]
     if limits.max_running is not None and len(mine) >= limits.max_running:

@@ -1,6 +1,6 @@
-"""Compares what should be with what is, every two seconds, and acts on the difference.
+"""Reconciler: compares desired and actual states every two seconds, and acts on the difference.
 
-Every action may be repeated, so a service that is killed at any moment goes on where it was.
+Every action can be repeated, so a service that was killed continues from the same state.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ log = logging.getLogger(__name__)
 
 TICK_S: Final = 2.0
 MOST_LOSSES: Final = 3
-"""Jobs of one search that may be lost before it is given up."""
+"""Lost jobs of one search after which it is given up."""
 SILENT_S: Final = 600.0
-"""A driver that sent heartbeats and then none for this long hangs; its thread waits for no trial."""
+"""Seconds without heartbeats after which a driver hangs; its heartbeat thread does not wait for trials."""
 MOST_READ: Final = 256 * 1024
-"""Bytes of a failed search's output in which its error is searched."""
+"""Last bytes of a failed search's output in which its error is searched."""
 _STOPPED: Final = (75, 130, 137, 143)
-"""Exit codes of a search that a signal has ended (docs/exit_codes.md)."""
+"""Exit codes of a search ended by a signal (docs/exit_codes.md)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where the files of searches are, on storage that jobs share with the service.
+    """Location of the files of searches, on storage that jobs share with the service.
 
     Args:
-        root: Has a folder per search and the bundles.
+        root: Parent of the bundles and of a folder per search.
     """
 
     root: Path
@@ -58,7 +58,7 @@ class Place:
         return self.root / "searches" / search_id
 
     def code(self, search_id: str) -> Path:
-        """Return the folder in which its script runs."""
+        """Return the working directory of its script."""
         return self.search(search_id) / "code"
 
     def home(self, search_id: str) -> Path:
@@ -66,7 +66,7 @@ class Place:
         return self.search(search_id) / "home"
 
     def report(self, search_id: str) -> Path:
-        """Return the file that names the service to its driver."""
+        """Return the file with the service's address for its driver."""
         return self.search(search_id) / "report.json"
 
     def best(self, search_id: str) -> Path:
@@ -75,19 +75,19 @@ class Place:
 
 
 class Reconciler:
-    """Moves searches through their states.
+    """Moves searches between states.
 
     Args:
-        database: Of the service.
-        jobs: Where searches run.
-        place: Of their files.
-        capacity: Slots: GPUs of the cluster, or searches at a time.
-        prepare: Unpacks the code of a search into its folder; harmless when repeated.
+        database: Database of the service.
+        jobs: Backend that runs searches.
+        place: Location of their files.
+        capacity: Slots: GPUs of the cluster, or number of parallel searches.
+        prepare: Unpacks the code of a search into its folder; repeats have no effect.
         options: Options of ``autotune search`` that the service sets: tracking store, Ray address.
         environ: Variables of every job.
-        reports: Writes the files by which drivers reach the service.
+        reports: Writes the files with the service's address for drivers.
         python: Interpreter with autotune where jobs run.
-        now: Monotonic seconds of this machine.
+        now: Monotonic clock of this machine, in seconds.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Reconciler:
         self._wake = threading.Event()
         self._failed: Exception | None = None
         self.trouble = ""
-        """Why the cluster cannot be used now, in words; empty where it can."""
+        """Reason why the cluster is unavailable, in words; empty if it is available."""
 
     def run(self) -> None:
         """Reconcile until `stop`; an error costs one round."""
@@ -129,20 +129,20 @@ class Reconciler:
             self._wake.clear()
 
     def stop(self) -> None:
-        """End after the current round; jobs go on."""
+        """End after the current round; jobs continue."""
         self._stopping.set()
         self._wake.set()
 
     def poke(self) -> None:
-        """Reconcile soon: something was submitted or cancelled."""
+        """Reconcile soon after a submission or a cancellation."""
         self._wake.set()
 
     def tick(self) -> None:
         """Do one round.
 
         Raises:
-            BackendError: The cluster cannot be reached; searches stay as they are.
-            Exception: The first that a search met; the others were settled.
+            BackendError: The cluster cannot be reached; searches are unchanged.
+            Exception: First error of a search; the others were processed.
         """
         rows = self._database.searches(states=sorted(WITH_JOB), limit=10_000)
         self._failed = None
@@ -154,7 +154,7 @@ class Reconciler:
             raise self._failed
 
     def _alone(self, act: Callable[[Any], None], row: Any) -> None:
-        """Act on one search; what fails for it alone must not hold up the others."""
+        """Act on one search; its failure must not delay the others."""
         try:
             act(row)
         except (BackendError, SQLAlchemyError):
@@ -163,7 +163,7 @@ class Reconciler:
             self._failed = self._failed or error
 
     def _settle(self, row: Any) -> None:
-        """Bring one search with a job one step on."""
+        """Advance one search with a job by one step."""
         state, seen = SearchState(row.state), self._jobs.seen(job_id(row))
         match seen.state:
             case JobState.ENDED:
@@ -178,7 +178,7 @@ class Reconciler:
                 # The service ended between the commit and the start.
                 self._launch(row)
             case JobState.UNKNOWN:
-                # Its supervisor may be about to begin, and then ends at once.
+                # Its supervisor may be about to start, and then ends at once.
                 self._jobs.stop(job_id(row))
                 self._lost(row, state)
 
@@ -195,7 +195,7 @@ class Reconciler:
             self.reports.ensure(row, self._place.report(row.id))
 
     def _pending(self, row: Any, state: SearchState, message: str) -> None:
-        """The cluster has a job and has not begun it."""
+        """Update a search whose job was accepted but not started by the cluster."""
         if state in (SearchState.CANCELLING, SearchState.PREEMPTING):
             self._jobs.stop(job_id(row))
         else:
@@ -203,7 +203,7 @@ class Reconciler:
             self._database.explain(row.id, reason, state=state)
 
     def _is_silent(self, row: Any) -> bool:
-        """Whether heartbeats have stopped, by the clock of this process."""
+        """Return whether heartbeats have stopped, by the clock of this process."""
         epoch, beat, since_s = self._beats.get(row.id, (0, 0, 0.0))
         if (row.epoch, row.heartbeat) != (epoch, beat):
             self._beats[row.id] = (row.epoch, row.heartbeat, self._now())
@@ -236,7 +236,7 @@ class Reconciler:
                 else (to, reason)
             )
         elif code in _STOPPED:
-            # Stopped by something other than the service: the cluster's end, an operator.
+            # Stopped from outside the service: by the end of the cluster, or an operator.
             self._lost(row, state)
             return
         if to is SearchState.FAILED and (
@@ -249,7 +249,7 @@ class Reconciler:
         self._database.revoke_reports(row.id)
 
     def _register(self, row: Any, found: Result, verifies: str) -> None:
-        """Put a confirmed configuration into the registry, or record how its verification went."""
+        """Register a confirmed configuration, or record the result of its verification."""
         best = self._place.best(verifies or row.id)
         if verifies and found.summary["verdict"] != "failed":
             self._database.measured_again(verifies, is_stale=not found.is_faster, versions=found.versions)
@@ -351,7 +351,7 @@ def _last_error(output: bytes) -> str:
 
 
 def is_known(error: Exception) -> bool:
-    """Whether an error has a cause outside of the service, which its message names."""
+    """Return whether an error has a cause outside the service, which its message names."""
     return isinstance(error, (BackendError, SQLAlchemyError, OSError))
 
 

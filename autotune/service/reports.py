@@ -1,4 +1,4 @@
-"""The file by which a search reports to the service: its address, and a token of that search alone."""
+"""Report file of a search: the address of the service, and a token of that search alone."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LIFE_S: Final = 7 * 24 * 3600.0
-"""Of a token beyond the budget: a search may wait for the machine."""
+"""Lifetime of a token beyond the budget, in seconds: a search may wait for the machine."""
 
 
 class Reports:
     """Writes report files.
 
     Args:
-        database: Of the service; holds the tokens' digests.
-        url: Of the service as jobs reach it; empty until it listens.
+        database: Database of the service; holds the tokens' digests.
+        url: Address of the service for jobs; empty until it listens.
     """
 
     def __init__(self, database: Database, url: str = "") -> None:
         self._database, self.url = database, url
 
     def ensure(self, row: Any, path: Path) -> None:
-        """Write the file of a search's current life; nothing changes where it is right already.
+        """Write the file of a search's current life, unless it is correct already.
 
-        A service that was started again may listen elsewhere: a running search reads the file again.
+        A restarted service may have another address: a running search reads the file again.
         """
         url = f"{self.url}/api/v1/searches/{row.id}"
         if not self.url or _is_right(path, url, row.epoch):

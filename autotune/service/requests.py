@@ -1,4 +1,4 @@
-"""What every route needs: whose request it is, the parts of the application, and the search that it names."""
+"""Dependencies of every route: the identity, the parts of the application, and the named search."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autotune.store.paths import is_label
 
 
 class Strict(BaseModel):
-    """A body in which an unknown field is an error."""
+    """Request body in which an unknown field is an error."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -41,7 +41,7 @@ class ProjectRequest(Strict):
 
 
 class BundleParts(BaseModel):
-    """What the application is made of."""
+    """Parts of the application."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
@@ -58,7 +58,7 @@ class BundleParts(BaseModel):
 
 
 def identity_of(request: Request) -> Identity:
-    """Return whose request it is; the gate has put it there."""
+    """Return the identity of a request, as set by the gate."""
     return request.scope["state"]["identity"]
 
 
@@ -75,7 +75,7 @@ def visible(parts: BundleParts, who: Identity, search_id: str) -> Any:
     """Return a search that the identity may see.
 
     Raises:
-        HTTPException: 404 where there is none, or it is of another project: which of the two is not said.
+        HTTPException: 404 if there is none, or it is of another project, without distinction.
     """
     row = parts.database.search(search_id)
     is_mine = row is not None and (row.project == who.project or who.allows("admin"))
@@ -85,7 +85,7 @@ def visible(parts: BundleParts, who: Identity, search_id: str) -> Any:
 
 
 def shown(row: Any) -> dict[str, Any]:
-    """Return a search as the API gives it."""
+    """Return a search in the format of the API."""
     return {
         "id": row.id,
         "title": row.title,
@@ -120,10 +120,10 @@ def _deadline_s(row: Any) -> float | None:
 
 
 def cancelled(parts: BundleParts, row: Any, user: str) -> Any:
-    """Cancel a search; harmless when repeated. Returns its row.
+    """Cancel a search and return its row; repeats have no effect.
 
     Raises:
-        Conflict: It has ended already, by itself.
+        Conflict: It has already ended by itself.
     """
     for _ in range(5):
         state = SearchState(row.state)
@@ -143,7 +143,7 @@ def save_project(parts: BundleParts, name: str, quotas: ProjectRequest) -> None:
     """Create a project or change its quotas.
 
     Raises:
-        UsageError: The name is not one of a project.
+        UsageError: The name is not valid for a project.
     """
     if not is_label(name) or len(name) > 64:
         raise UsageError("a project's name has letters, digits, dots, dashes and underscores")

@@ -1,4 +1,4 @@
-"""What the service forgets, and a copy of its database while it runs."""
+"""Deletion of old searches, and a backup of the database of a running service."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 def forget(database: Database, place: Place, older_than_s: float) -> list[str]:
-    """Delete searches that ended this long ago, with their files, and bundles that no search uses any more.
+    """Delete searches that ended this long ago, with their files, and unused bundles.
 
     Returns:
-        Their ids.
+        Ids of the deleted searches.
     """
     ids = database.forget(older_than_s)
     for search_id in ids:

@@ -1,7 +1,7 @@
-"""Measures registered configurations again: on request, by age, and when the software of a machine changes.
+"""Repeated verification of registered configurations: on request, by age, and after software changes.
 
-A verification is a search of the queue whose command is ``autotune verify`` on the best.yaml of another one,
-over the same code. A configuration that is no longer faster is marked stale and is not applied any more.
+A verification is a queued search whose command is ``autotune verify`` on the best.yaml of another one, over
+the same code. A configuration that is no longer faster is marked stale and no longer applied.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from autotune.service.store import Database
 
 BUDGET_S: Final = 600.0
-"""Of a verification that nobody has asked for: the default of ``autotune verify``."""
+"""Seconds for an automatic verification: the default of ``autotune verify``."""
 PRIORITY: Final = 10
-"""Below that of searches: nobody waits for it."""
+"""Priority below that of searches, as no user waits for a verification."""
 
 ENDINGS: Final = {
     0: (SearchState.SUCCEEDED, "verified: it is still faster"),
@@ -30,17 +30,17 @@ ENDINGS: Final = {
         "verified: it is slower or its loss is worse; the configuration is marked stale",
     ),
 }
-"""Exit code of ``autotune verify`` -> final state and its reason; the others are those of a search."""
+"""Final state and reason by exit code of ``autotune verify``; other codes are those of a search."""
 
 
 def request_of(row: Any, *, cause: str, budget_s: float = BUDGET_S, user: str = "") -> Submission:
     """Return the verification of a search as a submission.
 
     Args:
-        row: Of the search whose configuration is measured again.
+        row: Row of the search whose configuration is measured again.
         cause: Part of the idempotency key: one verification per cause.
-        budget_s: Wall time.
-        user: Who asked; the search's owner where nobody did.
+        budget_s: Wall time in seconds.
+        user: User who requested it; the search's owner if it is automatic.
     """
     return Submission(
         project=row.project,
@@ -60,8 +60,8 @@ def command_of(row: Any, best: Path, python: str) -> list[str]:
     """Return the words of a verification's job.
 
     Args:
-        row: Of the verification.
-        best: The best.yaml of the search that it verifies.
+        row: Row of the verification.
+        best: Path of the best.yaml to verify.
         python: Interpreter with autotune where the job runs.
     """
     left_s = max(20.0, row.budget_s - row.used_s)
@@ -70,7 +70,7 @@ def command_of(row: Any, best: Path, python: str) -> list[str]:
 
 
 def queue_due(database: Database, *, older_than_s: float, now_s: float) -> int:
-    """Queue a verification for every configuration that was last measured this long ago; returns how many."""
+    """Queue a verification of every configuration last measured this long ago, and return their number."""
     count = 0
     for row in database.configs_measured_before(now_s - older_than_s):
         count += _queue(database, row.search_id, f"age-{row.measured_s:.0f}")
@@ -78,7 +78,7 @@ def queue_due(database: Database, *, older_than_s: float, now_s: float) -> int:
 
 
 def queue_changed(database: Database, project: str, here: Result) -> int:
-    """Queue a verification for every configuration of these devices that other software was measured with."""
+    """Queue a verification of every configuration of these devices that was measured with other software."""
     count = 0
     for row in database.configs_of_devices(project, here.devices):
         if row.versions != here.versions:

@@ -1,4 +1,4 @@
-"""Puts the service together and runs it: one process, one database, one reconciler."""
+"""Assembles the service and runs it: one process, one database, one reconciler."""
 
 from __future__ import annotations
 
@@ -32,34 +32,34 @@ log = logging.getLogger(__name__)
 
 ADMIN_FILE: Final = "token"
 HOUSEKEEPING_S: Final = 600.0
-"""Between rounds of deleting what is old and of queueing verifications."""
+"""Seconds between rounds of deletion and of queueing verifications."""
 _EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 (an address that the user chose)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSettings:
-    """How the service runs.
+    """Settings of the service.
 
     Args:
         root: Folder for bundles, searches and the default database; shared with the cluster's nodes.
         host: Address to bind.
         port: Port; 0 for a free one.
-        database: SQLAlchemy address; SQLite below `root` where empty.
+        database: SQLAlchemy address; empty for SQLite below `root`.
         address: Dashboard of a Ray cluster (``http://head:8265``); empty runs searches as local processes.
-        ray_address: What searches pass to ``--address`` on the cluster.
+        ray_address: Value of ``--address`` for searches on the cluster.
         tracking_uri: MLflow of all searches; empty for a local store per search.
-        slots: GPUs of the cluster, or searches at a time.
-        allowed_hosts: Host names under which it answers, beside its own address.
+        slots: GPUs of the cluster, or number of parallel searches.
+        allowed_hosts: Accepted host names in addition to its own address.
         code_roots: Folders on shared storage below which searches may run without a bundle.
         tls: Certificate and key files; both empty without TLS.
-        is_behind_proxy: A proxy in front does TLS.
+        is_behind_proxy: Whether a proxy in front handles TLS.
         proxy_header: Header in which that proxy names users.
-        price_per_hour: Of a slot.
+        price_per_hour: Price of a slot.
         webhook_hosts: Hosts to which webhooks may be sent; empty allows none.
         python: Interpreter with autotune where searches run; empty for this one.
         images: Patterns of container images that searches may name (Ray's ``image_uri``); empty allows none.
-        keep_s: Ended searches are deleted this long after their end; 0 keeps them.
-        reverify_s: Configurations are measured again this long after the last time; 0 for never.
+        keep_s: Seconds after their end at which searches are deleted; 0 keeps them.
+        reverify_s: Seconds after which configurations are measured again; 0 for never.
         public_url: Address under which jobs reach the service; empty derives it from host and port.
     """
 
@@ -86,11 +86,11 @@ class ServiceSettings:
 
 
 class Service:
-    """A service that is ready to run.
+    """Service that is ready to run.
 
     Raises:
         UsageError: The settings would expose it without protection.
-        StoreError: The database cannot be used, or another service drives it.
+        StoreError: The database cannot be used, or another service uses it.
     """
 
     def __init__(self, settings: ServiceSettings) -> None:
@@ -150,7 +150,7 @@ class Service:
         )
 
     def token(self) -> str:
-        """Return the administrator's token, made at the first start; it is in a file of mode 0600."""
+        """Return the administrator's token, created at the first start; stored in a file of mode 0600."""
         path = self.settings.root / ADMIN_FILE
         try:
             found = path.read_text(encoding="utf-8").strip()
@@ -168,7 +168,7 @@ class Service:
         return made
 
     def run(self, ready: Callable[[str], None]) -> None:
-        """Serve until SIGINT or SIGTERM; searches that run go on, and the next start finds them.
+        """Serve until SIGINT or SIGTERM; running searches continue, and the next start finds them.
 
         Args:
             ready: Called with the address once requests are answered.
@@ -246,9 +246,9 @@ class Service:
             to.symlink_to(row.request["path"], target_is_directory=True)
 
     def _await_lease(self) -> None:
-        """Take the lease; one that a killed service held ends by itself.
+        """Take the lease; the lease of a killed service expires.
 
-        A lease is dead when it was not renewed for `LEASE_S` by the clock of this process: the wall clocks of
+        A lease is dead if it was not renewed for `LEASE_S` by the clock of this process: the wall clocks of
         two machines differ, and may jump.
 
         Raises:
@@ -321,7 +321,7 @@ def _check(settings: ServiceSettings) -> None:
     """Refuse to listen to the network without protection.
 
     Raises:
-        UsageError: TLS is missing, or half of it.
+        UsageError: TLS is missing or incomplete.
     """
     certificate, key = settings.tls
     if bool(certificate) != bool(key):

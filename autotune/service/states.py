@@ -1,4 +1,4 @@
-"""States of a search on the service, and the moves between them."""
+"""States of a search on the service, and the transitions between them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class SearchState(str, Enum):
 
     @property
     def is_final(self) -> bool:
-        """No job runs and none will, unless the search is resumed."""
+        """Whether no job runs and none will, unless the search is resumed."""
         return self in FINAL
 
     @property
     def has_job(self) -> bool:
-        """A job may exist for it."""
+        """Whether a job may exist for it."""
         return self in WITH_JOB
 
 
@@ -61,7 +61,7 @@ MOVES: Final = {
     SearchState.FAILED: {SearchState.QUEUED},
     SearchState.CANCELLED: {SearchState.QUEUED},
 }
-"""State -> states that may follow. From a final state only a resume leads back."""
+"""States that may follow each state. A final state can only be resumed."""
 
 ENDINGS: Final = {
     0: (SearchState.SUCCEEDED, "faster: a gain is confirmed"),
@@ -76,7 +76,7 @@ ENDINGS: Final = {
     75: (SearchState.CANCELLED, "stopped by a signal"),
     130: (SearchState.CANCELLED, "stopped"),
 }
-"""Exit code of ``autotune search`` -> final state and its reason (docs/exit_codes.md)."""
+"""Final state and reason by exit code of ``autotune search`` (docs/exit_codes.md)."""
 
 
 def ending(code: int) -> tuple[SearchState, str]:

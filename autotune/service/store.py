@@ -1,4 +1,4 @@
-"""The service's database: searches and their moves, tokens, quotas, events. SQLite or PostgreSQL."""
+"""Database of the service: searches and their states, tokens, quotas, events. SQLite or PostgreSQL."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine, Row
 
 SCOPES: Final = ("read", "run", "admin")
-"""Each includes the ones before it."""
+"""Scopes of tokens; each includes the ones before it."""
 REPORT: Final = "report"
-"""Scope of a driver's token: it sends the facts of its search and does nothing else."""
+"""Scope of a driver's token, which permits sending the facts of its search only."""
 TOKEN_FORM: Final = re.compile(r"att_[\w-]{20,}")
-"""How a token looks; one that was put into a path must not reach the audit log."""
+"""Format of a token; one that was put into a path must not reach the audit log."""
 DEFAULT_PROJECT: Final = "default"
 LEASE_S: Final = 30.0
-"""A service that did not renew its lease for this long is taken for dead."""
+"""Seconds without renewal after which a service's lease counts as dead."""
 
 
 class Conflict(UsageError):
-    """The same idempotency key with another request, or a move that the state does not allow."""
+    """Reused idempotency key with another request, or a transition that the state does not allow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who makes a request.
+    """Identity behind a request.
 
     Args:
-        token_id: Of the token; ``proxy`` for a user named by a trusted proxy.
-        scope: Of `SCOPES`.
-        search_id: The only search that the token may touch; empty for all of its project.
+        token_id: Id of the token; ``proxy`` for a user named by a trusted proxy.
+        scope: One of `SCOPES`.
+        search_id: The only search that the token may access; empty for all of its project.
     """
 
     token_id: str
@@ -61,17 +61,17 @@ class Identity:
     search_id: str = ""
 
     def allows(self, scope: str) -> bool:
-        """Whether the scope includes another one."""
+        """Return whether the scope includes another one."""
         return self.scope in SCOPES and SCOPES.index(self.scope) >= SCOPES.index(scope)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """A request to search.
+    """A submitted search.
 
     Args:
         request: The command and the options of ``autotune search``, as the client sent them.
-        bundle: SHA-256 of the code bundle; empty where the code is on shared storage.
+        bundle: SHA-256 of the code bundle; empty if the code is on shared storage.
     """
 
     project: str
@@ -98,7 +98,7 @@ class Database:
 
     Args:
         url: SQLAlchemy address: ``sqlite:////path/service.db`` or ``postgresql+psycopg://...``.
-        wall: Seconds since the epoch.
+        wall: Clock, in seconds since the epoch.
     """
 
     def __init__(self, url: str, *, wall: Callable[[], float] = time.time) -> None:
@@ -106,7 +106,7 @@ class Database:
         self.engine = _engine(url)
 
     def migrate(self) -> None:
-        """Bring the tables to the newest version; harmless when repeated.
+        """Migrate the tables to the newest version; repeats have no effect.
 
         Raises:
             StoreError: The database cannot be reached, or is of a newer version.
@@ -140,24 +140,25 @@ class Database:
     def _write(self) -> Generator[Connection]:
         with self.engine.begin() as connection:
             if self.engine.dialect.name == "sqlite":
-                # One writer at a time from the first statement on: what was read is not stale when written.
+                # One writer at a time from the first statement on, so that its reads are not stale at its
+                # writes.
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
             yield connection
 
     # -- one service per database -------------------------------------------------------------------
 
     def lease(self) -> tuple[str, float] | None:
-        """Return who holds the lease, and until when by that service's clock; None where nobody does."""
+        """Return the owner of the lease and its end by that service's clock; None without a lease."""
         with self.engine.connect() as connection:
             row = connection.execute(sa.select(t.lease)).first()
         return None if row is None else (row.owner, row.until_s)
 
     def take_lease(self, owner: str, *, dead: tuple[str, float] | None = None) -> bool:
-        """Take or renew the right to drive this database; False where another service holds it.
+        """Take or renew the lease of this database; return False if another service holds it.
 
         Args:
             owner: This service.
-            dead: A lease that was watched and not renewed, which is taken over whatever the clocks show.
+            dead: A lease that was observed without renewal, which is taken over whatever the clocks show.
         """
         now = self._wall()
         with self._write() as connection:
@@ -171,7 +172,7 @@ class Database:
             return True
 
     def drop_lease(self, owner: str) -> None:
-        """Give the lease back."""
+        """Release the lease."""
         with self._write() as connection:
             connection.execute(t.lease.delete().where(t.lease.c.owner == owner))
 
@@ -190,12 +191,12 @@ class Database:
         """Create a token and return it; only its digest is stored.
 
         Args:
-            user: Whose it is.
-            project: That it may touch.
-            scope: Of `SCOPES`.
+            user: Owner of the token.
+            project: Project that it may access.
+            scope: One of `SCOPES`.
             expires_s: Seconds from now; None for no end.
-            search_id: The only search that it may touch; empty for all of the project.
-            note: For administrators.
+            search_id: The only search that it may access; empty for all of the project.
+            note: Note for administrators.
 
         Raises:
             UsageError: The scope or the project does not exist.
@@ -227,7 +228,7 @@ class Database:
         return token
 
     def identity(self, token: str) -> Identity | None:
-        """Return whose token it is; None for an unknown or expired one."""
+        """Return the identity of a token; None for an unknown or expired one."""
         digest = _digest(token)
         with self.engine.connect() as connection:
             row = connection.execute(sa.select(t.tokens).where(t.tokens.c.sha256 == digest)).first()
@@ -248,7 +249,7 @@ class Database:
         )
 
     def tokens(self) -> list[dict[str, Any]]:
-        """Return all tokens without what would let one use them."""
+        """Return all tokens without their secrets."""
         columns = [c for c in t.tokens.c if c.name != "sha256"]
         with self.engine.connect() as connection:
             rows = connection.execute(sa.select(*columns).order_by(t.tokens.c.id))
@@ -261,7 +262,7 @@ class Database:
             connection.execute(t.tokens.delete().where(chosen))
 
     def revoke_token(self, token_id: str) -> bool:
-        """Delete a token; False where there is none of that id."""
+        """Delete a token; return False if there is none of that id."""
         with self._write() as connection:
             return connection.execute(t.tokens.delete().where(t.tokens.c.id == token_id)).rowcount > 0
 
@@ -300,7 +301,7 @@ class Database:
         """Queue a search.
 
         Returns:
-            The row, and whether it is new: the same key with the same request gives the first search again.
+            The row, and whether it is new: the same key with the same request returns the first search again.
 
         Raises:
             Conflict: The same key was used for another request.
@@ -353,7 +354,7 @@ class Database:
             return connection.execute(chosen).first()
 
     def search(self, search_id: str) -> Row[Any] | None:
-        """Return a search; None where there is none of that id."""
+        """Return a search; None if there is none of that id."""
         with self.engine.connect() as connection:
             return connection.execute(sa.select(t.searches).where(t.searches.c.id == search_id)).first()
 
@@ -363,10 +364,10 @@ class Database:
         """Return searches, newest first.
 
         Args:
-            project: Of this project only; empty for all.
-            states: In one of these only; empty for all.
-            before: Older than the search of this id: the cursor of the next page.
-            limit: At most this many.
+            project: Only searches of this project; empty for all.
+            states: Only searches in one of these states; empty for all.
+            before: Only searches older than this id: the cursor of the next page.
+            limit: Maximum number of searches.
         """
         chosen = sa.select(t.searches).order_by(t.searches.c.id.desc()).limit(limit)
         if project:
@@ -379,20 +380,20 @@ class Database:
             return list(connection.execute(chosen))
 
     def move(self, search_id: str, seen: SearchState, to: SearchState, reason: str, **values: Any) -> bool:
-        """Move a search from the state that was seen to another one.
+        """Move a search from an observed state to another one.
 
         Args:
-            search_id: Of the search.
-            seen: The state that the caller has seen.
-            to: The next one.
-            reason: In words.
+            search_id: Id of the search.
+            seen: State observed by the caller.
+            to: Next state.
+            reason: Reason in words.
             values: Further columns to set.
 
         Returns:
-            False where the search is in another state by now; nothing is changed then.
+            False if the search is in another state by now; nothing is changed then.
 
         Raises:
-            Conflict: Such a move does not exist.
+            Conflict: There is no such transition.
         """
         if to not in MOVES[seen]:
             raise Conflict(f"a search that is {seen.value} cannot become {to.value}")
@@ -455,10 +456,10 @@ class Database:
         study_seq: int | None = None,
         data: Mapping[str, Any] | None = None,
     ) -> None:
-        """Take what a driver sends: a heartbeat, and an event unless its number was seen before.
+        """Store data of a driver: a heartbeat, and an event unless its number was received before.
 
         Raises:
-            Conflict: It is of an earlier life of the search.
+            Conflict: It is from an earlier life of the search.
         """
         now = self._wall()
         with self._write() as connection:
@@ -473,7 +474,7 @@ class Database:
                 _insert_or_ignore(connection, t.events, {**event, "study_seq": study_seq})
 
     def events(self, search_id: str, after: int = 0, limit: int = 200, *, kind: str = "") -> list[Row[Any]]:
-        """Return events of a search behind a sequence number, oldest first; of one kind, or of all."""
+        """Return events of a search after a sequence number, oldest first; of one kind, or of all."""
         chosen = (
             sa.select(t.events)
             .where(t.events.c.search_id == search_id, t.events.c.seq > after)
@@ -486,7 +487,7 @@ class Database:
             return list(connection.execute(chosen))
 
     def used_s(self) -> dict[tuple[str, str], float]:
-        """Return (project, user) -> slot-seconds used in the last 24 hours."""
+        """Return the slot-seconds used in the last 24 hours by (project, user)."""
         now = self._wall()
         since = now - SHARE_S
         used: dict[tuple[str, str], float] = {}
@@ -521,7 +522,7 @@ class Database:
         devices: str = "",
         versions: str = "",
     ) -> None:
-        """Put a confirmed configuration into the registry; harmless when repeated."""
+        """Register a confirmed configuration; repeats have no effect."""
         values = {
             "project": row.project,
             "script_sha256": script_sha256,
@@ -538,13 +539,13 @@ class Database:
             connection.execute(t.configs.insert().values(search_id=row.id, **values))
 
     def measured_again(self, search_id: str, *, is_stale: bool, versions: str) -> None:
-        """Record that a configuration was verified, and whether it is still faster."""
+        """Record the verification of a configuration, and whether it is still faster."""
         values = {"measured_s": self._wall(), "is_stale": int(is_stale), "versions": versions}
         with self._write() as connection:
             connection.execute(t.configs.update().where(t.configs.c.search_id == search_id).values(values))
 
     def configs_measured_before(self, before_s: float) -> list[Row[Any]]:
-        """Return configurations that are not stale and were last measured before."""
+        """Return configurations that are not stale and were last measured before `before_s`."""
         return self._rows(
             sa.select(t.configs).where(t.configs.c.is_stale == 0, t.configs.c.measured_s < before_s)
         )
@@ -559,7 +560,7 @@ class Database:
         return {row.bundle for row in self._rows(sa.select(t.searches.c.bundle).distinct())}
 
     def best_config(self, project: str, script_sha256: str, hardware: str) -> Row[Any] | None:
-        """Return the newest configuration for a script on a hardware key that is not stale; None for none."""
+        """Return the newest configuration for a script and a hardware key that is not stale; else None."""
         chosen = (
             sa.select(t.configs)
             .where(
@@ -574,7 +575,7 @@ class Database:
             return connection.execute(chosen).first()
 
     def note_applied(self, search_id: str, user: str, run: str, seconds: float) -> None:
-        """Record that a run of a training has used a configuration for this long by now."""
+        """Record how long a training run has used a configuration so far."""
         values = {"at_s": self._wall(), "seconds": seconds}
         mine = sa.and_(t.applied.c.search_id == search_id, t.applied.c.run == run)
         with self._write() as connection:
@@ -584,10 +585,10 @@ class Database:
             connection.execute(t.applied.update().where(later).values(values))
 
     def fleet(self, project: str = "") -> dict[str, float]:
-        """Return what tuning cost and what it saved: hours, and counts of searches.
+        """Return the costs and savings of tuning: hours, and counts of searches.
 
-        A training that ran for T with a configuration that is S times as fast would have taken S * T:
-        (S - 1) * T is saved.
+        A training that ran for T with a configuration that is S times as fast would have taken S * T: (S - 1)
+        * T is saved.
         """
         searches, configs, applied = t.searches, t.configs, t.applied
         of = searches.c.project == project if project else sa.true()
@@ -632,7 +633,7 @@ class Database:
         }
 
     def fleet_scripts(self, project: str = "", limit: int = 20) -> list[dict[str, Any]]:
-        """Return the searches whose confirmed gains are the largest, with what holds each script back."""
+        """Return the searches with the largest confirmed gains, and each script's bottleneck."""
         chosen = sa.select(t.searches, t.configs.c.speedup, t.configs.c.is_stale).join(
             t.configs, t.configs.c.search_id == t.searches.c.id
         )
@@ -666,7 +667,7 @@ class Database:
     # -- webhooks and audit -------------------------------------------------------------------------
 
     def due_webhooks(self, limit: int = 20) -> list[Row[Any]]:
-        """Return webhooks that are to be sent now."""
+        """Return webhooks that are due."""
         chosen = (
             sa.select(t.webhooks)
             .where(t.webhooks.c.state == "waiting", t.webhooks.c.next_s <= self._wall())
@@ -677,7 +678,7 @@ class Database:
             return list(connection.execute(chosen))
 
     def webhook_done(self, seq: int, *, ok: bool, attempts: int, retry_s: float | None) -> None:
-        """Record how sending went; `retry_s` None ends the attempts."""
+        """Record the result of sending; `retry_s` None ends the attempts."""
         state = "sent" if ok else ("waiting" if retry_s is not None else "failed")
         values = {"state": state, "attempts": attempts, "next_s": self._wall() + (retry_s or 0.0)}
         with self._write() as connection:
@@ -698,7 +699,7 @@ class Database:
             return [dict(row) for row in rows.mappings()]
 
     def forget(self, older_than_s: float) -> list[str]:
-        """Delete final searches that ended this long ago, with their events; returns their ids."""
+        """Delete final searches that ended this long ago, with their events, and return their ids."""
         before = self._wall() - older_than_s
         with self._write() as connection:
             chosen = sa.select(t.searches.c.id).where(
@@ -718,12 +719,12 @@ def _engine(url: str) -> Engine:
     if path and path != ":memory:":
         folder = Path(path).parent
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # SQLite gives its WAL the rights of the database file.
+        # SQLite gives its WAL the permissions of the database file.
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
     engine = sa.create_engine(url, connect_args={"timeout": 30.0})
 
     def settings(connection: Any, _record: Any) -> None:
-        # SQLAlchemy's own recipe for transactions that begin where we say so.
+        # SQLAlchemy's recipe for transactions with explicit begins.
         connection.isolation_level = None
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA foreign_keys=ON")

@@ -162,4 +162,4 @@ lease = Table(
     Column("owner", String(64), nullable=False),
     Column("until_s", Float, nullable=False),
 )
-"""One row: which service process drives this database, and until when."""
+"""One row: the service process that uses this database, and the end of its lease."""

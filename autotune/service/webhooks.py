@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 MOST_ATTEMPTS: Final = 8
 FIRST_RETRY_S: Final = 5.0
-"""Doubled at each attempt: the last one comes after about 20 minutes."""
+"""Seconds, doubled at each attempt: the last one comes after about 20 minutes."""
 SIGNATURE: Final = "x-autotune-signature"
 
 
 class Sender:
-    """Sends what waits in the database.
+    """Sends the webhooks that are due in the database.
 
     Args:
-        database: Of the service.
-        hosts: Hosts that may be called; users name addresses, and the service must not become their way into
-            the network.
+        database: Database of the service.
+        hosts: Hosts that may be called. Users name addresses, so the service must not give them access to its
+            network.
         secret: Key of the signature; empty sends none.
     """
 
@@ -59,11 +59,11 @@ class Sender:
         return sent
 
     def allows(self, url: str) -> bool:
-        """Whether an address is one that may be called."""
+        """Return whether an address may be called."""
         parts = urlsplit(url)
         return parts.scheme in ("http", "https") and parts.hostname in self._hosts and "@" not in parts.netloc
 
 
 def signature(secret: str, body: bytes) -> str:
-    """Return ``sha256=...`` by which a receiver checks that a body comes from the service."""
+    """Return ``sha256=...``, by which a receiver verifies that a body comes from the service."""
     return "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()

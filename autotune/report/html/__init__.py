@@ -1,4 +1,4 @@
-"""The HTML report: one file with its style and charts, for reading, printing and sending.
+"""The HTML report: one file with its style and charts.
 
 Entry point: `html.page`.
 """

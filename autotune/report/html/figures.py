@@ -1,6 +1,6 @@
-"""The charts, each from figures and words; what they are drawn with is `autotune.report.html.svg`.
+"""Charts from figures and texts; `autotune.report.html.svg` draws them.
 
-A chart knows no studies, and takes its colours from the page's stylesheet.
+A chart does not depend on studies and takes its colours from the page's stylesheet.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """A row of a chart of ratios.
+    """Row of a chart of ratios.
 
     Args:
-        label: In front of the row.
-        low, high: Ends of the interval; None where there is none.
-        class_: Whose colour.
-        shape: Of the mark.
-        note: Behind the row.
+        label: Text in front of the row.
+        low, high: Ends of the interval; None without one.
+        class_: CSS class of the colour.
+        shape: Shape of the mark.
+        note: Text behind the row.
     """
 
     label: str
@@ -41,7 +41,7 @@ class Ratio:
 
 
 def ratios(rows: Sequence[Ratio], width: float, name: str, *, title: str, text: str, axis: str) -> Markup:
-    """Ratios with their intervals, and the line at 1.00 that they have to clear."""
+    """Draw ratios with their intervals, and the reference line at 1.00."""
     rows = [r for r in rows if math.isfinite(r.value)]
     is_narrow = width < WIDE
     row_h = 42.0 if is_narrow else 34.0
@@ -54,7 +54,7 @@ def ratios(rows: Sequence[Ratio], width: float, name: str, *, title: str, text: 
     svg = Svg(width, height, name=name, title=title, text=text)
     ends = [v for r in rows for v in (r.low, r.high, r.value) if v is not None and math.isfinite(v)]
     values = [r.value for r in rows] or [1.0]
-    # One run that cannot give a narrow interval must not press all others together.
+    # One run with a wide interval must not compress the scale of all others.
     cap = 2.2 * max(max(values) - 1.0, 1.0 - min(values), 0.1)
     low = max(min([*ends, 1.0]), 1.0 - cap, 0.0)
     high = min(max([*ends, 1.0]), max(values) + cap)
@@ -62,7 +62,7 @@ def ratios(rows: Sequence[Ratio], width: float, name: str, *, title: str, text: 
     scale = Scale(max(0.0, low - pad), high + pad, left, width - right)
     base = top + row_h * len(rows)
     places = [top + row_h * (index + (0.7 if is_narrow else 0.5)) for index in range(len(rows))]
-    # Where labels stand above their rows, no line runs through their letters.
+    # No line crosses the letters of labels above their rows.
     bands = [(y - 9, y + 9) for y in places] if is_narrow else [(top, base)]
     svg.x_axis(scale, base, top, axis, suffix="x", bands=bands)
     for upper, lower in bands:
@@ -102,7 +102,7 @@ class RunPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Runs that belong together."""
+    """Runs of one config."""
 
     label: str
     class_: str
@@ -111,7 +111,7 @@ class Group:
 
 
 def strips(groups: Sequence[Group], width: float, name: str, *, title: str, text: str, axis: str) -> Markup:
-    """Every run of a few configs on one axis, each in a line of its own, their mean as a bar."""
+    """Draw every run of a few configs on one axis, a line per config, with the mean as a bar."""
     is_narrow = width < WIDE
     lane, gap, head = 9.0, 18.0, 20.0
     left, right, top, bottom = 12.0, 14.0, 4.0, 46.0
@@ -139,7 +139,7 @@ def strips(groups: Sequence[Group], width: float, name: str, *, title: str, text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """Five quantiles (5, 25, 50, 75, 95 %) of something."""
+    """Five quantiles (5, 25, 50, 75, 95 %) of a sample."""
 
     label: str
     class_: str
@@ -147,7 +147,7 @@ class Box:
 
 
 def boxes(rows: Sequence[Box], width: float, name: str, *, title: str, text: str, axis: str) -> Markup:
-    """Box plots in rows: the middle half as a bar, 5 to 95 % as a line."""
+    """Draw box plots in rows: the middle half as a bar, 5 to 95 % as a line."""
     row_h, left, right, top, bottom = 50.0, 12.0, 16.0, 4.0, 46.0
     svg = Svg(width, top + row_h * len(rows) + bottom, name=name, title=title, text=text)
     ends = [q for r in rows for q in r.quantiles]
@@ -169,7 +169,7 @@ def boxes(rows: Sequence[Box], width: float, name: str, *, title: str, text: str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairPoint:
-    """Two runs next to each other."""
+    """Two adjacent runs."""
 
     label: str
     base: float
@@ -180,7 +180,7 @@ class PairPoint:
 def pairs(
     rows: Sequence[PairPoint], class_: str, width: float, name: str, *, title: str, text: str, axis: str
 ) -> Markup:
-    """Each pair as two dots on one line; the ratio stands behind it."""
+    """Draw each pair as two dots on one line, followed by its ratio."""
     row_h, left, right, top, bottom = 26.0, 62.0, 66.0, 6.0, 46.0
     svg = Svg(width, top + row_h * len(rows) + bottom, name=name, title=title, text=text)
     scale = Scale(*padded([v for r in rows for v in (r.base, r.ours)]), left, width - right)
@@ -197,7 +197,7 @@ def pairs(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """A bar that is made of shares of one whole."""
+    """Bar that consists of shares of one whole."""
 
     label: str
     parts: tuple[tuple[str, str, float], ...]
@@ -205,7 +205,7 @@ class Share:
 
 
 def shares(rows: Sequence[Share], width: float, name: str, *, title: str, text: str) -> Markup:
-    """Bars of equal length, cut into (class, words, share of 1)."""
+    """Draw bars of equal length, divided into (class, words, share of 1)."""
     row_h, left, right, top = 58.0, 2.0, 2.0, 4.0
     svg = Svg(width, top + row_h * len(rows), name=name, title=title, text=text)
     for index, row in enumerate(rows):
@@ -221,7 +221,7 @@ def shares(rows: Sequence[Share], width: float, name: str, *, title: str, text: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossCurve:
-    """A line of a chart, smoothed beforehand or not."""
+    """Line of a chart, raw or smoothed."""
 
     class_: str
     points: Sequence[tuple[float, float]]
@@ -232,7 +232,7 @@ class LossCurve:
 def curves(
     lines: Sequence[LossCurve], width: float, name: str, *, title: str, text: str, x_title: str, y_title: str
 ) -> Markup:
-    """Lines over one axis; those that are raw stand back."""
+    """Draw lines over one axis; raw lines are faint."""
     is_narrow = width < WIDE
     height = 260.0 if is_narrow else 340.0
     left, right, top, bottom = (50.0, 12.0, 10.0, 48.0) if is_narrow else (66.0, 20.0, 12.0, 48.0)
@@ -252,7 +252,7 @@ def curves(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A piece of time."""
+    """Interval of time."""
 
     begin: float
     end: float
@@ -271,16 +271,16 @@ def timeline(
     title: str,
     text: str,
 ) -> Markup:
-    """What ran when, in as many lanes as ran at once, below the best ratio seen by then.
+    """Draw the trials over time, in as many lanes as ran at once, below the best ratio so far.
 
     Args:
-        spans: In seconds from the start, in the order of their beginnings.
+        spans: Intervals in seconds from the start, ordered by start.
         best: (second, largest single-run ratio so far).
-        budget: Seconds that were allowed.
-        width: Of the chart.
-        name: Unique on the page.
-        title: What it is.
-        text: What it shows.
+        budget: Budget in seconds.
+        width: Width of the chart.
+        name: Name that is unique on the page.
+        title: Title of the chart.
+        text: Description of the chart.
     """
     is_narrow = width < WIDE
     lanes: list[float] = []
@@ -320,7 +320,7 @@ def timeline(
 
 
 def smoothed(points: Sequence[tuple[float, float]], share: float = 0.06) -> list[tuple[float, float]]:
-    """A moving mean over this share of the points; the ends lean on fewer."""
+    """Return a moving mean over this share of the points; fewer points at the ends."""
     half = max(1, round(share * len(points) / 2))
     found: list[tuple[float, float]] = []
     for index, (x, _) in enumerate(points):
@@ -330,7 +330,7 @@ def smoothed(points: Sequence[tuple[float, float]], share: float = 0.06) -> list
 
 
 def steps_up(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """(time, value) -> the largest value so far, where it grows."""
+    """Return the running maximum of (time, value), at the times where it grows."""
     ordered = list(points)
     best = itertools.accumulate((v for _, v in ordered), max)
     kept: list[tuple[float, float]] = []

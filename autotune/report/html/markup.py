@@ -1,4 +1,4 @@
-"""Pieces of HTML; whatever is not marked as markup is text and is escaped."""
+"""Pieces of HTML; text is escaped unless it is `Markup`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Markup(str):
-    """Text that is HTML already."""
+    """Text that is valid HTML."""
 
     __slots__ = ()
 
@@ -21,12 +21,15 @@ class Markup(str):
 
 
 def html(*parts: object) -> Markup:
-    """The parts one after the other, escaped where they are plain."""
+    """Join the parts; plain text is escaped."""
     return Markup("".join(p if isinstance(p, Markup) else escape(str(p)) for p in parts))
 
 
 def tag(name: str, *parts: object, **attributes: object) -> Markup:
-    """An element; ``class_`` stands for ``class``, ``data_v`` for ``data-v``, None and False for none."""
+    """Return an element.
+
+    ``class_`` becomes ``class``, ``data_v`` becomes ``data-v``; None and False are omitted.
+    """
     shown = ""
     for key, value in attributes.items():
         if value is None or value is False:
@@ -38,12 +41,12 @@ def tag(name: str, *parts: object, **attributes: object) -> Markup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column of a table.
+    """Column of a table.
 
     Args:
-        title: What its head says.
-        is_number: Right-aligned.
-        is_wide: Holds a configuration.
+        title: Text of the head.
+        is_number: Align to the right.
+        is_wide: The column holds a configuration.
     """
 
     title: str
@@ -53,7 +56,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Sorted:
-    """A cell that is ordered by another value than what it shows."""
+    """Cell that is sorted by another value than its text."""
 
     shown: object
     by: float | str
@@ -67,14 +70,14 @@ def table(
     sorts: bool = False,
     cards: bool = True,
 ) -> Markup:
-    """A table that scrolls by itself; the first cell of a row is its head.
+    """Return a table that scrolls by itself; the first cell of a row is its head.
 
     Args:
-        columns: In order.
+        columns: Columns in order.
         rows: Cells, as many as columns.
-        caption: Says what it holds.
-        sorts: Its heads become buttons where scripts run.
-        cards: On a phone each row is a card instead of a line to be scrolled along.
+        caption: Description of the table.
+        sorts: Make the heads buttons where scripts run.
+        cards: Show each row as a card on a phone, without scrolling sideways.
     """
     head = html(*(tag("th", c.title, scope="col", class_="n" if c.is_number else None) for c in columns))
     body = html(*(tag("tr", *_cells(columns, row, cards=cards)) for row in rows))
@@ -103,27 +106,27 @@ def _cell(column: Column, cell: object, index: int, *, cards: bool) -> Markup:
         return tag("th", shown, scope="row", class_=names or None, data_v=by)
     if not cards:
         return tag("td", shown, class_=names or None, data_v=by)
-    # In a card it stands beside its column's title, as one piece.
+    # A card shows the cell beside its column's title, as one element.
     shown = tag("span", shown) if isinstance(shown, Markup) and shown else shown
     return tag("td", shown, class_=names or None, data_label=column.title, data_v=by)
 
 
 def command(text: str) -> Markup:
-    """A command to be typed, in a box of its own."""
+    """Return a command in a box of its own."""
     return tag("div", tag("pre", tag("code", text)), class_="run")
 
 
 def bullets(items: Iterable[object], *, class_: str | None = None) -> Markup:
-    """A list; nothing where it is empty."""
+    """Return a list; empty without items."""
     rows = [tag("li", item) for item in items]
     return tag("ul", *rows, class_=class_) if rows else Markup()
 
 
 def paragraphs(*texts: object, class_: str | None = None) -> Markup:
-    """One paragraph for each text that is not empty."""
+    """Return one paragraph for each text that is not empty."""
     return html(*(tag("p", text, class_=class_) for text in texts if text))
 
 
 def heading(name: str, title: str, lead: object = "") -> Markup:
-    """The head of a section, which is labelled by ``{name}-h``; below it what it shows, in soft letters."""
+    """Return the head of a section, labelled by ``{name}-h``, with an optional lead below."""
     return html(tag("h2", title, id=f"{name}-h"), tag("p", lead, class_="soft") if lead else Markup())

@@ -1,4 +1,4 @@
-"""A search in a notebook: a card, a table of trials, a figure. pandas and matplotlib come with MLflow."""
+"""Notebook output: a card, a table of trials, a figure. pandas and matplotlib come with MLflow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def card(study: Study, answer: Answer, *, out: str) -> str:
     """Return the answer as HTML with inline styles; nothing is fetched.
 
     Args:
-        study: As it ended.
+        study: Ended study.
         answer: Its answer.
         out: Path of best.yaml.
     """
@@ -88,8 +88,7 @@ def figure(study: Study, answer: Answer) -> Any:
     Raises:
         BackendError: matplotlib is not installed.
     """
-    # Without pyplot nothing is registered, so nothing has to be closed; but then a notebook shows no figure
-    # unless it has its picture itself.
+    # Without pyplot nothing is registered or has to be closed, but a notebook needs the picture itself.
     base = _imported("matplotlib.figure").Figure
     drawn = type("Figure", (base,), {"_repr_png_": _png})(figsize=(8, 3.5), layout="constrained")
     axes = drawn.add_subplot()

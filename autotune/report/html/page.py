@@ -1,8 +1,8 @@
-"""The report: one HTML file that needs nothing else, to be read, printed and sent.
+"""The report: one self-contained HTML file for reading, printing and sharing.
 
-The first screen answers: which configuration, how much faster with which interval, why, at what cost in
-memory and loss, how to apply it, what failed. Everything below is evidence. The figures are those of
-`autotune.report.view.report_data`, which also lie inside the page as JSON (``id="autotune-report"``).
+The first screen shows the configuration, its speedup and interval, the reason, memory and loss, the apply
+command, and failures. Everything below is evidence. The figures are those of
+`autotune.report.view.report_data`, which the page also contains as JSON (``id="autotune-report"``).
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ def report_html(
     yaml: str = "",
     links: Mapping[str, str] | None = None,
 ) -> str:
-    """The page.
+    """Return the page.
 
     Args:
-        study: As it is, running or ended.
-        answer: Its answer, None where the script was never measured as it is.
-        repicked: Picks selected again under other criteria; they replace the answer.
-        yaml: The file that holds these picks, where one was written.
-        links: Name -> address of MLflow's pages, where a server shows them.
+        study: Study, running or ended.
+        answer: Answer of the study; None if the unchanged script was never measured.
+        repicked: Picks selected under other criteria; they replace the answer.
+        yaml: File with these picks; empty if none was written.
+        links: Addresses of MLflow's pages by name, if a server shows them.
     """
     view = View.of(study, answer, repicked=repicked, yaml=yaml)
     sections = [

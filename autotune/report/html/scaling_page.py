@@ -1,4 +1,4 @@
-"""The report on scaling: one HTML file that needs nothing else."""
+"""The report on scaling: one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def scaling_html(study: Study, found: Scaling, command: str) -> str:
     """Return the page.
 
     Args:
-        study: Of `autotune scale`.
-        found: Its figures.
-        command: What was measured.
+        study: Study of `autotune scale`.
+        found: Scaling figures.
+        command: Measured command.
     """
     cells = [Column(title=name, is_number=name != "communication") for name in COLUMNS]
     title = f"Scaling of {clean(study, study.spec.title)}"
@@ -49,7 +49,7 @@ def scaling_html(study: Study, found: Scaling, command: str) -> str:
 
 
 def _plot(found: Scaling, width: float, name: str) -> Markup:
-    """Throughput over the number of processes, and the line through the fewest of them."""
+    """Draw throughput over the number of processes, with the linear line from the fewest."""
     measured = [(p.processes, p.throughput) for p in found.points if p.throughput is not None]
     height, left, right, bottom = (240.0, 52.0, 14.0, 48.0) if width <= NARROW else (340.0, 70.0, 20.0, 48.0)
     text = "; ".join(f"{count}: {figure(rate)}" for count, rate in measured)

@@ -1,4 +1,4 @@
-"""A scatter chart: points, the front as a stair, and labels that keep off each other."""
+"""Scatter chart: points, the front as a staircase, and labels that do not overlap."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dot:
-    """A point of a scatter chart.
+    """Point of a scatter chart.
 
     Args:
-        tip: Said where the pointer rests.
-        label: Written beside it; empty for most.
-        rank: Those with a larger one lie on top.
+        tip: Text under the pointer.
+        label: Text beside the point; usually empty.
+        rank: Points with a larger rank are drawn on top.
     """
 
     x: float
@@ -45,18 +45,18 @@ def scatter(
     y_title: str,
     bound: float | None = None,
 ) -> Markup:
-    """Points, the front as a stair, labels that keep off each other.
+    """Draw points, the front as a staircase, and labels that do not overlap.
 
     Args:
-        dots: To be drawn.
-        front: Its members, in the order of x.
-        width: Of the chart.
-        name: Unique on the page.
-        title: What it is.
-        text: What it shows.
-        x_title: Of the axis.
-        y_title: Of the axis.
-        bound: A limit on x, drawn where it lies within.
+        dots: Points to draw.
+        front: Members of the front, ordered by x.
+        width: Width of the chart.
+        name: Name that is unique on the page.
+        title: Title of the chart.
+        text: Description of the chart.
+        x_title: Title of the x axis.
+        y_title: Title of the y axis.
+        bound: Limit on x, drawn if it lies within the axis.
     """
     is_narrow = width < WIDE
     height = 320.0 if is_narrow else 420.0
@@ -93,7 +93,7 @@ def _free_place(
     bounds: tuple[float, float, float, float],
     taken: Sequence[tuple[float, float, float, float]],
 ) -> tuple[float, float, str, tuple[float, float, float, float]]:
-    """Where a label beside a point covers nothing that is labelled."""
+    """Return a place for a label beside a point that covers no label."""
     tries = [(11.0, 4.0, "start"), (-11.0, 4.0, "end"), (9.0, -9.0, "start"), (-9.0, -9.0, "end")]
     tries += [(9.0, 18.0, "start"), (-9.0, 18.0, "end"), (9.0, -22.0, "start"), (-9.0, 30.0, "end")]
     best: tuple[float, tuple[float, float, str, tuple[float, float, float, float]]] | None = None
@@ -117,7 +117,7 @@ def _overlap(a: tuple[float, float, float, float], b: tuple[float, float, float,
 
 
 def staircase(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Points in the order of x without those that lie below one to their left: what a front's stair joins."""
+    """Return the points ordered by x, without those below one to their left."""
     kept: list[tuple[float, float]] = []
     for x, y in sorted(points):
         if not kept or y > kept[-1][1]:

@@ -1,7 +1,7 @@
-"""A chart as it is drawn: axes, marks, lines and letters as inline SVG.
+"""Drawing of charts: axes, marks, lines and letters as inline SVG.
 
-Whatever is drawn is drawn twice, for a wide and for a narrow page, so that its letters stay legible on a
-phone; what is not shown is hidden from everybody.
+Every chart is drawn twice, for a wide and for a narrow page, so that its letters stay legible on a phone. The
+unused one is hidden, also from screen readers.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 WIDE: Final = 760.0
 NARROW: Final = 340.0
 LETTER: Final = 6.3
-"""Mean width of a letter at 12 px; wide enough for bold ones."""
+"""Mean width of a letter at 12 px, in pixels; enough for bold letters."""
 
 
 def responsive(name: str, draw: Callable[[float, str], Markup], *, caption: object = "") -> Markup:
-    """A figure, drawn for a wide and for a narrow page.
+    """Return a figure, drawn for a wide and for a narrow page.
 
     Args:
-        name: Unique on the page; names of titles are made from it.
-        draw: Makes the chart from a width and such a name.
-        caption: What stands below; text or markup.
+        name: Name that is unique on the page; ids of titles derive from it.
+        draw: Function that returns the chart for a width and such a name.
+        caption: Text or markup below the chart.
     """
     below = tag("figcaption", caption) if caption else Markup()
     return tag(
@@ -39,7 +39,7 @@ def responsive(name: str, draw: Callable[[float, str], Markup], *, caption: obje
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Round values inside a range, at most about so many."""
+    """Return round values inside a range, at most about `most`."""
     span = high - low
     if not span > 0 or not math.isfinite(span):
         return [low]
@@ -54,14 +54,14 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 
 def plain(value: float) -> str:
-    """``0.5``, ``12``, ``1500``, ``12k``: for axes."""
+    """Format an axis value: ``0.5``, ``12``, ``1500``, ``12k``."""
     if abs(value) >= 10_000:
         return f"{value / 1000:g}k"
     return f"{value:.4g}"
 
 
 def padded(values: Sequence[float], share: float = 0.07) -> tuple[float, float]:
-    """A range around the values; from zero where they reach down to a third of their largest."""
+    """Return a range around the values, from zero if the smallest is under a third of the largest."""
     known = [v for v in values if math.isfinite(v)]
     if not known:
         return 0.0, 1.0
@@ -74,7 +74,7 @@ def padded(values: Sequence[float], share: float = 0.07) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """From values to pixels."""
+    """Map from values to pixels."""
 
     low: float
     high: float
@@ -87,22 +87,22 @@ class Scale:
         return self.start + (self.end - self.start) * min(1.2, max(-0.2, share))
 
     def holds(self, value: float) -> bool:
-        """The value lies on the axis."""
+        """Return whether the value lies on the axis."""
         return self.low <= value <= self.high
 
     def clipped(self, value: float) -> float:
-        """The pixel of a value that is not let out of the axis."""
+        """Return the pixel of a value, limited to the axis."""
         return self(min(self.high, max(self.low, value)))
 
 
 class Svg:
-    """One chart as it is drawn.
+    """One chart.
 
     Args:
         width, height: Pixels at scale 1.
-        name: Unique on the page.
-        title: What it is, for people who do not see it.
-        text: What it shows, in a sentence.
+        name: Name that is unique on the page.
+        title: Title for screen readers.
+        text: Description, as a sentence.
     """
 
     def __init__(self, width: float, height: float, *, name: str, title: str, text: str) -> None:
@@ -112,14 +112,14 @@ class Svg:
         self._parts: list[Markup] = []
 
     def add(self, *parts: Markup) -> None:
-        """Put something on top."""
+        """Add elements on top."""
         self._parts.extend(parts)
 
     def line(self, x1: float, y1: float, x2: float, y2: float, class_: str) -> None:
         self.add(Markup(f'<path class="{class_}" d="M{_n(x1)} {_n(y1)}L{_n(x2)} {_n(y2)}"/>'))
 
     def path(self, points: Iterable[tuple[float, float]], class_: str, *, steps: bool = False) -> None:
-        """A line through points; with `steps` along the axes."""
+        """Draw a line through points; with `steps`, along the axes."""
         words: list[str] = []
         for index, (x, y) in enumerate(points):
             if index == 0:
@@ -134,7 +134,7 @@ class Svg:
         self.add(Markup(f'<rect class="{class_}" {size}{_closed("rect", tip)}'))
 
     def mark(self, shape: str, x: float, y: float, class_: str, *, size: float = 4.5, tip: str = "") -> None:
-        """A ``circle``, ``square``, ``diamond`` or ``cross``."""
+        """Draw a ``circle``, ``square``, ``diamond`` or ``cross``."""
         if shape == "circle":
             where = f'cx="{_n(x)}" cy="{_n(y)}" r="{_n(size)}"'
             self.add(Markup(f'<circle class="{class_}" {where}{_closed("circle", tip)}'))
@@ -156,7 +156,7 @@ class Svg:
         self.add(html(Markup(f"<text {where}{name}>"), text, Markup("</text>")))
 
     def turned(self, x: float, y: float, text: str) -> None:
-        """Text that runs upwards, its middle here."""
+        """Draw text that runs upwards, centred here."""
         where = f'transform="translate({_n(x)} {_n(y)}) rotate(-90)" text-anchor="middle"'
         self.add(html(Markup(f"<text {where}>"), text, Markup("</text>")))
 
@@ -170,15 +170,15 @@ class Svg:
         suffix: str = "",
         bands: Sequence[tuple[float, float]] | None = None,
     ) -> None:
-        """Grid, ticks and title of a horizontal axis.
+        """Draw grid, ticks and title of a horizontal axis.
 
         Args:
-            scale: Of the axis.
-            y: Where it lies.
-            top: Where its grid begins.
-            title: Below it.
-            suffix: Behind each number.
-            bands: The grid is drawn between these heights alone, so that it leaves letters free.
+            scale: Scale of the axis.
+            y: Height of the axis.
+            top: Upper end of the grid.
+            title: Text below the axis.
+            suffix: Text after each number.
+            bands: Heights between which the grid is drawn, so that labels stay free.
         """
         most = max(2, int((scale.end - scale.start) / 62))
         for value in ticks(scale.low, scale.high, most):
@@ -191,7 +191,7 @@ class Svg:
             self.text((scale.start + scale.end) / 2, y + 36, title, anchor="middle")
 
     def y_axis(self, scale: Scale, x: float, right: float, title: str, *, suffix: str = "") -> None:
-        """Grid, ticks and title of a vertical axis."""
+        """Draw grid, ticks and title of a vertical axis."""
         most = max(2, int(abs(scale.start - scale.end) / 40))
         for value in ticks(scale.low, scale.high, most):
             y = scale(value)
@@ -201,11 +201,11 @@ class Svg:
             self.turned(13, (scale.start + scale.end) / 2, title)
 
     def inner(self) -> Markup:
-        """What was drawn, without the element around it."""
+        """Return the content without the enclosing element."""
         return html(*self._parts)
 
     def done(self) -> Markup:
-        """The element."""
+        """Return the element."""
         return html(
             Markup(
                 f'<svg viewBox="0 0 {_n(self.width)} {_n(self.height)}" role="img" '
@@ -218,7 +218,7 @@ class Svg:
 
 
 def swatch(shape: str, class_: str) -> Markup:
-    """A sign of the legend; hidden from readers, the word beside it says all."""
+    """Return a symbol of the legend; hidden from screen readers, which read the word beside it."""
     svg = Svg(16, 14, name="", title="", text="")
     if shape == "line":
         svg.line(1, 7, 15, 7, f"{class_} whisker")
@@ -230,12 +230,12 @@ def swatch(shape: str, class_: str) -> Markup:
 
 
 def legend(*entries: tuple[str, str, str]) -> Markup:
-    """A list of (shape, class, words)."""
+    """Return a list of (shape, class, words)."""
     return tag("ul", *(tag("li", swatch(s, c), words) for s, c, words in entries), class_="legend")
 
 
 def cut(text: str, width: float) -> str:
-    """As much of a text as has room, with a sign where something is missing."""
+    """Return the text, shortened to the width with an ellipsis."""
     most = max(4, int(width / LETTER))
     return text if len(text) <= most else text[: most - 1].rstrip() + "…"
 

@@ -1,4 +1,4 @@
-"""The frame of a report: `template.html` with its stylesheet and script inside; nothing is fetched."""
+"""The frame of a report: `template.html` with its stylesheet and script inside; loads nothing."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 _HERE: Final = Path(__file__).parent
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
-"""Nothing is ever fetched, not even by a text that a script printed."""
+"""Nothing is ever fetched, also not by text that a script printed."""
 
 
 class Section(NamedTuple):
-    """A section of the page; its heading has the id ``{name}-h``.
+    """Section of the page; its heading has the id ``{name}-h``.
 
     Args:
         is_folded: Closed at first. A link to a heading inside opens it.
@@ -46,15 +46,15 @@ def render(
     """Return the whole page.
 
     Args:
-        title: Of the window.
-        first: What is before the sections.
-        sections: In order.
+        title: Title of the window.
+        first: Content before the sections.
+        sections: Sections in order.
         footer: Last line.
         data_id: Id of the element with the figures.
-        data: The figures, as JSON in the page.
-        top: Parts of the line above; with them the page gets a table of contents.
+        data: Figures, as JSON in the page.
+        top: Parts of the line above; if given, the page has a table of contents.
     """
-    # Strict JSON that cannot end the element it is in.
+    # Strict JSON that cannot close its enclosing element.
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     text = text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     environment = Environment(

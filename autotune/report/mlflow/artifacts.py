@@ -1,4 +1,4 @@
-"""What a study leaves in MLflow as files: tables and pictures that need no network, logs of what failed.
+"""Files of a study in MLflow: offline tables and pictures, and logs of failed trials.
 
 Pure; MLflow is not imported.
 """
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from autotune.model.study import Study
 
 FAILED_LOGS = 20
-"""So many logs of failed trials stand together below the study's run."""
+"""Number of failed trials whose logs are stored with the study's run."""
 
 
 def trials_json(study: Study) -> str:
-    """Every trial with everything that is known of it, as one JSON document."""
+    """Return every trial with all its data, as one JSON document."""
     rows: list[dict[str, Any]] = []
     for trial in study.trials:
         ratio = summary.speedup_of(study, trial)
@@ -40,7 +40,7 @@ def trials_json(study: Study) -> str:
 
 
 def front_csv(study: Study, answer: Answer) -> str:
-    """The Pareto front as a table, fastest first; MLflow shows a file of this kind as one."""
+    """Return the Pareto front as CSV, fastest first; MLflow shows such a file as a table."""
     knobs = [k for k, _ in in_order({k: 0 for m in answer.front for k in m.config})]
     picks = summary.picks_of(answer)
     unit = answer.baseline_throughput.unit
@@ -64,7 +64,7 @@ def front_csv(study: Study, answer: Answer) -> str:
 
 
 def failed_logs(study: Study) -> dict[str, str]:
-    """File name -> the end of what a failed trial wrote, for the first of them."""
+    """Map file names to the last output of the first failed trials."""
     failed = [t for t in study.told() if t.failure is not None and log_tail(t)]
     return {
         f"failed/t{t.number:02d}-{t.failure.kind.label if t.failure else ''}.log": log_tail(t)
@@ -73,7 +73,7 @@ def failed_logs(study: Study) -> dict[str, str]:
 
 
 def pareto_svg(study: Study, answer: Answer) -> str:
-    """Throughput against peak memory of every measured trial; the front joined, picks named."""
+    """Draw throughput against peak memory of every measured trial, with the front and the picks."""
     points = [
         (t.measurement.memory.peak_bytes / summary.GIB, t.measurement.throughput.value, t)
         for t in study.told()

@@ -1,7 +1,7 @@
-"""A SQLite store of MLflow on this machine: created whole or not at all, private, replaced once broken.
+"""Local SQLite store of MLflow: created atomically, private, replaced if broken.
 
-MLflow is not imported. A new database is created in a folder beside its place and then linked there, since
-MLflow needs seconds and some hundred commits for its tables and cannot continue after an interruption.
+MLflow is not imported. Creating its tables takes seconds and some hundred commits, and cannot continue after
+an interruption. A new database is therefore created in a folder beside its place and then linked there.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _COMPANIONS = ("-journal", "-wal", "-shm")
 """Files that SQLite keeps beside a database: https://sqlite.org/tempfiles.html"""
 
 _BUSY_S = 0.2
-"""How long a lock is waited for: a store that is written to is not called broken."""
+"""Seconds to wait for a lock: a store in use is not broken."""
 
 _MISREAD = frozenset("%?#")
 """SQLAlchemy 2.1 unquotes the path in an address and 2.0 does not; both end it at a question mark."""
 
 
 def artifact_folder(database: Path) -> Path:
-    """Where experiments of a local store keep their artifacts."""
+    """Return the folder for artifacts of a local store's experiments."""
     return database.parent / "mlartifacts"
 
 
@@ -54,7 +54,7 @@ def plain_uri(database: Path) -> str:
 
 @functools.cache
 def _descriptor(folder: Path) -> str:
-    # Open until the process ends: the address is in use as long.
+    # Open until the process ends, as long as the address is in use.
     return f"/proc/self/fd/{os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)}"
 
 
@@ -67,7 +67,7 @@ def fault(database: Path) -> str:
     if not database.exists():
         return ""
     try:
-        # Not read-only: SQLite then takes back what an interrupted writer left half done.
+        # Not read-only, so that SQLite rolls back what an interrupted writer left.
         with contextlib.closing(_connected(database)) as connection:
             names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master")]
             if any(str(name).startswith("_alembic_tmp_") for name in names):
@@ -88,12 +88,12 @@ def _connected(database: Path) -> sqlite3.Connection:
 
 
 def needs_refill(database: Path) -> bool:
-    """Whether a store is broken, or its replacement does not yet have all studies."""
+    """Return whether a store is broken, or its replacement does not yet have all studies."""
     return _refill_mark(database).exists() or bool(fault(database))
 
 
 def refilled(database: Path) -> None:
-    """Note that the replacement of a broken store has all studies."""
+    """Record that the replacement of a broken store has all studies."""
     _refill_mark(database).unlink(missing_ok=True)
 
 
@@ -102,17 +102,17 @@ def _refill_mark(database: Path) -> Path:
 
 
 def prepare(database: Path, create: Callable[[Path], None], *, own: bool) -> None:
-    """Create a store's database if it is missing, and replace it if it is our own and broken.
+    """Create a store's database if it is missing, and replace it if it is private and broken.
 
-    Processes that do this at once wait for the first of them. After a kill the next call starts over.
+    Concurrent processes wait for the first. After a kill the next call starts over.
 
     Args:
         database: The store's file.
         create: Creates a complete database at the given path.
-        own: The store is this program's: private, and rebuilt from the journals.
+        own: The store is private to this program and can be rebuilt from the journals.
 
     Raises:
-        TrackerUnavailable: It is our own store, and another account owns it.
+        TrackerUnavailable: A private store belongs to another account.
         OSError: The place cannot be written.
     """
     database.parent.parent.mkdir(parents=True, exist_ok=True)
@@ -122,7 +122,7 @@ def prepare(database: Path, create: Callable[[Path], None], *, own: bool) -> Non
             # Another process may have replaced it meanwhile.
             if own and (why := fault(database)):
                 _move_aside(database, why)
-            # Of a process that was killed: under the lock no living one creates.
+            # Left by a killed process: under the lock no live one creates.
             for part in _parts(database) if has_lock else ():
                 shutil.rmtree(part, ignore_errors=True)
             if not database.exists():
@@ -139,15 +139,15 @@ def _create(database: Path, create: Callable[[Path], None], *, own: bool) -> Non
         if own:
             fresh.chmod(0o600)
         for suffix in _COMPANIONS:
-            # Of a database that is gone; SQLite would apply it to the new one.
+            # Belongs to a deleted database; SQLite would apply it to the new one.
             Path(f"{database}{suffix}").unlink(missing_ok=True)
         try:
-            # Unlike a renaming, never replaces what another process was quicker to create.
+            # Unlike a rename, a link never replaces a database that another process created first.
             os.link(fresh, database)
         except FileExistsError:
             log.debug("another process created %s first", database)
         except OSError:
-            # This file system has no hard links.
+            # The file system has no hard links.
             fresh.rename(database)
     finally:
         shutil.rmtree(part, ignore_errors=True)
@@ -157,7 +157,7 @@ def _move_aside(database: Path, why: str) -> None:
     names = (database.with_name(f"{database.name}{_BROKEN}{number}") for number in itertools.count(1))
     aside = next(name for name in names if not name.exists())
     _refill_mark(database).touch(mode=0o600)
-    # The database last: alone, it is found broken again after a kill in between.
+    # The database is last: alone, it is found broken again after a kill in between.
     for suffix in (*_COMPANIONS, ""):
         with contextlib.suppress(FileNotFoundError):
             Path(f"{database}{suffix}").rename(f"{aside}{suffix}")
@@ -175,7 +175,7 @@ def _parts(database: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Generator[bool]:
-    """Hold a lock on a folder; False where the file system has none for folders, such as NFS."""
+    """Hold a lock on a folder; yield False if the file system has none for folders, such as NFS."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:
@@ -189,7 +189,7 @@ def _locked(folder: Path) -> Generator[bool]:
 
 
 def _protect(database: Path) -> None:
-    """Let only the user's account read our own store, whatever the umask; what is open already is closed."""
+    """Restrict a private store to the user's account whatever the umask, also existing files."""
     artifacts = artifact_folder(database)
     try:
         _close(os.path.realpath(database))
@@ -207,8 +207,8 @@ def _protect(database: Path) -> None:
 
 
 def close_tree(root: Path) -> None:
-    """Take away other accounts' access to a folder and everything below it; links are not followed."""
-    # The root last: open, it is found again after a kill in between.
+    """Remove other accounts' access to a folder and everything below it; links are not followed."""
+    # The root is last: while it is open, a kill in between is detected.
     for folder, _folders, files in os.walk(root, topdown=False):
         for name in files:
             with contextlib.suppress(OSError):

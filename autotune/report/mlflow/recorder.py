@@ -1,15 +1,14 @@
-"""MLflow as a view of a study: one run per study, below it one per trial. The only importer of mlflow.
+"""MLflow recorder: one run per study, with one child run per trial. The only importer of mlflow.
 
-Nothing is ever read back from MLflow to decide anything; the journal holds it all. Every operation
-may be repeated: runs are found again by tags of ours, times come from the journal, parameters are
-written once. Only `MlflowClient` is used, never the fluent interface, whose state belongs to the
-user's own code.
+Decisions never depend on MLflow; the journal holds everything. Every operation can be repeated: runs are
+found by their tags, times come from the journal, and parameters are written once. Only `MlflowClient` is
+used, as the state of the fluent interface belongs to the user's code.
 
-A trial costs three calls while others may be measured: its run is made, filled by one batch and ended. The
-study's own run, its curve of the best so far included, is written at the begin and at the end.
+A trial costs three calls while others may be measured: create its run, fill it by one batch, end it. The
+study's own run, with the curve of the best so far, is written at the start and at the end.
 
-Texts shown by MLflow's UI were laid out for 3.17 in its "Model training" mode, which our links ask
-for by ``workflowType=machine_learning``.
+Texts are laid out for MLflow's UI 3.17 in its "Model training" mode, which the links request by
+``workflowType=machine_learning``.
 """
 
 from __future__ import annotations
@@ -58,17 +57,17 @@ _PARAM_CHARACTERS = 500
 class MlflowSink:
     """Writes one study into one MLflow store.
 
-    Not thread-safe: used from the thread that sends. `open` is slow (import, and about seven
-    seconds for the first migration of a new SQLite store) and happens with the first `send` at
-    the latest.
+    Not thread-safe: used from the sending thread. `open` is slow (import, and about seven seconds for the
+    first migration of a new SQLite store). The first `send` calls it if needed.
 
     Args:
-        tracking_uri: Explicit; MLflow's own choice of a default is never relied on.
-        experiment: Name; empty for ``autotune/<script stem>``.
-        own: Database of the default store, which is kept private and replaced if it is broken; None for
-            a store that the user named.
-        clean: Takes secrets out of every text before it is sent, the report aside: that is made without.
-        files: Further artifacts of a study, by where they go: profiles; they are sent as they are.
+        tracking_uri: Explicit address; MLflow's default is never used.
+        experiment: Name of the experiment; empty for ``autotune/<script stem>``.
+        own: Database of the default store, which is kept private and replaced if it is broken; None for a
+            store of the user.
+        clean: Removes secrets from every text before it is sent, except the report, which contains none.
+        files: Function that returns further artifacts of a study by destination, such as profiles; sent
+            unchanged.
     """
 
     def __init__(
@@ -98,25 +97,25 @@ class MlflowSink:
         self._view_id = self._searches_id = ""
 
     def open(self) -> None:
-        """Import MLflow and make sure that the store answers.
+        """Import MLflow and check that the store responds.
 
         Raises:
-            TrackerUnavailable: It does not.
+            TrackerUnavailable: The store does not respond.
         """
         if self._client is not None:
             return
         for name, value in SETTINGS.items():
             os.environ.setdefault(name, value)
-        # It imports tqdm, which warns in a notebook without ipywidgets; no bar of it is shown.
+        # The import of tqdm warns in a notebook without ipywidgets; none of its bars is shown.
         warnings.filterwarnings("ignore", message="IProgress not found")
         with border(self.tracking_uri), loggers_kept():
             import mlflow
             import mlflow.entities
             from mlflow import MlflowClient
 
-            # The import has just set it to a level that tells of every table made.
+            # The import has just enabled a message for every created table.
             logging.getLogger("mlflow").setLevel(logging.WARNING)
-            # It prints every error of a database with its statement, and raises it as well.
+            # It logs every database error with its statement in addition to raising it.
             logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
 
             if self._database is not None:
@@ -128,13 +127,13 @@ class MlflowSink:
             self._client = client
 
     def send(self, op: str, payload: Mapping[str, Any], study: Study, answer: Answer | None = None) -> None:
-        """Carry out one operation; harmless when repeated.
+        """Carry out one operation; repeats have no effect.
 
         Args:
             op: ``study_began``, ``trial_ended`` (with ``number``) or ``study_ended``.
-            payload: With ``wall_s``, when it happened; ``best_yaml`` with ``study_ended``.
-            study: As it is by now.
-            answer: As it is by now, None where there is none.
+            payload: Data with ``wall_s``, the time of the event; ``best_yaml`` with ``study_ended``.
+            study: Current study.
+            answer: Current answer; None without one.
 
         Raises:
             Refused: MLflow rejects this record.
@@ -145,7 +144,7 @@ class MlflowSink:
             with border(self.tracking_uri):
                 self._carry_out(op, payload, study, answer)
         except TrackerUnavailable:
-            # Somebody may have deleted what we remember; the next try looks again.
+            # A remembered object may have been deleted; the next try searches again.
             self._experiment_id = self._parent = self._parent_name = ""
             self._children = None
             raise
@@ -159,7 +158,7 @@ class MlflowSink:
             self._study_ended(payload, study, answer)
 
     def links(self) -> dict[str, str]:
-        """Name -> address of what to look at, best first; a command where no server runs."""
+        """Return addresses by name, the most useful first; a command if no server runs."""
         if not self._parent:
             return {}
         if not self.tracking_uri.startswith(("http://", "https://")):
@@ -168,12 +167,12 @@ class MlflowSink:
         return {name: base + path for name, path in self.paths().items()}
 
     def paths(self) -> dict[str, str]:
-        """The same below any server that serves this store: what `autotune ui` opens."""
+        """Return paths of the same pages below any server of this store, as `autotune ui` opens them."""
         if not self._parent:
             return {}
         experiment = f"/#/experiments/{self._experiment_id}/runs"
         paths = {"answer": f"{experiment}/{self._parent}?{_ML}"}
-        # A link to a view that is not there ends on MLflow's bare experiment page.
+        # A link to a missing view ends on MLflow's bare experiment page.
         if self._view_id in self._views:
             paths["table"] = f"{experiment}?{_ML}&viewStateShareKey={self._view_id}"
             paths["charts"] = f"{paths['table']}&compareRunsMode=CHART"
@@ -182,7 +181,7 @@ class MlflowSink:
         return paths
 
     def find(self, study: Study) -> dict[str, str]:
-        """The paths of a study that was logged before; nothing is written.
+        """Return the paths of a study that was logged before, without writing.
 
         Raises:
             TrackerUnavailable: The store cannot be reached.
@@ -199,14 +198,14 @@ class MlflowSink:
                 for key in experiment.tags
                 if key.startswith(saved_views.TAG)
             }
-            # Whoever shows the pages may be another version by now than the one they were written for.
+            # The server may have another version than the one for which the pages were written.
             self._views = kept if kept and self._reads_views() else set()
             found = self._search(study, "study")
         self._parent = found[0].info.run_id if found else ""
         return self.paths()
 
     def _experiment_of(self, study: Study) -> Any:
-        """Return the experiment that holds the study's run; None where there is none."""
+        """Return the experiment that holds the study's run; None if there is none."""
         if study.spec.mlflow_parent_run:
             run = self._client.get_run(study.spec.mlflow_parent_run)
             return self._client.get_experiment(run.info.experiment_id)
@@ -222,18 +221,18 @@ class MlflowSink:
         tags: Mapping[str, str],
         artifacts: Mapping[str, str],
     ) -> str:
-        """Write one run without children, of a study that is no search; a repeat replaces its contents.
+        """Write one childless run of a study without a search; a repeat replaces its contents.
 
         Args:
-            study: Measured by another command than `autotune search`.
+            study: Study of another command than `autotune search`.
             role: Kind of the run, for its tag; runs of searches have ``study`` and ``trial``.
-            name: Of the run.
-            metrics: Name, value and step; values that are missing or infinite are left out.
-            tags: In addition to those by which the run is found again.
-            artifacts: File name -> text.
+            name: Name of the run.
+            metrics: Name, value and step; missing and infinite values are left out.
+            tags: Tags in addition to those by which the run is found.
+            artifacts: Text by file name.
 
         Returns:
-            The address of the run; the path below any server where none runs.
+            The address of the run; without a server its path below any server.
 
         Raises:
             Refused: MLflow rejects this record.
@@ -309,14 +308,14 @@ class MlflowSink:
             self._client.log_artifact(self._parent, str(path), name.rpartition("/")[0])
         self._write_logs(study)
         if self._own is not None:
-            # MLflow copies files with the modes that the umask gives them.
+            # MLflow copies files with the modes of the umask.
             close_tree(artifact_folder(self._own).resolve())
         self._rename_parent(summary.run_name(study, answer))
         self._client.set_terminated(self._parent, status=record.study_status(study), end_time=end_ms)
         self._write_experiment(study, answer)
 
     def _best_so_far(self, study: Study) -> list[Any]:
-        """The curve of the largest single-run ratio: where it rises, and where it ends."""
+        """Return the curve of the largest single-run ratio: its increases and its end."""
         curve: list[tuple[Trial, float]] = []
         for trial in study.told():
             ratio = summary.speedup_of(study, trial)
@@ -353,12 +352,12 @@ class MlflowSink:
     def _create_experiment(self, name: str) -> Any:
         location: str | None = None
         if self._database is not None:
-            # Without it artifacts land in a folder `mlruns` relative to the working directory.
+            # Without it, artifacts go to a folder `mlruns` relative to the working directory.
             folder = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "experiment"
             location = (artifact_folder(self._database) / folder).as_uri()
         tags = {"mlflow.experimentKind": "custom_model_development"}
         with contextlib.suppress(Exception):
-            # Somebody else may make it at the same moment: what counts is that it is there.
+            # Another process may create it at the same moment; only its existence matters.
             self._client.create_experiment(name, artifact_location=location, tags=tags)
         found = self._client.get_experiment_by_name(name)
         if found is None:
@@ -379,12 +378,12 @@ class MlflowSink:
                 best = self._child(study, answer.best.trial)
                 put(self._experiment_id, "autotune.best_run_id", best or self._parent)
         else:
-            # Sent late: the answer of a newer search stays where it is.
+            # A late message does not replace the answer of a newer search.
             tags = self._client.get_experiment(self._experiment_id).tags
             text = tags.get("mlflow.note.content", "").split(record.SEARCHES)[0].rstrip("\n") + "\n"
-        # The answer stands first, whatever room is left for the list.
+        # The answer comes first, whatever space is left for the list.
         text = text[:_TAG_CHARACTERS]
-        # The list below the newest answer is that of its script, whosever turn it is to write.
+        # The list below the newest answer is that of its script, whichever search writes it.
         alike = [one for one in searches if newest is not None and one.script == newest.script]
         listed = self._clean(record.searches_note(alike, _TAG_CHARACTERS - len(text) - 1))
         text += f"\n{listed}"[: _TAG_CHARACTERS - len(text)] if listed else ""
@@ -407,7 +406,7 @@ class MlflowSink:
         )
 
     def _write_view(self, name: str, title: str, study: Study, make: Callable[[], dict[str, Any]]) -> None:
-        # The format is MLflow's own and may change with any version: the result stands without it.
+        # The format is internal to MLflow and may change: the result does not depend on it.
         self._name_views(study)
         self._views.discard(name)
         try:
@@ -431,7 +430,7 @@ class MlflowSink:
         )
 
     def _reads_views(self) -> bool:
-        """Whoever shows the pages is of a version whose pages were found to read a view."""
+        """Return whether the serving MLflow has a version that was tested to read a view."""
         try:
             return saved_views.is_tested(self._ui_version())
         except Exception:
@@ -439,20 +438,20 @@ class MlflowSink:
             return False
 
     def _ui_version(self) -> str:
-        """Of whoever serves the pages: a server's own, else the MLflow that is installed here."""
+        """Return the version of the serving MLflow: the server's, or the local installation's."""
         if not self.tracking_uri.startswith(("http://", "https://")):
             return self._version
         if self._served is None:
             from mlflow.utils.credentials import get_default_host_creds
             from mlflow.utils.rest_utils import http_request
 
-            # As whom the user asks, MLflow knows.
+            # MLflow provides the credentials of the user.
             told: Any = http_request(get_default_host_creds(self.tracking_uri), "/version", "GET")
             self._served = str(told.text) if told.status_code == 200 else ""
         return self._served
 
     def _searches(self) -> list[record.Search]:
-        """Every search of the experiment, of whatever script."""
+        """Return every search of the experiment, of any script."""
         base = f"#/experiments/{self._experiment_id}/runs"
         return [
             record.Search(
@@ -538,7 +537,7 @@ class MlflowSink:
             if study.stopped:
                 tags["autotune.outcome"] = answer.outcome.value
                 tags["autotune.resume"] = answer.resume
-        # The note may be cut before it comes to it.
+        # A long note may be cut before the hints.
         if hints := advice_of(study):
             tags["autotune.advice"] = "\n".join(map(advice_text, hints))
         if answer is not None and answer.is_better:
@@ -557,7 +556,7 @@ class MlflowSink:
         params = record.study_params(study, answer)
         known = self._client.get_run(self._parent).data.params
         new = {k: self._short(v, _PARAM_CHARACTERS) for k, v in params.items()}
-        # MLflow never changes a parameter. A search that was resumed may have another answer now.
+        # MLflow never changes a parameter, but a resumed search may have another answer.
         newer = {f"autotune.newer.{k}": v for k, v in new.items() if known.get(k, v) != v}
         fresh = [self._entities.Param(k, v) for k, v in new.items() if k not in known]
         if fresh or newer:
@@ -575,8 +574,8 @@ class MlflowSink:
         if best_yaml := payload.get("best_yaml"):
             texts["best.yaml"] = str(best_yaml)
         texts |= files.failed_logs(study)
-        # The page is made of clean texts. As a whole it is none: a pattern for texts would take markup for
-        # a part of a secret.
+        # The page consists of cleaned texts. It is not cleaned as a whole: a pattern for texts could take
+        # markup for a secret.
         page = {"report.html": report_html(study, answer)}
         return page | {name: self._clean(text) for name, text in texts.items()}
 
@@ -605,7 +604,7 @@ class MlflowSink:
             )
             known = children[uid] = _Child(run.info.run_id, name, "")
         else:
-            # A run that was half written before, or is sent again: only what is missing.
+            # A run that was written partly, or is sent again: add only what is missing.
             there = self._client.get_run(known.run_id).data.params
             params = {k: v for k, v in params.items() if k not in there}
         self._client.log_batch(
@@ -624,7 +623,7 @@ class MlflowSink:
         return metrics
 
     def _write_logs(self, study: Study) -> None:
-        # Not with the trial: its run would take a fourth call while the next one is measured.
+        # Not with the trial: its run would need a fourth call while the next one is measured.
         for trial in study.told():
             if trial.failure is not None and (tail := record.log_tail(trial)):
                 run_id = self._child(study, trial.number)
@@ -719,12 +718,12 @@ class MlflowSink:
 
 
 def server_app(uri: str, own: Path | None = None) -> Any:
-    """Return MLflow's web application for a store; for a process that does nothing else.
+    """Return MLflow's web application for a store; for a dedicated process.
 
     Its proxy for artifacts is off: artifacts of a local store are read from their folder.
 
     Args:
-        uri: Of the store.
+        uri: Address of the store.
         own: As in `MlflowSink`.
     """
     from mlflow.server.fastapi_app import app
@@ -743,14 +742,14 @@ def _create_database(path: Path) -> None:
     """Create MLflow's tables; takes about seven seconds."""
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
-    # MLflow's own default is below the working folder, whose name it writes into SQL without escaping it.
-    # A new database lies in a temporary folder beside its place.
+    # MLflow's default is below the working folder, whose name it writes into SQL without escaping. A new
+    # database is in a temporary folder beside its final place.
     store = SqlAlchemyStore(plain_uri(path), artifact_folder(path.parent).as_uri())
     store.engine.dispose()
 
 
 class _Child:
-    """What is known of a trial's run."""
+    """State of a trial's run in MLflow."""
 
     def __init__(self, run_id: str, name: str, marks: str) -> None:
         self.run_id = run_id

@@ -1,7 +1,7 @@
-"""What MLflow's runs hold of a study and its trials: tags, figures, parameters. Pure; MLflow is not imported.
+"""Content of MLflow runs for a study and its trials: tags, figures, parameters. Pure; without mlflow.
 
-One vocabulary for both kinds of runs: `speedup` is confirmed, in pairs of runs made after the search; what a
-single run showed is `single_run_speedup`, and its running maximum `best_so_far_speedup`.
+Both kinds of runs share these names: `speedup` is confirmed, in pairs of runs after the search;
+`single_run_speedup` is the ratio of a single run, and `best_so_far_speedup` its running maximum.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from autotune.model.study import Study
 
 LOSS_POINTS = 300
-"""Of one trial's trace: what a curve on a screen can show."""
+"""Points of one trial's trace, about what a chart on a screen resolves."""
 LISTED_SEARCHES = 20
-"""In the experiment's note, newest first."""
+"""Searches in the experiment's note, newest first."""
 
 SEARCHES = "## Searches"
-"""Begins the part of the experiment's note that lists them all."""
+"""Heading of the list of all searches in the experiment's note."""
 
 
 def param_text(value: Value) -> str:
-    """A knob's value as a parameter; one notation per type, since charts tell numbers from words."""
+    """Format a knob's value as a parameter; charts distinguish numbers from words by the notation."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
@@ -45,54 +45,54 @@ def param_text(value: Value) -> str:
 
 
 def thinned(points: Sequence[Any], most: int) -> list[Any]:
-    """At most so many of the points, evenly, the first and the last among them."""
+    """Return at most `most` evenly spaced points, with the first and the last."""
     if len(points) <= most:
         return list(points)
     return [points[round(i * (len(points) - 1) / (most - 1))] for i in range(most)]
 
 
 def trial_uid(study: Study, trial: Trial) -> str:
-    """What a trial's run is found by again."""
-    # One outcome per trial, whatever attempt it came from: the attempt may not name the run.
+    """Return the identifier by which a trial's run is found."""
+    # A trial has one outcome across attempts, so the attempt is no part of its name.
     return f"{study.spec.study_id}/t{trial.number:04d}a"
 
 
 def script_id(study: Study) -> str:
-    """What searches of one script have in common: a digest of where it lies, as two may have one name."""
+    """Return the identifier of a script's searches: a digest of its path, as names are not unique."""
     path = os.path.normpath(study.spec.inspected)
     return hashlib.sha256(path.encode(errors="surrogateescape")).hexdigest()[:16]
 
 
 def resolved(study: Study, config: Mapping[str, Value]) -> dict[str, Value]:
-    """Every knob's value under this config; from facts alone, so that a later replay says the same."""
+    """Return every knob's value under this config; from facts alone, so that replays agree."""
     run = study.facts.run if study.facts is not None else None
     return {**(run.values if run is not None else {}), **config}
 
 
 def rate_name(unit: str) -> str:
-    """The metric that holds a throughput: ``throughput_samples_s``."""
+    """Return the metric of a throughput: ``throughput_samples_s``."""
     return "throughput_" + re.sub(r"[^A-Za-z0-9]+", "_", unit).strip("_")
 
 
 def gib(size: int | None) -> float | None:
-    """Bytes in GiB."""
+    """Convert bytes to GiB."""
     return None if size is None else size / summary.GIB
 
 
 def log_tail(trial: Trial) -> str:
-    """The end of what a failed trial wrote; empty for others."""
+    """Return the last output of a failed trial; empty for others."""
     return str(trial.failure.evidence.get("log_tail", "")) if trial.failure is not None else ""
 
 
 def trial_status(trial: Trial) -> str:
-    """MLflow's word for how a trial ended."""
+    """Return MLflow's status of a trial."""
     if trial.failure is None:
         return "FINISHED"
     return "KILLED" if trial.failure.kind.family is Family.CANCELLED else "FAILED"
 
 
 def study_status(study: Study) -> str:
-    """MLflow's word for how a study ended."""
+    """Return MLflow's status of a study."""
     if summary.failed_baseline(study) is not None:
         return "FAILED"
     return "KILLED" if study.stopped in ("interrupted", "signal") else "FINISHED"
@@ -100,7 +100,7 @@ def study_status(study: Study) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confirmed:
-    """What pairs of runs showed of one configuration.
+    """Confirmed result of one configuration.
 
     Args:
         speedup: Ratio to the unchanged script; 1.0 without an interval for the script itself.
@@ -112,9 +112,9 @@ class Confirmed:
 
 
 def confirmed(study: Study, answer: Answer | None) -> dict[int, Confirmed]:
-    """Trial number -> what was confirmed of its config; one trial stands for each.
+    """Return the confirmed results by trial number; one trial represents each config.
 
-    The picks with what the answer says of them.
+    Picks have the figures of the answer.
     """
     if answer is None:
         return {}
@@ -130,12 +130,12 @@ def confirmed(study: Study, answer: Answer | None) -> dict[int, Confirmed]:
 
 
 def speedup_figures(speedup: Estimate) -> dict[str, float | None]:
-    """A confirmed speed-up with its interval, as metrics."""
+    """Return a confirmed speedup with its interval, as metrics."""
     return {"speedup": speedup.value, "speedup_ci_low": speedup.low, "speedup_ci_high": speedup.high}
 
 
 def study_figures(study: Study, answer: Answer | None) -> dict[str, float | None]:
-    """The metrics of a study's run, in the order in which they are shown."""
+    """Return the metrics of a study's run in display order."""
     figures: dict[str, float | None] = {}
     if answer is not None:
         best, fastest = answer.best, answer.fastest
@@ -163,7 +163,7 @@ def study_figures(study: Study, answer: Answer | None) -> dict[str, float | None
 
 
 def study_params(study: Study, answer: Answer | None) -> dict[str, str]:
-    """The parameters of a study's run: `best` with every knob's value, what it changes first."""
+    """Return the parameters of a study's run: `best` and every knob's value, changed ones first."""
     spec = study.spec
     params: dict[str, str] = {}
     if answer is not None:
@@ -174,13 +174,13 @@ def study_params(study: Study, answer: Answer | None) -> dict[str, str]:
     return params | {
         "script": spec.title,
         "budget": summary.duration_text(spec.budget.seconds),
-        # Beside the knob of that name, which has a number.
+        # Not to be confused with the knob of that name, which is a number.
         "effective_batch_rule": spec.effective_batch,
     }
 
 
 def trial_note(study: Study, trial: Trial) -> str:
-    """Return the description of a trial's run: what ran, with which result, and how to see more."""
+    """Return the description of a trial's run: config, result, and how to see more."""
     lines = [
         f"**{trial.config.text()}**",
         f"{trial.stage.value}: {summary.plain(result_text(study, trial))}",
@@ -191,12 +191,12 @@ def trial_note(study: Study, trial: Trial) -> str:
 
 
 def trial_tags(study: Study, trial: Trial, command: str) -> dict[str, str]:
-    """The tags of a trial's run: what it was, how it ended, and the exact command.
+    """Return the tags of a trial's run: its kind, its outcome, and the exact command.
 
     Args:
-        study: It belongs to.
-        trial: With an outcome.
-        command: It ran by; empty for the user's own.
+        study: Study of the trial.
+        trial: Trial with an outcome.
+        command: Command of the trial; empty for the user's own.
     """
     tags = {
         "autotune.role": "trial",
@@ -223,7 +223,7 @@ def trial_tags(study: Study, trial: Trial, command: str) -> dict[str, str]:
 
 
 def trial_figures(study: Study, trial: Trial) -> dict[str, float | None]:
-    """The metrics of a trial's run, its loss trace aside."""
+    """Return the metrics of a trial's run, without its loss trace."""
     seen = trial.measurement or (trial.failure.readings if trial.failure else None)
     ratio = summary.speedup_of(study, trial)
     figures: dict[str, float | None] = {"single_run_speedup": None if ratio is None else ratio.value}
@@ -243,7 +243,7 @@ def trial_figures(study: Study, trial: Trial) -> dict[str, float | None]:
 
 
 def loss_trace(trial: Trial) -> Iterator[tuple[float, float, int]]:
-    """Loss, seconds since the trial began, samples seen; thinned to what a curve can show."""
+    """Yield loss, seconds since the start of the trial, and samples; thinned to the chart's resolution."""
     seen = trial.measurement or (trial.failure.readings if trial.failure else None)
     for point in thinned(seen.loss if seen else (), LOSS_POINTS):
         yield point.loss, point.t_s, point.samples
@@ -251,16 +251,16 @@ def loss_trace(trial: Trial) -> Iterator[tuple[float, float, int]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """One search of an experiment, as MLflow knows it.
+    """One search of an experiment in MLflow.
 
     Args:
-        study_id: Of the study.
-        label: Its name for people.
-        answer: In one line; empty while it runs.
-        link: To its run.
-        started_ms: When.
-        params: Of its run.
-        script: Of `script_id`; empty where it was logged before there was one.
+        study_id: Identifier of the study.
+        label: Name for users.
+        answer: Answer in one line; empty while the search runs.
+        link: Link to its run.
+        started_ms: Start in milliseconds.
+        params: Parameters of its run.
+        script: Result of `script_id`; empty in old records.
     """
 
     study_id: str
@@ -273,11 +273,11 @@ class Search:
 
 
 def searches_note(searches: Sequence[Search], most: int) -> str:
-    """The part of the experiment's note that lists the searches, newest first; empty for a single one.
+    """Return the list of searches for the experiment's note, newest first; empty for a single one.
 
     Args:
-        searches: Of the experiment.
-        most: No more characters; searches that find no room are counted.
+        searches: Searches of the experiment.
+        most: Maximum number of characters; searches that do not fit are counted.
     """
     if len(searches) < 2:
         return ""
@@ -293,7 +293,7 @@ def searches_note(searches: Sequence[Search], most: int) -> str:
 
 
 def differing(searches: Sequence[Search]) -> list[str]:
-    """Parameters that are not the same in all searches, those that people look for first in front."""
+    """Return the parameters that differ between searches, the most important first."""
     names = dict.fromkeys(name for one in searches for name in one.params)
     apart = [name for name in names if len({one.params.get(name) for one in searches}) > 1]
     return [name for name, _ in in_order(dict.fromkeys(apart, 0))]

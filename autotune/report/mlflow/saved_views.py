@@ -1,8 +1,8 @@
-"""Saved views of MLflow's UI: which columns in which order, sorted by what, which charts. Pure.
+"""Saved views of MLflow's UI: columns, their order, sorting and charts. Pure.
 
-A view is a tag of the experiment, and its format is MLflow's own and undocumented: read in the bundles of the
-UI of 3.10 to 3.18, and tried in a browser: 3.15.2, 3.16.1, 3.17.2 and 3.18.0 draw it, 3.10.0, 3.11.1, 3.12.0,
-3.13.0 and 3.14.0 stay empty. Whoever writes one does so guarded; nothing depends on it.
+A view is a tag of the experiment. Its format is internal to MLflow and undocumented: read in the bundles of
+the UI of 3.10 to 3.18. In a browser, 3.15.2, 3.16.1, 3.17.2 and 3.18.0 draw it; 3.10.0, 3.11.1, 3.12.0,
+3.13.0 and 3.14.0 stay empty. Writes are guarded; nothing depends on a view.
 """
 
 from __future__ import annotations
@@ -24,19 +24,18 @@ if TYPE_CHECKING:
     from autotune.model.study import Study
 
 TAG = "mlflow.sharedViewState."
-"""Begins the name of the tag that holds a view."""
+"""Prefix of the tag that holds a view."""
 LONGEST_TAG = 20_000
-"""Characters that MLflow takes for a tag of an experiment (`mlflow/utils/validation.py`)."""
+"""Characters that MLflow accepts for a tag of an experiment (`mlflow/utils/validation.py`)."""
 TESTED = ((3, 15), (3, 18))
-"""The first and the last version of MLflow that is given a view.
+"""First and last version of MLflow that gets a view.
 
-Those before it know the words of the format as well, but draw no runs with the view: an empty page is worse
-than none.
+Earlier versions read the format but draw no runs with the view: an empty page is worse than none.
 """
 
 _KNOB_COLUMNS = 12
 _KNOB_AXES = 3
-"""Names of more write over each other at the width that MLflow gives a chart."""
+"""Most axes whose names do not overlap at the width of MLflow's chart."""
 _COMPARED = 100
 _NAME = "attributes.`Run Name`"
 _WIDTHS = {
@@ -50,41 +49,41 @@ _WIDTHS = {
     "label": 170,
     "reason": 300,
 }
-"""Pixels, of columns whose own 100 would cut what stands in them; MLflow before 3.16 does not look at it."""
+"""Width in pixels of columns whose content does not fit the default of 100; MLflow before 3.16 ignores it."""
 _THROUGHPUT_WIDTH = 170
 
 
 def is_tested(version: str) -> bool:
-    """Whether this version of MLflow may be given a view."""
+    """Return whether this version of MLflow may get a view."""
     found = re.match(r"(\d+)\.(\d+)", version)
     return found is not None and TESTED[0] <= (int(found[1]), int(found[2])) <= TESTED[1]
 
 
 def view_id(study: Study) -> str:
-    """What a link to the view of a study names it by."""
+    """Return the identifier of a study's view in links."""
     return f"autotune-{study.spec.study_id}"
 
 
 def searches_id(script: str) -> str:
-    """The same of the view of all searches of a script, side by side.
+    """Return the identifier of the view of all searches of a script, side by side.
 
     Args:
-        script: Of `autotune.report.mlflow.run_content.script_id`.
+        script: Result of `autotune.report.mlflow.run_content.script_id`.
     """
     return f"autotune-searches-{script}"
 
 
 def view_tag(name: str, state: Mapping[str, object], now_ms: int) -> str:
-    """The value of an experiment tag that MLflow's UI shows as a saved view."""
+    """Return the value of an experiment tag that MLflow's UI shows as a saved view."""
     packed = base64.b64encode(zlib.compress(json.dumps(state).encode())).decode()
     return json.dumps({"name": name, "createdAt": now_ms, "updatedAt": now_ms, "state": "deflate;" + packed})
 
 
 def decode_view(tag: str) -> dict[str, Any]:
-    """The state in such a tag.
+    """Return the state in such a tag.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The tag holds no state.
     """
     try:
         packed = str(json.loads(tag)["state"])
@@ -96,10 +95,10 @@ def decode_view(tag: str) -> dict[str, Any]:
 
 
 def view_state(study: Study, answer: Answer | None = None) -> dict[str, Any]:
-    """A study's trials with the knobs as columns, the fastest that was confirmed on top, and four charts.
+    """Return a view of a study's trials: knobs as columns, the fastest confirmed first, and four charts.
 
-    While the search goes on nothing is confirmed, and single runs are what it is sorted by. Stable: the same
-    study gives the same view.
+    During the search nothing is confirmed, so trials are sorted by single runs. Stable: the same study gives
+    the same view.
     """
     changed = sorted({knob for trial in study.trials for knob in trial.config})
     knobs = [knob for knob, _ in in_order(dict.fromkeys(changed, 0))]
@@ -111,7 +110,7 @@ def view_state(study: Study, answer: Answer | None = None) -> dict[str, Any]:
         _bars(speedup),
         _curve("best_so_far_speedup"),
     ]
-    # What the answer changes says most; more axes than a few write over each other.
+    # The answer's changes are the most informative; the names of more axes would overlap.
     changes = answer.best.config if answer is not None else {}
     if axes := _axes(study, sorted(knobs, key=lambda knob: knob not in changes)):
         charts.insert(1, _parallel(axes, "single_run_speedup"))
@@ -130,13 +129,13 @@ def view_state(study: Study, answer: Answer | None = None) -> dict[str, Any]:
 
 
 def searches_state(experiment: str, script: str, rate: str, differing: Sequence[str]) -> dict[str, Any]:
-    """All searches of a script, one row each, and charts that lay them over each other.
+    """Return a view of all searches of a script, one row each, with charts that overlay them.
 
     Args:
-        experiment: Names the view's parts with it, so that writing it again changes nothing.
-        script: Whose searches; another script of that name may have its own in the same experiment.
-        rate: The metric of the throughput.
-        differing: Parameters that are not the same in all of them.
+        experiment: Name that is part of the view's ids, so that writing it again changes nothing.
+        script: Script of the searches; another one of the same name may be in the same experiment.
+        rate: Metric of the throughput.
+        differing: Parameters that differ between the searches.
     """
     figures = ("speedup", "speedup_ci_low", "speedup_ci_high", "safe_speedup", rate, f"baseline_{rate}")
     columns = [
@@ -198,7 +197,7 @@ def _scatter(x: str, y: str) -> dict[str, Any]:
 
 
 def _axes(study: Study, knobs: Sequence[str]) -> list[str]:
-    """Knobs that every run has a value of: the chart leaves out runs that lack one of its axes."""
+    """Return the knobs with a value in every run: the chart leaves out runs without a value on an axis."""
     run = study.facts.run if study.facts is not None else None
     own = run.values if run is not None else {}
     return [knob for knob in knobs if knob in own][:_KNOB_AXES]

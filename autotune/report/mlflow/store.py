@@ -1,4 +1,4 @@
-"""Where MLflow keeps things, and the one border at which its errors become ours; MLflow is not imported."""
+"""Location of the MLflow store, and the only place that converts its errors; MLflow is not imported."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ SETTINGS = {
     "MLFLOW_ENABLE_ASYNC_LOGGING": "false",
     "GIT_PYTHON_REFRESH": "quiet",
 }
-"""Defaults for our own process; what the user set stays. The outbox does the retrying."""
+"""Defaults for this process; the user's settings take precedence. The outbox does the retrying."""
 
 _UNAVAILABLE = (401, 403, 404, 408, 429)
 
 
 class Refused(TrackerUnavailable):
-    """MLflow is there but does not take this record; sending it again changes nothing."""
+    """MLflow responds but rejects this record; sending it again changes nothing."""
 
 
 def absolute_uri(uri: str, cwd: str) -> str:
-    """The same store, whatever directory is looked from: a relative SQLite path made absolute."""
+    """Return the same store for any working directory: a relative SQLite path is made absolute."""
     if uri.startswith("sqlite:///") and not uri.startswith("sqlite:////"):
         path = uri[len("sqlite:///") :]
         if path and not path.startswith((":memory:", "file:")):
@@ -46,7 +46,7 @@ def absolute_uri(uri: str, cwd: str) -> str:
 
 
 def sqlite_path(uri: str) -> Path | None:
-    """The database file of a SQLite store, None for any other."""
+    """Return the database file of a SQLite store; None for any other store."""
     if not uri.startswith("sqlite:///"):
         return None
     path = uri[len("sqlite:///") :].split("?", maxsplit=1)[0]
@@ -55,7 +55,7 @@ def sqlite_path(uri: str) -> Path | None:
 
 @contextlib.contextmanager
 def border(uri: str) -> Generator[None, None, None]:
-    """The one place where MLflow's errors, whatever they are, become ours."""
+    """Convert every error of MLflow into one of this program."""
     try:
         yield
     except TrackerUnavailable:
@@ -69,7 +69,7 @@ def border(uri: str) -> Generator[None, None, None]:
             raise TrackerUnavailable(message, hint=lacks.hint) from error
         code: Callable[[], Any] | None = getattr(error, "get_http_status_code", None)
         status = int(code()) if code is not None else 0
-        # MLflow puts the whole address into its texts, password included.
+        # MLflow includes the whole address in its messages, also a password.
         said = re.sub(r"://[^\s/@]+@", "://", str(error)).strip().split("\n")[0][:300]
         text = f"{type(error).__name__}: {said}"
         if isinstance(error, (KeyError, TypeError, ValueError, AttributeError)) or (
@@ -84,7 +84,7 @@ def border(uri: str) -> Generator[None, None, None]:
 
 @contextlib.contextmanager
 def loggers_kept() -> Generator[None, None, None]:
-    """Importing and migrating configures logging for the whole process; put ours back."""
+    """Restore the loggers, which importing and migrating reconfigures for the whole process."""
     root = logging.getLogger()
     level, handlers = root.level, list(root.handlers)
     before = [

@@ -1,6 +1,6 @@
-"""Text for a stream whose reader may stop: a program that hangs, a pager, a terminal held by Ctrl-S.
+"""Writer for a stream whose reader may stop: a hanging program, a pager, a terminal held by Ctrl-S.
 
-A thread writes, so that no event of a search waits for whoever reads of it.
+A thread writes, so that no event of a search waits for a reader.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
 MOST_WAITING: Final = 10_000
-"""Texts. Who has not taken so many will take none; a long search has some hundreds."""
+"""Texts in the queue. A reader that far behind has stopped; a long search writes some hundreds."""
 
 END_S: Final = 10.0
-"""So long the end waits for a program that takes nothing more."""
+"""Seconds to wait at the end for a reader that does not read."""
 
 EXIT_S: Final = 1.0
-"""So long the end of the process waits for who reads what people are told."""
+"""Seconds that the end of the process waits for the reader of its messages."""
 
 _CHUNK_BYTES = 4096
 _LOOK_S = 0.05
@@ -38,13 +38,13 @@ _outlets: dict[TextIO, AsyncWriter] = {}
 
 
 class VisibleStream:
-    """A text stream that escapes control characters: text of others must not command a terminal."""
+    """Text stream that escapes control characters, so that external text cannot control a terminal."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
 
     def write(self, text: str) -> int:
-        """Write the text, controls escaped."""
+        """Write the text with control characters escaped."""
         self.stream.write(visible(text))
         return len(text)
 
@@ -59,7 +59,7 @@ class VisibleStream:
 
 @contextlib.contextmanager
 def visible_streams() -> Generator[None]:
-    """Within it everything that is written to stdout and stderr is made `visible`."""
+    """Escape control characters in everything written to stdout and stderr."""
     kept = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (cast("TextIO", VisibleStream(raw(stream))) for stream in kept)
     try:
@@ -69,28 +69,28 @@ def visible_streams() -> Generator[None]:
 
 
 def raw(stream: TextIO) -> TextIO:
-    """The stream itself, for a writer that makes its own control sequences or writes exact bytes."""
+    """Return the underlying stream, for a writer of control sequences or exact bytes."""
     return stream.stream if isinstance(stream, VisibleStream) else stream
 
 
 class AsyncWriter:
-    """Writes to one stream, in order; from `of`, so that all who write to it are in one order.
+    """Writes to one stream in order; `of` returns the same writer for every user of a stream.
 
-    Every text is made `visible` first. What cannot stall (a file, a stream that is only Python's) is written
-    to at once.
+    Every text is made `visible` first. A stream that cannot stall (a file, or one without a descriptor) is
+    written to at once.
 
     Args:
-        stream: Written to past its buffer, which has to be empty.
-        fd: Of the stream, where a thread has to write; None where not.
+        stream: Stream to write to, bypassing its buffer, which has to be empty.
+        fd: Descriptor of the stream if a thread has to write; else None.
     """
 
     def __init__(self, stream: TextIO, fd: int | None) -> None:
         self.is_open = True
-        """Somebody may still read it."""
+        """Whether a reader may be left."""
         self.error: OSError | ValueError | None = None
         self._stream = stream
         self._fd = fd
-        # Of a kind that handlers of signals may put into, whatever they have interrupted.
+        # A queue that signal handlers may use, whatever they interrupt.
         self._waiting: SimpleQueue[str | threading.Event] = SimpleQueue()
         self._taken = 0
         if fd is not None:
@@ -98,7 +98,7 @@ class AsyncWriter:
 
     @classmethod
     def of(cls, stream: TextIO) -> AsyncWriter:
-        """The outlet of this stream. Not for handlers of signals: it may start a thread."""
+        """Return the writer of this stream. Not for signal handlers: it may start a thread."""
         stream = raw(stream)
         fd = _stalling(stream)
         if fd is None:
@@ -109,12 +109,12 @@ class AsyncWriter:
             stream.flush()
             try:
                 _outlets[stream] = cls(stream, fd)
-            except RuntimeError:  # no thread can be had: it is written to at once
+            except RuntimeError:  # no thread is available: write at once
                 return cls(stream, None)
         return _outlets[stream]
 
     def put(self, text: str) -> None:
-        """Write soon; waits for nobody and never raises."""
+        """Queue the text; never blocks and never raises."""
         if not self.is_open:
             return
         text = visible(text)
@@ -130,10 +130,13 @@ class AsyncWriter:
         except (OSError, ValueError) as error:
             self._fail(error)
         except RuntimeError:
-            return  # a signal's handler may not write while the stream is written to; the text is lost
+            return  # a signal handler may not write during another write to the stream; the text is lost
 
     def drain(self, wait_s: float) -> bool:
-        """Wait until all is written; False, and nothing more is, where nobody takes any of it for so long."""
+        """Wait until everything is written.
+
+        Returns False, and drops the rest, if the reader reads nothing for `wait_s` seconds.
+        """
         if self._fd is None or not self.is_open:
             return self.is_open
         done = threading.Event()
@@ -148,7 +151,7 @@ class AsyncWriter:
         return self.is_open
 
     def last(self, text: str, wait_s: float = END_S) -> None:
-        """Write what somebody waits for; it is written on return, or nobody takes it.
+        """Write a text that a reader waits for; on return it is written, or no reader takes it.
 
         Raises:
             OSError: The reader has gone, or the stream cannot be written to.
@@ -174,12 +177,12 @@ class AsyncWriter:
 
     def _write(self, data: bytes) -> None:
         assert self._fd is not None
-        # Not through the stream: its lock, held by this thread, would hold whoever else writes to it.
+        # Not through the stream: its lock, held by this thread, would block other writers.
         while data and self.is_open:
             try:
                 written = os.write(self._fd, data[:_CHUNK_BYTES])
             except BlockingIOError:
-                # Whoever shares the pipe may have asked not to wait; others do then.
+                # Another user of the pipe may have made it non-blocking.
                 poll = select.poll()
                 poll.register(self._fd, select.POLLOUT)
                 poll.poll()
@@ -192,7 +195,7 @@ class AsyncWriter:
 
 
 def _stalling(stream: TextIO) -> int | None:
-    """The descriptor of a stream that may stall; None for a file, and where there is none."""
+    """Return the descriptor of a stream that may stall; None for a file, or without a descriptor."""
     if not isinstance(stream, io.TextIOWrapper):
         return None
     try:

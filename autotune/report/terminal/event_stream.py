@@ -1,4 +1,4 @@
-"""A search as it goes, for programs: one JSON object per line, ``autotune.event/v1``."""
+"""Events of a search for programs: one JSON object per line, ``autotune.event/v1``."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ EVENT_SCHEMA = "autotune.event/v1"
 
 
 class EventLines(Listener):
-    """Writes an event to a stream as soon as it is in the journal; fields are only ever added.
+    """Writes an event to a stream once it is in the journal; fields are only ever added.
 
-    Never raises and never waits: a reader that goes away ends the telling, not the search, and one that stops
-    reading holds up nothing. The end of the study waits for it, within `outlet.END_S`.
+    Never raises and never blocks: a closed pipe ends the output, not the search, and a stalled reader delays
+    nothing. The end of the study waits for the reader, within `async_writer.END_S`.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -63,7 +63,7 @@ class EventLines(Listener):
             **fields,
         }
         try:
-            # Any stream can hold ASCII.
+            # Any stream can encode ASCII.
             text = json.dumps(redact_data(to_wire(row)), allow_nan=False)
         except ValueError:
             return

@@ -1,8 +1,8 @@
-"""What a person sees while a search runs: a view that stays in place on a terminal, else a line per trial.
+"""Screen output while a search runs: a live view on a terminal, else a line per trial.
 
-The view is drawn with a handful of control sequences and by a thread of its own: no event of the search
-waits for a terminal. It never hides the cursor, never takes the whole screen and leaves no mode set, so
-that a process that is ended at any moment leaves a terminal as it found it.
+A separate thread draws the view with a few control sequences, so no event of the search waits for a terminal.
+It never hides the cursor, takes the whole screen or sets a mode, so a process that ends at any moment leaves
+the terminal unchanged.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TICK_S: Final = 0.5
-"""So often the view is drawn where nothing happens: the time runs."""
+"""Seconds between two drawings without events, as the clock advances."""
 
 ASLEEP_S: Final = 5.0
-"""A thread that was away for longer was stopped (Ctrl-Z): what it drew may have moved."""
+"""Seconds without drawing after which the thread was stopped (Ctrl-Z) and its output may have moved."""
 
 END_S: Final = 1.0
-"""So long the end waits for a terminal that takes nothing (Ctrl-S)."""
+"""Seconds to wait at the end for a terminal that reads nothing (Ctrl-S)."""
 
 WIDEST: Final = 10.0
-"""An interval whose ends are further apart than this factor says nothing, and no live screen shows it."""
+"""Largest ratio of an interval's ends that a live screen shows; a wider one is not informative."""
 
 TOO_NOISY: Final = "too noisy for a verdict"
 
@@ -91,7 +91,7 @@ _STYLES: Final = {"bold": "1", "dim": "2", "good": "32", "bad": "33"}
 
 
 def wants_live_view(stream: TextIO, environ: Mapping[str, str]) -> bool:
-    """Whether this stream is a terminal that a person watches."""
+    """Return whether this stream is an interactive terminal."""
     if environ.get("TERM", "") == "dumb" or environ.get("CI"):
         return False
     try:
@@ -104,10 +104,10 @@ class Line(NamedTuple):
     """One line of the view.
 
     Args:
-        label: What it is about, in a column of its own; empty for none.
-        text: In characters that a terminal shows.
+        label: Topic, in a column of its own; may be empty.
+        text: Text in characters that a terminal shows.
         style: A key of `_STYLES`, or empty.
-        right: Stands at the right edge.
+        right: Text at the right edge.
     """
 
     label: str
@@ -117,16 +117,16 @@ class Line(NamedTuple):
 
 
 class Progress(Listener):
-    """Shows a search as it goes: a live view on a terminal, else one plain line per trial.
+    """Progress of a search: a live view on a terminal, else one plain line per trial.
 
-    Writes to `stream` only, never raises and waits for nobody but at the end: a closed pipe ends the showing,
-    not the search.
+    Writes to `stream` only, never raises, and blocks at the end only: a closed pipe ends the output, not the
+    search.
 
     Args:
         stream: Where to write; the process's stderr by default.
         quiet: Show nothing at all.
         live: Force the live view on or off; None decides by the stream.
-        clock: For the time that runs between two events.
+        clock: Clock for the time between two events.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Progress(Listener):
         self._clock = clock or SystemClock()
         self._screen: Screen | None = None
         self._study: Study | None = None
-        # Replaced and never changed: the drawing thread and a signal's handler look at them at any time.
+        # Replaced and never changed, as the drawing thread and a signal handler read them at any time.
         self._running: dict[int, tuple[Trial, float]] = {}
         self._seen_s = self._clock.now_s()
         self._notes: tuple[str, ...] = ()
@@ -185,8 +185,8 @@ class Progress(Listener):
         self._changed()
 
     def stopping(self, why: str) -> None:
-        # Called in a signal's handler, which may have interrupted this very screen and must wait for nothing;
-        # it is drawn at the next tick.
+        # Runs in a signal handler, which may have interrupted this very screen and must not wait; the next
+        # tick draws the text.
         self._stopping = why
         if self._is_plain:
             self._line(_stopping_text(why))
@@ -197,7 +197,7 @@ class Progress(Listener):
         self.close()
 
     def close(self) -> None:
-        """End the live view and give the terminal back; harmless when called twice."""
+        """End the live view and release the terminal; repeats have no effect."""
         screen, self._screen = self._screen, None
         if screen is not None:
             screen.stop()
@@ -205,7 +205,7 @@ class Progress(Listener):
 
     @property
     def _is_plain(self) -> bool:
-        """No view is drawn: none is wanted, it has ended, or another job has the terminal."""
+        """Whether no view is drawn: none is requested, it has ended, or another job has the terminal."""
         return self._screen is None or not self._screen.is_drawing
 
     def _see(self, study: Study) -> None:
@@ -221,7 +221,7 @@ class Progress(Listener):
             self._outlet.put(text + "\n")
 
     def view(self) -> list[Line]:
-        """The live view as of now, the most important lines first."""
+        """Return the current live view, the most important lines first."""
         study = self._study
         if study is None:
             return []
@@ -250,7 +250,7 @@ class Progress(Listener):
         ]
 
     def _spent(self, study: Study, now_s: float) -> dict[str, float]:
-        """What trials were for -> their seconds, those that run included."""
+        """Return the seconds of trials by purpose, running ones included."""
         parts = [(t.stage, t.seconds) for t in study.trials]
         parts += [(t.stage, now_s - since) for t, since in self._running.values()]
         spent: dict[str, float] = {}
@@ -282,14 +282,14 @@ def _trial_line(trial: Trial, result: str, style: str = "") -> Line:
 
 
 def _clock_text(seconds: float) -> str:
-    """``1:05``, ``2:03:09``; never below zero."""
+    """Format seconds as ``1:05``, ``2:03:09``; never below zero."""
     whole = max(0, round(seconds))
     hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def _found(study: Study) -> list[Line]:
-    """What is known so far: the script, the best against it, the front, what failed."""
+    """Return the results so far: the script, the best against it, the front, failures."""
     if study.spec.purpose == SCALE:
         return [Line("rates", text) for text in _rates(study)] + _trouble(study)
     answer = answer_or_none(study)
@@ -304,13 +304,13 @@ def _found(study: Study) -> list[Line]:
 
 
 def _rates(study: Study) -> list[str]:
-    """The newest rate of each number of processes."""
+    """Return the newest rate of each number of processes."""
     newest = {t.config: t.measurement.throughput for t in study.told() if t.measurement is not None}
     return [f"{config_text(config)}: {rate_text(rate)}" for config, rate in newest.items()]
 
 
 def _trouble(study: Study) -> list[Line]:
-    """Other programs on the machine, and failures by kind."""
+    """Return other programs on the machine, and failures by kind."""
     failed = failure_counts(study)
     lines = [Line("busy", text, "bad") for text in busy_notes(study)[:1]]
     if failed:
@@ -322,7 +322,7 @@ def _trouble(study: Study) -> list[Line]:
 
 
 def _yours(study: Study, answer: Answer) -> str:
-    """The unchanged script: one run gives the interval of its window, two of them none that says much."""
+    """Return the unchanged script's rate: with one run the interval of its window, with two none of use."""
     rate = answer.baseline_throughput
     kind = "one run" if rate.n == 1 else f"mean of {rate.n} runs"
     if rate.n < _FEWEST_PAIRS:
@@ -335,7 +335,7 @@ def _yours(study: Study, answer: Answer) -> str:
 
 
 def _says_something(estimate: Estimate) -> bool:
-    """Whether the interval is narrow enough to be shown; one that reaches 0 or infinity never is."""
+    """Return whether the interval is narrow enough to be shown; one that reaches 0 or infinity never is."""
     return 0.0 < estimate.low <= estimate.high <= WIDEST * estimate.low
 
 
@@ -344,7 +344,7 @@ def _ratio(estimate: Estimate) -> str:
 
 
 def _confirmed(study: Study, answer: Answer | None) -> list[Line]:
-    """The best by fresh pairs, and whether it may be claimed already; nothing before the first pair."""
+    """Return the best by fresh pairs, and whether it can be claimed; empty before the first pair."""
     if answer is None:
         return []
     if answer.is_better:
@@ -365,7 +365,7 @@ def _confirmed(study: Study, answer: Answer | None) -> list[Line]:
 
 
 def _seen(study: Study) -> list[Line]:
-    """The best single run, with the interval of its own window."""
+    """Return the best single run, with the interval of its own window."""
     best = best_other(study)
     if best is None:
         return []
@@ -383,11 +383,11 @@ def _best(said: str, config: Config, style: str = "bold") -> list[Line]:
 
 
 def _time_lines(study: Study, spent: Mapping[str, float], elapsed_s: float) -> list[Line]:
-    """A bar of the budget, and what its time went into."""
+    """Return a bar of the budget, and the use of its time."""
     budget_s = study.spec.budget.seconds
     share = min(1.0, max(0.0, elapsed_s / budget_s)) if budget_s > 0 else 1.0
     full = round(_BAR * share)
-    # Trials that run at once take more than the clock shows.
+    # Parallel trials take more than the elapsed time.
     parts = [*spent.items(), ("other", elapsed_s - sum(spent.values()))]
     shown = ", ".join(f"{name} {duration_text(seconds)}" for name, seconds in parts if seconds >= 1.0)
     return [
@@ -397,11 +397,11 @@ def _time_lines(study: Study, spent: Mapping[str, float], elapsed_s: float) -> l
 
 
 class Screen:
-    """Lines that stay in place at the end of a terminal's output, drawn by a thread of its own.
+    """Lines in place at the end of a terminal's output, drawn by a separate thread.
 
     Args:
         stream: The terminal.
-        view: Makes the lines; called in the thread.
+        view: Function that returns the lines; runs in the thread.
         colour: Whether to use colours and weights.
     """
 
@@ -421,21 +421,21 @@ class Screen:
             self._fd = None
 
     def start(self) -> None:
-        """Begin to draw."""
+        """Start to draw."""
         _shown.append(self)
         self._thread.start()
 
     def poke(self) -> None:
-        """Draw soon; returns at once. Not for handlers of signals: an event's lock is no re-entrant one."""
+        """Draw soon; returns at once. Not for signal handlers: an event's lock is not re-entrant."""
         self._wake.set()
 
     def say(self, text: str) -> None:
-        """Put a line above the view, for good."""
+        """Print a permanent line above the view."""
         self._above.append(text)
         self._wake.set()
 
     def stop(self) -> None:
-        """Take the view away; the cursor is where it began."""
+        """Remove the view; the cursor is at its start."""
         self._over.set()
         self._wake.set()
         self._leave()
@@ -450,7 +450,7 @@ class Screen:
 
     @property
     def is_drawing(self) -> bool:
-        """Somebody can see it: its thread lives, and no other job has the terminal."""
+        """Whether it is visible: its thread is alive, and no other job has the terminal."""
         return self._thread.is_alive() and self._is_watched()
 
     def _run(self) -> None:
@@ -463,7 +463,7 @@ class Screen:
         except OSError:
             pass  # the terminal is gone
         except Exception:
-            # First of all warnings have to go elsewhere again, this one included.
+            # First restore the destination of warnings, this one included.
             self._leave()
             log.exception("the live view ended; the search continues")
         finally:
@@ -471,7 +471,7 @@ class Screen:
             self._flush()
 
     def _flush(self) -> None:
-        """What should stand above the view, plainly, where no view is drawn any more."""
+        """Print the lines for above the view plainly, once no view is drawn."""
         above, self._above = self._above, []
         with contextlib.suppress(OSError, ValueError):
             if above:
@@ -487,7 +487,7 @@ class Screen:
         if now_s - self._drawn_s > ASLEEP_S:
             self._widths = []
         self._drawn_s = now_s
-        # A terminal that became narrower has broken the old lines into several each.
+        # On a terminal that became narrower, the old lines take several rows each.
         up = sum(max(1, -(-width // columns)) for width in self._widths)
         above, self._above = self._above, []
         shown = [fitted(line, columns - 1) for line in lines[: max(0, rows - 1)]]
@@ -509,13 +509,13 @@ class Screen:
             self._stream.write(text)
             self._stream.flush()
             return
-        # Not through the stream: its lock, held by this thread, would hold whoever else writes to it.
+        # Not through the stream: its lock, held by this thread, would block other writers.
         data = text.encode(self._stream.encoding or "utf-8", "replace")
         while data:
             data = data[os.write(self._fd, data) :]
 
     def _size(self) -> tuple[int, int]:
-        """Columns and rows as of now; of a terminal that does not know them, the usual ones."""
+        """Return the current columns and rows; the usual ones if the terminal reports none."""
         try:
             columns, rows = os.get_terminal_size(self._fd) if self._fd is not None else (0, 0)
         except OSError:
@@ -523,20 +523,20 @@ class Screen:
         return max(_LEAST_COLUMNS, columns or 80), max(2, rows or 24)
 
     def _is_watched(self) -> bool:
-        """False while another job has the terminal (Ctrl-Z and bg)."""
+        """Return False while another job has the terminal (Ctrl-Z and bg)."""
         if self._fd is None:
             return True
         try:
             return os.tcgetpgrp(self._fd) == os.getpgrp()
         except OSError:
-            return True  # not the terminal that controls us; it is ours to draw on
+            return True  # not the controlling terminal, so no other job uses it
 
 
 _shown: list[Screen] = []
 
 
 def say_above(text: str) -> bool:
-    """Put a line above the view that is shown; False where none is."""
+    """Print a line above the current view; return False if there is none."""
     if not _shown:
         return False
     _shown[-1].say(text)
@@ -544,14 +544,14 @@ def say_above(text: str) -> bool:
 
 
 def len_of(text: str) -> int:
-    """Columns that a terminal takes for it: two for wide characters, none for marks on others."""
+    """Return the columns of a text in a terminal: two for wide characters, none for combining marks."""
     return sum(
         0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
     )
 
 
 def cut(text: str, columns: int) -> str:
-    """So much of the text as fits, with ``...`` where something is left out."""
+    """Return the text, shortened to the columns with ``...``."""
     if len_of(text) <= columns:
         return text
     while text and len_of(text) > columns - 3:
@@ -560,7 +560,7 @@ def cut(text: str, columns: int) -> str:
 
 
 def fitted(line: Line, columns: int) -> tuple[str, str, str]:
-    """Label, text and style of a line that takes at most so many columns."""
+    """Return label, text and style of a line that fits the columns."""
     label = f"{line.label:<{_LABEL}}" if line.label else ""
     text, right = one_line(line.text), one_line(line.right)
     if right:

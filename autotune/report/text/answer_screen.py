@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from autotune.model.study import Study
 
 Row = tuple[str, str]
-"""Name and text; the name is empty where a line continues the row above."""
+"""Name and text; the name is empty if the line continues the row above."""
 
 INDENT: Final = 12
 """Columns before the text of a row."""
 MOST_LINES: Final = 15
-"""Of the screen after a search; `autotune show` has every note and reason."""
+"""Lines of the screen after a search; `autotune show` has every note and reason."""
 _FIRST_TO_GO: Final = ("search", "note", "memory", "speed")
-"""Rows that a screen leaves out if it would be longer, the least important one first."""
+"""Rows that a too long screen leaves out, the least important one first."""
 TRAINING: Final = {
     Effect.EXACT: "training unchanged",
     Effect.NUMERIC: "training differs by rounding only",
@@ -69,14 +69,14 @@ def answer_screen(
     """Return the answer as text: the outcome, what changes, what it costs, and the next command.
 
     Args:
-        study: As it ended.
+        study: Ended study.
         answer: Its answer.
-        out: Path of best.yaml as the user would type it; empty where none was written.
-        folder: Folder in which the commands are typed; empty for the current one.
-        links: Name -> address of the report and of MLflow.
+        out: Path of best.yaml as the user would type it; empty if none was written.
+        folder: Folder for the commands; empty for the current one.
+        links: Addresses of the report and of MLflow by name.
         unsent: Records that MLflow has not received.
-        seconds: Wall time of the search; that of the study where None.
-        advice: Changes that a person could make in the code, a line each.
+        seconds: Wall time of the search in seconds; None for that of the study.
+        advice: Suggested changes of the code, a line each.
         details: Add every pick, reason, control figure, refused knob and advice: the text of `autotune show`.
     """
     head, *found = [*_outcome(study, answer, details=details), *_costs(study, answer, details=details)]
@@ -105,7 +105,7 @@ def _named(name: str, lines: Sequence[str]) -> list[Row]:
 
 
 def _outcome(study: Study, answer: Answer, *, details: bool) -> list[Row]:
-    """Return the sentence that answers the search, and what the named configuration changes."""
+    """Return the sentence with the result of the search, and the changes of the named configuration."""
     tried = plural(other_configs(study), "other configuration")
     if answer.is_better:
         best = answer.best
@@ -162,11 +162,11 @@ def _costs(study: Study, answer: Answer, *, details: bool) -> list[Row]:
 
 
 def _why(study: Study, answer: Answer) -> list[str]:
-    """Return what each change contributes and what limits the script; one line each."""
+    """Return the contribution of each change and the limit of the script; one line each."""
     limits = why_lines(study, answer)
     if not answer.is_better:
         return limits
-    # The time a script waits for data is part of the limit where that is known.
+    # The time a script waits for data is part of the limit, if the limit is known.
     gains = [gains_text(study, answer.best), "" if limits else waits_text(study, answer.best)]
     return [*(line for line in gains if line), *limits, *further_reasons(answer.best)]
 
@@ -203,7 +203,7 @@ def _no_fastest(study: Study) -> str:
 
 
 def _search(study: Study, answer: Answer, seconds: float) -> str:
-    """Return what the search took and what failed on the way."""
+    """Return the cost of the search and its failures."""
     failed = sum(answer.failures.values())
     kinds = ", ".join(f"{FailureKind.named(kind).words} {count}" for kind, count in answer.failures.items())
     survived = f"{failed} failed ({kinds})" if failed else "none failed"
@@ -212,7 +212,7 @@ def _search(study: Study, answer: Answer, seconds: float) -> str:
 
 
 def _notes(study: Study, answer: Answer, *, most: int) -> list[Row]:
-    """Return the notes in at most so many lines, the last of which counts those that are left out."""
+    """Return at most `most` lines of notes, the last of which counts the omitted ones."""
     caveats = answer.caveats
     if len(caveats) <= most:
         return [("note", caveat) for caveat in caveats]
@@ -234,7 +234,7 @@ def _details(study: Study, answer: Answer, advice: Sequence[str]) -> list[Row]:
 
 
 def _commands(study: Study, answer: Answer, *, out: str, folder: str, details: bool) -> list[Row]:
-    """Return the commands that come next."""
+    """Return the next commands."""
     rows: list[Row] = []
     if folder and out and (answer.is_better or answer.fastest is not None or answer.likely is not None):
         rows.append(("in", folder))
@@ -262,7 +262,7 @@ def _apply_line(study: Study, out: str, pick: str = "best") -> str:
 def _more(study: Study, links: Mapping[str, str], unsent: int, *, details: bool) -> list[Row]:
     rows: list[Row] = list(links.items())
     if not details:
-        # The answer in MLflow comes first among the links; `autotune ui` opens the report.
+        # MLflow's answer is the first link; `autotune ui` opens the report.
         rows = [row for i, row in enumerate(rows) if not i or row[0] == "report"]
         if (opened := links.get("answer", "")).startswith("autotune ") and "report" in links:
             rows = [("report", f"{opened}, or the file {links['report']}")]

@@ -1,6 +1,6 @@
-"""What is known of one script, for people and for programs: its parts, and every knob with its way. Pure.
+"""Facts about one script as text and data: its parts, and every knob with its delivery. Pure.
 
-The object of `autotune inspect --json` is made here; its fields are listed in docs/starting.md.
+Builds the object of `autotune inspect --json`; its fields are listed in docs/starting.md.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LIBRARIES: Final = (
     *("torch", "lightning", "pytorch_lightning", "transformers", "accelerate", "timm", "torchvision"),
     *("deepspeed", "ignite", "fastai", "keras", "tensorflow", "jax", "flax", "onnxruntime"),
 )
-"""What a script's imports may say about how it trains."""
+"""Libraries among a script's imports, which indicate how it trains."""
 _WIDTH: Final = 11
 _WIDEST: Final = 56
 _MOST_OPTIONS: Final = 40
@@ -46,7 +46,7 @@ _LEGEND: Final = "Effect on the training: EXACT none, NUMERIC rounding only, TRA
 
 
 def every_knob() -> list[dict[str, Any]]:
-    """Knobs in order of expected gain, with their effect and every way they know."""
+    """Return all knobs in order of expected gain, with their effect and every delivery."""
     return [
         {"knob": name, "status": knob.effect.name, "how": _ways(knob, knob.spellings), "why": knob.summary}
         for name, knob in builtin().items()
@@ -54,10 +54,10 @@ def every_knob() -> list[dict[str, Any]]:
 
 
 def knob_rows(facts: Facts) -> list[dict[str, Any]]:
-    """Every knob: whether it can be turned for this script, its value, how a value reaches it, or why not.
+    """Return every knob: whether it can vary for this script, its value, and its delivery or the reason.
 
     Args:
-        facts: Without a run what is only seen in one is taken to allow everything.
+        facts: Facts of the script. Without a run, facts that only a run shows exclude nothing.
     """
     knobs = builtin()
     tried: Mapping[str, Sequence[Value]] = {}
@@ -100,7 +100,7 @@ def _row(knob: Knob, facts: Facts) -> dict[str, Any]:
 
 
 def way_text(spelling: Spelling) -> str:
-    """``flag --batch-size``, ``in-process patch``."""
+    """Format a delivery: ``flag --batch-size``, ``in-process patch``."""
     return spelling.text if spelling.how == "patch" else f"{spelling.how} {spelling.text}"
 
 
@@ -109,17 +109,17 @@ def _ways(knob: Knob, known: Sequence[Spelling]) -> str:
 
 
 def every_knob_text() -> str:
-    """The screen of `autotune inspect --knobs`."""
+    """Return the screen of `autotune inspect --knobs`."""
     rows = [(row["knob"], row["status"], row["how"], row["why"]) for row in every_knob()]
     return _aligned([("KNOB", "EFFECT", "HOW", "WHAT IT SETS"), *rows])
 
 
 def knobs_text(rows: Sequence[Mapping[str, Any]], columns: int = 0) -> str:
-    """The knobs of a script: a table of those that can be varied, then the reasons, one for each.
+    """Return the knobs of a script: a table of those that can vary, then the reasons for the others.
 
     Args:
-        rows: Of `knob_rows`.
-        columns: Of the terminal; 0 wraps nothing.
+        rows: Rows of `knob_rows`.
+        columns: Columns of the terminal; 0 wraps nothing.
     """
     varied = [row for row in rows if row["tunable"]]
     cells = [
@@ -129,7 +129,7 @@ def knobs_text(rows: Sequence[Mapping[str, Any]], columns: int = 0) -> str:
             for row in varied
         ),
     ]
-    if all(row["value"] is None for row in varied):  # nothing was run
+    if all(row["value"] is None for row in varied):  # without a run
         cells = [(row[0], *row[3:]) for row in cells]
     text = _aligned(cells) + _LEGEND
     text += _by_reason("Why an effect is higher than usual:", varied, "raised", columns)
@@ -145,7 +145,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _tried_text(row: Mapping[str, Any]) -> str:
-    """``8 16 64``: values beside the script's own; a dash where there are none."""
+    """Format values beside the script's own, as in ``8 16 64``; a dash without any."""
     others = [value for value in row["values"] if value != row["value"]]
     return " ".join(value_text(value) for value in others) or "-"
 
@@ -170,12 +170,12 @@ def _by_reason(title: str, rows: Sequence[Mapping[str, Any]], key: str, columns:
 
 
 def said_line(key: str, text: str) -> str:
-    """One line of the screen above or below the table."""
+    """Return one line of the screen above or below the table."""
     return f"{key:<{_WIDTH}}{text}\n"
 
 
 def script_text(facts: Facts, title: str, args: Sequence[str], measured: Measurement | None = None) -> str:
-    """The parts of a script, a line each; of a run only where there was one."""
+    """Return the parts of a script, a line each; those of a run only after a run."""
     told = redact_args(args)
     lines = [("script", " ".join([title, *told]))]
     options = [_option_text(flag, told) for flag in facts.script.flags]
@@ -252,7 +252,7 @@ def _loss_text(run: RunFacts) -> str:
 
 
 def _own_text(run: RunFacts) -> str:
-    """What the script does by itself that a knob would do as well."""
+    """Return knobs that the script already sets itself."""
     own = {
         "accumulates": run.own_accumulation,
         "autocasts": run.own_autocast,
@@ -271,7 +271,7 @@ def _rate_text(rate: Estimate) -> str:
 
 
 def script_data(facts: Facts, args: Sequence[str], measured: Measurement | None = None) -> dict[str, Any]:
-    """The same as an object; ``run`` is None where the script did not run, or showed nothing."""
+    """Return the same as an object; ``run`` is None if the script did not run or showed nothing."""
     told, run = redact_args(args), facts.run
     flags = [
         {

@@ -1,7 +1,7 @@
-"""Two studies side by side: what each found, and whether the one is shown to differ from the other. Pure.
+"""Comparison of two studies: the result of each, and whether they differ. Pure.
 
-A difference is claimed on two conditions: the figures stem from the same kind of machine, and their intervals
-do not overlap. Everything else is told as what it is: two results beside each other.
+A difference is claimed on two conditions: the figures are from the same kind of machine, and their intervals
+do not overlap. Everything else is reported as two separate results.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 SCHEMA: Final = "autotune.compare/v1"
 
 _PICKS: Final = ("best", "safe", "fastest")
-"""Picks that claim something; ``likely`` claims nothing and is listed alone."""
+"""Picks with a claim; ``likely`` has none and is listed alone."""
 _NARROWEST: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudySide:
-    """One of the two.
+    """One of the two studies.
 
     Args:
         letter: ``A`` or ``B``.
@@ -47,20 +47,21 @@ class StudySide:
     answer: Answer | None
 
     def pick(self, name: str) -> Recommendation | None:
-        """The pick of that name where it changes something."""
+        """Return the pick of that name if it changes something."""
         found = picks(self.answer).get(name) if self.answer is not None else None
         return None if found is None or found.config.is_baseline else found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """What may be said about one pair of figures.
+    """Supported statement about one pair of figures.
 
     Args:
-        about: ``best``, ``safe``, ``fastest``: its speed-up; ``baseline``, ``throughput``: the rate.
-        verdict: ``a`` or ``b`` where that one is shown to be higher, ``same`` where intervals overlap,
-            ``incomparable`` where no interval could decide it, or both are not of the same thing.
-        sentence: The same in words.
+        about: Subject: the speedup of ``best``, ``safe`` or ``fastest``, or the rate, ``baseline`` or
+            ``throughput``.
+        verdict: ``a`` or ``b`` if that one is shown to be higher, ``same`` if intervals overlap,
+            ``incomparable`` if no interval can decide it or the two measure different things.
+        sentence: The verdict in words.
     """
 
     about: str
@@ -70,7 +71,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """Both studies, what differs around them, and what may be said."""
+    """Both studies, their different conditions, and the supported statements."""
 
     a: StudySide
     b: StudySide
@@ -81,11 +82,11 @@ class Compared:
 
 
 def compare_studies(first: tuple[Study, Answer | None], second: tuple[Study, Answer | None]) -> Compared:
-    """Put two studies side by side.
+    """Compare two studies.
 
     Args:
         first: Study and answer of A.
-        second: Of B.
+        second: Study and answer of B.
     """
     a = StudySide(letter="A", study=first[0], answer=first[1])
     b = StudySide(letter="B", study=second[0], answer=second[1])
@@ -116,23 +117,23 @@ def compare_studies(first: tuple[Study, Answer | None], second: tuple[Study, Ans
 
 
 def comparison_text(found: Compared, *, columns: int = 0) -> str:
-    """The comparison for people, as one screen.
+    """Return the comparison as one screen of text.
 
     Args:
-        found: Both studies.
-        columns: Of the terminal: cells and sentences that are longer go on below; 0 leaves them whole.
+        found: Comparison of both studies.
+        columns: Columns of the terminal, at which cells and sentences are wrapped; 0 leaves them whole.
     """
     rows = [("", found.a.study.spec.label, found.b.study.spec.label), *_table(found)]
     return two_columns(rows, [statement.sentence for statement in found.statements], columns=columns)
 
 
 def two_columns(rows: Sequence[tuple[str, str, str]], sentences: Sequence[str], *, columns: int = 0) -> str:
-    """What two sides are and have, beside each other, and what may be said of that below.
+    """Return two sides in columns, followed by sentences.
 
     Args:
         rows: Name, and a cell for each side.
-        sentences: Whole ones.
-        columns: Of the terminal: cells and sentences that are longer go on below; 0 leaves them whole.
+        sentences: Complete sentences.
+        columns: Columns of the terminal, at which cells and sentences are wrapped; 0 leaves them whole.
     """
     head, *widths = (max(1, *(len(row[i]) for row in rows)) for i in range(3))
     if columns:
@@ -155,7 +156,7 @@ def _folded(text: str, width: int) -> list[str]:
 
 
 def comparison_data(found: Compared) -> dict[str, Any]:
-    """``autotune.compare/v1``."""
+    """Return the object of schema ``autotune.compare/v1``."""
     return {
         "schema": SCHEMA,
         "a": _side_data(found.a),
@@ -170,7 +171,7 @@ def comparison_data(found: Compared) -> dict[str, Any]:
 
 
 def _around(study: Study) -> list[tuple[str, str]]:
-    """Everything beside the figures that two studies can differ in."""
+    """Return the conditions in which two studies can differ."""
     spec, facts = study.spec, study.facts
     rows = [
         ("script", f"{spec.title} {facts.script.sha256[:12]}".rstrip() if facts is not None else spec.title),
@@ -268,14 +269,14 @@ def _statements(
 
 
 def _speedups(a: StudySide, b: StudySide, name: str, *, same_script: bool, apart: str) -> Statement | None:
-    """What may be said of one pick's two speed-ups.
+    """Return the statement about one pick's two speedups.
 
     Args:
-        a: One.
-        b: The other.
-        name: Of the pick.
-        same_script: Both are of one script.
-        apart: Why the two are not of the same thing, as the beginning of a sentence; empty where they are.
+        a: First study.
+        b: Second study.
+        name: Name of the pick.
+        same_script: Whether both are of one script.
+        apart: Why the two are not comparable, as the beginning of a sentence; empty if they are.
     """
     left, right = a.pick(name), b.pick(name)
     if left is None and right is None:
@@ -325,7 +326,7 @@ def _rates(a: Answer, b: Answer) -> Statement:
 
 
 def _verdict(left: Estimate, right: Estimate) -> str:
-    """``a``, ``b``, ``same`` or ``incomparable``, by whether two intervals overlap."""
+    """Return ``a``, ``b``, ``same`` or ``incomparable``, by whether two intervals overlap."""
     ends = (left.low, left.high, right.low, right.high)
     if left.n < 2 or right.n < 2 or left.unit != right.unit or not all(map(math.isfinite, ends)):
         return "incomparable"

@@ -1,6 +1,6 @@
-"""The notes of a study in Markdown: of its run, and of the experiment. Pure text.
+"""Markdown notes of a study: of its run, and of the experiment. Pure text.
 
-Every claim comes from an `Answer`; without one, or without a gain, the text says so.
+Every claim comes from an `Answer`; the text reports a missing answer or gain.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ def note(
     links: Mapping[int, str] | None = None,
     held_back: Sequence[str] = (),
 ) -> str:
-    """The note of the study's run, in Markdown; two lines of it are seen at once, so they say it all.
+    """Return the note of the study's run in Markdown; its first two lines, always visible, summarize it.
 
     Args:
-        study: As it is.
-        answer: None where there is none yet.
-        links: Trial number -> address of its own run.
-        held_back: What the script and the winner are bound by, as lines.
+        study: Current study.
+        answer: Current answer; None without one.
+        links: Address of a trial's own run, by trial number.
+        held_back: Bottlenecks of the script and the winner, as lines.
     """
     if answer is None or not study.stopped or failed_baseline(study) is not None:
         return _short_note(study, answer)
@@ -95,8 +95,8 @@ def note(
 
 
 def experiment_note(study: Study, answer: Answer | None, *, run_link: str = "") -> str:
-    """The note of the experiment: its first line is shown on every tab, cut behind it."""
-    # No heading: in one, two lines of it lie over each other in the height that MLflow leaves it.
+    """Return the note of the experiment: its first line is shown on every tab, cut after that."""
+    # No heading: two lines of one overlap in the height that MLflow reserves.
     lines = [headline(study, answer), ""]
     if answer is not None and answer.is_better:
         lines += [f"Apply: `{apply_command(study)}`", ""]
@@ -123,7 +123,7 @@ def _short_note(study: Study, answer: Answer | None) -> str:
 
 
 def _why(study: Study, best: Recommendation, held_back: Sequence[str]) -> str:
-    """The first that is known: its contributions, what held the script back, what it waited for."""
+    """Return the first available reason: contributions, bottleneck, or wait for data."""
     bound = held_back[0] if held_back else ""
     known = gains_text(study, best) if contributions(study, best).parts else ""
     why = known or plain(bound) or waits_text(study, best)

@@ -1,4 +1,4 @@
-"""What a person reads in the terminal: a line per trial while it runs, one screen at the end."""
+"""Text in the terminal: a line per trial during the search, one screen at the end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def failure_counts(study: Study) -> dict[str, int]:
-    """Return failure in words -> number of trials that ended so, commonest first."""
+    """Return the number of trials by kind of failure, commonest first."""
     counts: dict[str, int] = {}
     for trial in study.told():
         if trial.failure is not None:
@@ -29,19 +29,19 @@ def failure_counts(study: Study) -> dict[str, int]:
 
 
 _COLUMN: Final = 40
-"""Characters of a table's column; a longer text, such as a failure's message, moves its row instead."""
+"""Characters of a table's column; a longer text, such as a failure's message, shifts its row."""
 
 UNSTEADY: Final = "baseline unsteady"
-"""In place of a ratio while the script's own rate is not known well enough for one."""
+"""Text in place of a ratio until the script's own rate is known well enough."""
 
 
 def result_text(study: Study, trial: Trial, *, shows_ratio: bool = True) -> str:
-    """One trial's result in a few words: ratio and rate, or how it failed.
+    """Return one trial's result in a few words: ratio and rate, or the failure.
 
     Args:
-        study: As of now.
-        trial: Of it.
-        shows_ratio: False while the script's own rate is not known well enough for one.
+        study: Current study.
+        trial: Trial of the study.
+        shows_ratio: False if the script's own rate is not known well enough for one.
     """
     if trial.failure is not None:
         lines = trial.failure.message.splitlines()
@@ -54,10 +54,10 @@ def result_text(study: Study, trial: Trial, *, shows_ratio: bool = True) -> str:
 
 
 def progress_line(study: Study, trial: Trial) -> str:
-    """The line for one ended trial where there is no terminal."""
+    """Return the line for one ended trial without a live view."""
     left = f"{duration_text(study.spec.budget.seconds - study.elapsed_s)} left"
     if study.spec.purpose == SCALE:
-        # Numbers of processes do not compete: their rates are the answer.
+        # Numbers of processes do not compete: their rates are the result.
         result = result_text(study, trial, shows_ratio=False)
         return " | ".join((f"round {trial.group}", config_text(trial.config), result, left))
     is_steady = baseline_is_steady(study)
@@ -86,8 +86,8 @@ def wrapped(text: str, columns: int) -> str:
     """Wrap a screen to the columns of a terminal; continuations are indented, commands stay whole.
 
     Args:
-        text: Of `answer_screen`.
-        columns: Of the terminal; 0 changes nothing.
+        text: Text of `answer_screen`.
+        columns: Columns of the terminal; 0 changes nothing.
     """
     if columns <= 2 * INDENT:
         return text
@@ -104,11 +104,11 @@ def wrapped(text: str, columns: int) -> str:
 
 
 def stopped_screen(study: Study, *, reason: str) -> str:
-    """Return the screen of a search that ended before it could answer.
+    """Return the screen of a search that ended without an answer.
 
     Args:
-        study: As far as it came.
-        reason: A whole sentence.
+        study: Ended study.
+        reason: A complete sentence.
     """
     rows: list[tuple[str, str]] = []
     best = best_other(study)
@@ -122,7 +122,7 @@ def stopped_screen(study: Study, *, reason: str) -> str:
 
 
 def trials_table(study: Study, trials: Sequence[Trial] | None = None) -> str:
-    """Return a line per trial: number, stage, result, configuration; what may be long is last."""
+    """Return a line per trial: number, stage, result, configuration; long parts come last."""
     chosen = study.trials if trials is None else trials
     rows = [(str(t.number), t.stage.value, result_text(study, t), config_text(t.config)) for t in chosen]
     widths = [max((len(row[i]) for row in rows if len(row[i]) <= _COLUMN), default=0) for i in range(3)]

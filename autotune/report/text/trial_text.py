@@ -1,4 +1,4 @@
-"""One trial as text: what it ran, what it measured, and why it failed."""
+"""One trial as text: configuration, measurement, and failure."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def trial_text(study: Study, trial: Trial, *, logs: str = "") -> str:
     """Return a trial as text, a row per figure.
 
     Args:
-        study: Its study.
-        trial: Of it.
-        logs: The command that prints its logs; empty where there are none.
+        study: Study of the trial.
+        trial: Trial to show.
+        logs: Command that prints its logs; empty without logs.
     """
     rows = [
         ("stage", trial.stage.value + (f", attempt {trial.attempt}" if trial.attempt > 1 else "")),

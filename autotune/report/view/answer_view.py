@@ -1,7 +1,7 @@
-"""An answer in display-ready values: what the terminal, the HTML report and MLflow's notes show of it.
+"""Answer as display-ready values for the terminal, the HTML report and MLflow's notes.
 
-Renderers arrange these texts and format no figure of an answer themselves. Figures as numbers, for JSON and
-best.yaml, are in `autotune.report.view.report_data` and `autotune.export.build`.
+Renderers arrange these texts and do not format figures. Numeric figures for JSON and best.yaml are in
+`autotune.report.view.report_data` and `autotune.export.build`.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ def rate_text(rate: Estimate) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PickView:
-    """One pick.
+    """Texts of one pick.
 
     Args:
-        speedup: ``3.10x [2.99, 3.21]``; of a likely candidate what is known of it.
+        speedup: ``3.10x [2.99, 3.21]``; for a likely candidate its unconfirmed ratio.
         pairs: ``5 pairs``; empty for a likely candidate.
         rate: ``193.7 samples/s``.
-        memory: Peak: ``2.8 GiB``.
+        memory: Peak memory: ``2.8 GiB``.
         loss: Verdict of the loss guard, in two words.
         loss_verdict: ``pass``, ``fail`` or ``unclear``.
-        loss_sentence: What was compared, and the result.
-        training: What it does to the training.
-        pays_back: When its compile time is paid back; empty if it does not compile.
+        loss_sentence: Description of the loss comparison and its result.
+        training: Effect on the training.
+        pays_back: Time until its compile is paid back; empty if it does not compile.
     """
 
     speedup: str
@@ -77,24 +77,24 @@ class PickView:
 
     @property
     def claim(self) -> str:
-        """``3.10x [2.99, 3.21], 5 pairs``: its speed-up and what that is from."""
+        """Return speedup and evidence: ``3.10x [2.99, 3.21], 5 pairs``."""
         return ", ".join(text for text in (self.speedup, self.pairs) if text)
 
     @property
     def costs(self) -> str:
-        """``193.7 samples/s, 2.8 GiB, loss holds``: what it does and what it costs."""
+        """Return rate and costs: ``193.7 samples/s, 2.8 GiB, loss holds``."""
         return f"{self.rate}, {self.memory}, {self.loss}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerView:
-    """An answer.
+    """Texts of an answer.
 
     Args:
-        own_rate: Of the unchanged script.
-        own_memory: Its peak.
-        memory_ratio: ``1.56 times``, the recommendation's peak over the script's; empty if one is not known.
-        picks: By name, as in best.yaml.
+        own_rate: Rate of the unchanged script.
+        own_memory: Peak memory of the unchanged script.
+        memory_ratio: ``1.56 times``, the recommendation's peak over the script's; empty if one is unknown.
+        picks: Picks by name, as in best.yaml.
     """
 
     own_rate: str

@@ -1,6 +1,6 @@
-"""What holds a script back, what a sample takes, and when a compile pays: as text and figures.
+"""Bottleneck, energy per sample and compile payback, as text and figures.
 
-Pure text of what `autotune.answer` says; a figure that nobody measured is told as such.
+Pure text from `autotune.answer`; an unmeasured figure is reported as such.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WITH = "with this config"
 
 
 def why_lines(study: Study, answer: Answer) -> list[str]:
-    """What script and winner are bound by, with the evidence, a line each; empty where nothing is known."""
+    """Return the bottlenecks of script and winner with evidence, a line each; empty if unknown."""
     told = [(_SCRIPT, _BASE)]
     if answer.is_better:
         told.append((f"{_WITH} it", answer.best.config))
@@ -40,12 +40,12 @@ def why_lines(study: Study, answer: Answer) -> list[str]:
         lines.append(_line(who, verdict, seen))
         if not seen.probed:
             not_probed = f" {why_not_probed(study, config)}"
-    # Why no more is known is said once, at the end.
+    # The reason for missing evidence is given once, at the end.
     return [*lines[:-1], lines[-1] + not_probed] if lines else []
 
 
 def _line(who: str, verdict: Bottleneck, seen: Evidence) -> str:
-    # Without a probe, how long it waits is said below, and why no more is known once, after all lines.
+    # Without a probe, the wait is reported below, and missing evidence once after all lines.
     told = shown(verdict, most=_MOST_REASONS) if seen.probed else verdict.reasons[1:-1]
     reasons = " ".join(told)
     if verdict.kind != "unclear":
@@ -61,7 +61,7 @@ def _line(who: str, verdict: Bottleneck, seen: Evidence) -> str:
 
 
 def reasons(study: Study, answer: Answer) -> list[str]:
-    """Why it is so, a sentence each."""
+    """Return the reasons for the result, a sentence each."""
     best, held_back = answer.best, why_lines(study, answer)
     if not answer.is_better:
         said = [*(answer.unsettled or (answer.sentence,)), *held_back]
@@ -72,13 +72,13 @@ def reasons(study: Study, answer: Answer) -> list[str]:
 
 
 def _begun(text: str) -> str:
-    """As a sentence begins; a knob's name stays as it is spelled."""
+    """Capitalize the beginning of a sentence, except for a knob's name."""
     first = text.split(" ", maxsplit=1)[0]
     return text[:1].upper() + text[1:] if first.isalpha() and first in {"your", "what", "with"} else text
 
 
 def bottlenecks(study: Study, answer: Answer) -> dict[str, Bottleneck]:
-    """What holds the script back, and what the best pick; by ``script`` and ``best``."""
+    """Return the bottlenecks of the script and of the best pick, by ``script`` and ``best``."""
     named = (
         {"script": _BASE} if answer.best.config.is_baseline else {"script": _BASE, "best": answer.best.config}
     )
@@ -86,7 +86,10 @@ def bottlenecks(study: Study, answer: Answer) -> dict[str, Bottleneck]:
 
 
 def pays_back_text(pick: Recommendation) -> str:
-    """``2 min once; pays back after 12 min (1200 steps); your run is about 1 h``; empty without a compile."""
+    """Return the cost and payback time of a compile; empty without one.
+
+    Example: ``2 min once; pays back after 12 min (1200 steps); your run is about 1 h``.
+    """
     if not pick.break_even_steps:
         return ""
     once = f"{duration_text(pick.compile_s)} once"
@@ -99,12 +102,12 @@ def pays_back_text(pick: Recommendation) -> str:
 
 
 def energy_rows(study: Study, answer: Answer, *, always: bool = False) -> list[tuple[str, str]]:
-    """Rows on energy and cost.
+    """Return rows on energy and cost.
 
     Args:
-        study: As it is.
-        answer: Its answer.
-        always: Say that energy is not available too, in place of nothing.
+        study: Study to show.
+        answer: Answer of the study.
+        always: Report unavailable energy as well instead of no row.
     """
     rows: list[tuple[str, str]] = []
     own = energy(study, _BASE)
@@ -121,7 +124,10 @@ def energy_rows(study: Study, answer: Answer, *, always: bool = False) -> list[t
 
 
 def cost_text(study: Study, answer: Answer) -> str:
-    """``0.42 per million samples, 0.98 as it is (at 2.5 an hour)``; empty without a price."""
+    """Return the cost of samples; empty without a price.
+
+    Example: ``0.42 per million samples, 0.98 for your unchanged script (at 2.5 an hour)``.
+    """
     price = study.spec.price_per_hour
     if price is None:
         return ""
@@ -138,7 +144,7 @@ def _cost(study: Study, rate: Estimate) -> float | None:
 
 
 def why_figures(study: Study, answer: Answer) -> dict[str, float | None]:
-    """Name -> figure, for a tracker's columns; None where it is not known."""
+    """Return figures by name for a tracker's columns; None if unknown."""
     own, mine = energy(study, _BASE), energy(study, answer.best.config)
     figures: dict[str, float | None] = {
         "baseline_joules_per_sample": own.joules_per_sample if own else None,
@@ -158,7 +164,7 @@ def why_figures(study: Study, answer: Answer) -> dict[str, float | None]:
 
 
 def why_tags(study: Study, answer: Answer) -> dict[str, str]:
-    """Name -> text, for a tracker's tags."""
+    """Return texts by name for a tracker's tags."""
     tags = {"autotune.bottleneck": bottleneck(study, _BASE).kind}
     if answer.is_better:
         tags["autotune.bottleneck_best"] = bottleneck(study, answer.best.config).kind
@@ -168,7 +174,7 @@ def why_tags(study: Study, answer: Answer) -> dict[str, str]:
 
 
 def why_data(study: Study, answer: Answer) -> dict[str, Any]:
-    """Plain data for JSON: ``bottleneck``, ``energy`` and ``cost``."""
+    """Return data for JSON: ``bottleneck``, ``energy`` and ``cost``."""
     configs = {"baseline": _BASE, "best": answer.best.config}
     return {
         "bottleneck": {name: verdict_data(bottleneck(study, config)) for name, config in configs.items()},
@@ -189,7 +195,7 @@ def why_data(study: Study, answer: Answer) -> dict[str, Any]:
 
 
 def verdict_data(verdict: Bottleneck) -> dict[str, Any]:
-    """One verdict."""
+    """Return the data of one verdict."""
     return {
         "kind": verdict.kind,
         "shares": {kind: round(share, 4) for kind, share in verdict.shares.items()},
@@ -199,7 +205,7 @@ def verdict_data(verdict: Bottleneck) -> dict[str, Any]:
 
 
 def trial_figures(study: Study, seen: Measurement) -> dict[str, float | None]:
-    """Of one run, for a tracker's columns; None where no counter was read, or no price is known."""
+    """Return figures of one run for a tracker's columns; None without a counter or a price."""
     joules = run_joules(seen)
     samples = seen.effective_batch * seen.steps if seen.throughput.unit == "samples/s" else 0.0
     return {

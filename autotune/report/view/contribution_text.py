@@ -1,4 +1,4 @@
-"""Contributions of a pick's changes in words; `autotune.answer.contributions` computes them. Pure text."""
+"""Text of the contributions of a pick's changes, as computed by `autotune.answer.contributions`. Pure."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
 
 
 def gain_text(part: Contribution) -> str:
-    """``+58 %`` where pairs measured it, ``about +58 %`` where it is estimated from single runs."""
+    """Return ``+58 %`` if pairs measured it, ``about +58 %`` if it is estimated from single runs."""
     return f"{'about ' if part.source == 'estimated' else ''}{100 * (part.ratio.value - 1.0):+.0f} %"
 
 
 def interval_text(part: Contribution) -> str:
-    """``[+50, +66]``, in per cent."""
+    """Return the interval in percent: ``[+50, +66]``."""
     return f"[{100 * (part.ratio.low - 1):+.0f}, {100 * (part.ratio.high - 1):+.0f}]"
 
 
 def range_text(part: Contribution) -> str:
-    """``(+50 to +66)``, in per cent; empty where pairs measured it, whose interval the report has."""
+    """Return the range in percent, as in ``(+50 to +66)``; empty if pairs measured it."""
     if part.source == "pairs":
         return ""
     return f" ({100 * (part.ratio.low - 1):+.0f} to {100 * (part.ratio.high - 1):+.0f})"
 
 
 def knob_text(found: Contributions, knob: str) -> str:
-    """``+58 % with threads``, or ``not separated``; empty for a knob that is not changed."""
+    """Return ``+58 % with threads``, or ``not separated``; empty for an unchanged knob."""
     part = found.of(knob)
     if part is None:
         return "not separated" if knob in found.not_separated else ""
@@ -40,7 +40,7 @@ def knob_text(found: Contributions, knob: str) -> str:
 
 
 def gains_text(study: Study, best: Recommendation) -> str:
-    """Every change with its contribution, largest first, and those that are not separated.
+    """Return every change with its contribution, largest first, then those not separated.
 
     ``precision +58 %, measured without each, 3 pairs; threads about +20 % (+9 to +32), estimated from single
     runs; not separated: malloc, wait_policy``. Empty for a single change, whose contribution is the speedup.
@@ -67,7 +67,7 @@ def _how(some: list[Contribution], best: Recommendation) -> str:
 
 
 def _named(part: Contribution) -> str:
-    """``num_workers with threads and malloc``."""
+    """Return ``num_workers with threads and malloc``."""
     first, *others = _ordered(part.knobs)
     return first + _with(others)
 
@@ -77,5 +77,5 @@ def _with(others: list[str]) -> str:
 
 
 def _ordered(knobs: tuple[str, ...]) -> list[str]:
-    """Knobs that people look for first in front."""
+    """Return the knobs, those of most interest first."""
     return [knob for knob, _ in in_order(dict.fromkeys(knobs, 0))]

@@ -1,4 +1,4 @@
-"""What the figures of a study hold for: machine, versions, script."""
+"""Environment of a study's figures: machine, versions, script."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def wall_text(seconds: float) -> str:
-    """``2026-11-21 18:02 UTC``."""
+    """Format a time as ``2026-11-21 18:02 UTC``."""
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
 
 
 def environment(study: Study) -> dict[str, str]:
-    """What the figures hold for: machine, versions, script."""
+    """Return the environment of the figures: machine, versions, script."""
     spec, facts = study.spec, study.facts
     found: dict[str, str] = {}
     if facts is not None:

@@ -1,4 +1,4 @@
-"""What to type next, by what it does."""
+"""Next commands, by purpose."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from autotune.report.view.reselection import Repicked
 
 PICKED: Final = "picked.yaml"
-"""File for picks made anew, where no other is named; best.yaml has those of the search."""
+"""Default file for reselected picks; best.yaml has those of the search."""
 
 
 def commands(study: Study, answer: Answer | None, repicked: Repicked | None, yaml: str) -> dict[str, str]:
-    """What to type next, by what it does.
+    """Return the next commands by purpose.
 
     Args:
-        study: As it is.
-        answer: Its answer.
-        repicked: The wishes, where the picks are others than those of best.yaml.
-        yaml: The file that holds these picks, where one was written.
+        study: Study to show.
+        answer: Answer of the study.
+        repicked: Reselection, if the picks differ from those of best.yaml.
+        yaml: File with these picks; empty if none was written.
     """
     label = shlex.quote(study.spec.label)
     found: dict[str, str] = {}
@@ -56,19 +56,19 @@ def commands(study: Study, answer: Answer | None, repicked: Repicked | None, yam
 
 
 def _as_searched(study: Study, repicked: Repicked | None) -> Study:
-    """With the bound that the search had, where the picks were made under another."""
+    """Return the study under the bound of the search, if the picks use another."""
     if repicked is None:
         return study
     return replace(study, spec=replace(study.spec, max_memory_bytes=repicked.own_max_bytes))
 
 
 def write_command(repicked: Repicked) -> str:
-    """What writes the picks of these wishes into a file."""
+    """Return the command that writes these picks into a file."""
     return f"{wishes_command(repicked)} --yaml {PICKED}"
 
 
 def wishes_command(repicked: Repicked) -> str:
-    """`autotune report` with these wishes."""
+    """Return the `autotune report` command with these selection criteria."""
     words = ["autotune", "report", repicked.study.spec.label]
     if repicked.wishes.objective:
         words += ["--objective", repicked.wishes.objective]

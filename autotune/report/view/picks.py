@@ -1,4 +1,4 @@
-"""The picks as a report shows them."""
+"""Picks as shown in a report."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def picks(answer: Answer) -> dict[str, Recommendation]:
-    """Name -> pick, as best.yaml has them."""
+    """Return the picks by name, as in best.yaml."""
     named = {
         "best": answer.best,
         "safe": answer.safe,
@@ -20,7 +20,7 @@ def picks(answer: Answer) -> dict[str, Recommendation]:
 
 
 def shown_picks(answer: Answer | None) -> dict[str, Recommendation]:
-    """Those that change something, each configuration once; best first."""
+    """Return the picks that change something, each configuration once; best first."""
     found: dict[str, Recommendation] = {}
     for name, pick in picks(answer).items() if answer is not None else ():
         if not pick.config.is_baseline and all(pick.config != other.config for other in found.values()):
@@ -29,7 +29,7 @@ def shown_picks(answer: Answer | None) -> dict[str, Recommendation]:
 
 
 def effect_word(pick: Recommendation) -> str:
-    """What a pick does to the training, in words."""
+    """Return the effect of a pick on the training, in words."""
     return {
         "exact": "leaves the arithmetic unchanged",
         "numeric": "differs by rounding only",

@@ -1,7 +1,7 @@
-"""The figures behind the report, as plain data: what the page draws, and what `--json` prints.
+"""Figures of the report as plain data, drawn by the page and printed by `--json`.
 
-Nothing here is estimated anew: claims come from the `Answer`, words from `autotune.report.view.summary`,
-both as the terminal, best.yaml and MLflow have them.
+Nothing is estimated here: claims come from the `Answer`, words from `autotune.report.view.summary`, identical
+to those of the terminal, best.yaml and MLflow.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ SCHEMA: Final = "autotune.report/v1"
 
 
 def rounded(value: float) -> float | None:
-    """Six significant digits, as best.yaml has them; None where it is not finite."""
+    """Round to six significant digits, as in best.yaml; None if the value is not finite."""
     return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
 def advice(study: Study) -> list[Advice]:
-    """What could be changed in the script's own code, without secrets; what buys most first."""
+    """Return suggested changes of the script's own code without secrets, the largest gain first."""
     return [
         replace(hint, file=clean(study, hint.file), text=clean(study, hint.text)) for hint in advice_of(study)
     ]
 
 
 def report_data(view: View) -> dict[str, Any]:
-    """``autotune.report/v1``: everything the page shows, but for loss traces and log tails."""
+    """Return the object of ``autotune.report/v1``: the page's data without loss traces and log tails."""
     study, answer = view.study, view.answer
     spec = study.spec
     data: dict[str, Any] = {
@@ -244,7 +244,7 @@ def _trial_data(study: Study, trial: Trial) -> dict[str, Any]:
 
 
 def estimate_data(estimate: Estimate) -> dict[str, Any]:
-    """A figure with its interval, as best.yaml has it."""
+    """Return a figure with its interval, as in best.yaml."""
     return {
         "value": rounded(estimate.value),
         "low": rounded(estimate.low),

@@ -1,7 +1,7 @@
-"""The search as it would be typed again, with every limit and choice that it was begun with.
+"""Command that repeats a search, with every limit and option of the original.
 
-A search space is journaled as what came out of a file and four options. Which options these were is not;
-they are found by trying: those that make the same space again from its name are the ones that are shown.
+A search space is journaled as the result of a file and four options, without these options. They are found by
+trial: the options shown are those that produce the same space again from its name.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _OUT: Final = "best.yaml"
 
 
 def search_command(study: Study) -> str:
-    """The search as it would be typed again; options that are as they come are left out.
+    """Return the command of the search without options at their defaults.
 
-    Empty where its space cannot be named here: the file is elsewhere, or is another by now. A search of
-    another space would not be this one again.
+    Empty if its space cannot be named here, as the file is elsewhere or has changed: a search of another
+    space would not repeat this one.
     """
     spec = study.spec
     space = space_words(spec.space, spec.cwd)
@@ -57,7 +57,7 @@ def search_command(study: Study) -> str:
     out = os.path.relpath(spec.out, spec.cwd) if spec.out and spec.cwd else _OUT
     if out != _OUT:
         words += ["--out", spec.out if out.startswith("..") else out]
-    # Joined, as what it names begins with dashes itself.
+    # Joined with ``=``, as the value begins with dashes itself.
     words += [f"--output-arg={name}" for name in spec.output_args]
     if spec.objective != "throughput":
         words += ["--objective", spec.objective]
@@ -66,11 +66,13 @@ def search_command(study: Study) -> str:
 
 
 def pinned_command(study: Study, config: Mapping[str, Value]) -> str:
-    """The same search with a configuration pinned, so that its pairs decide; empty as for `search_command`.
+    """Return the same search with a pinned configuration, so that pairs decide.
+
+    Empty as for `search_command`.
 
     Args:
-        study: To be searched again.
-        config: Of its space; what follows from other knobs cannot be pinned, and is left to them.
+        study: Study to search again.
+        config: Configuration of its space; values that depend on other knobs are not pinned.
     """
     known = knobs_for(study.spec.space)
     pins = {knob: value for knob, value in config.items() if knob in known and not known[knob].derived}
@@ -85,19 +87,19 @@ def _pinned(space: SpaceRequest, pins: Mapping[str, Value]) -> SpaceRequest:
 
 
 def memory_text(size: int) -> str:
-    """An amount of memory as an option takes it, to the byte."""
+    """Format an amount of memory as an option's value, exact to the byte."""
     return f"{size >> 20}MiB" if size and size % (1 << 20) == 0 else f"{size}B"
 
 
 def space_words(space: SpaceRequest, cwd: str) -> list[str] | None:
-    """The options that ask for this space; None where none do.
+    """Return the options that produce this space; None if none do.
 
     Args:
-        space: As it was journaled.
-        cwd: Where the search was begun.
+        space: Journaled space.
+        cwd: Working directory of the search.
     """
     is_auto = bool(space.reason or space.candidates)
-    # What was seen adds it again.
+    # Observation adds it again.
     space = replace(space, knobs={k: v for k, v in space.knobs.items() if k not in space.added}, added=())
     for name in (AUTO_SPACE,) if is_auto else (space.name, space.source):
         whole = _loaded(name, cwd, space)
@@ -123,7 +125,7 @@ def _same(found: SpaceRequest, space: SpaceRequest) -> bool:
 def _loaded(
     name: str, cwd: str, space: SpaceRequest, words: list[tuple[str, str]] | None = None
 ) -> SpaceRequest | None:
-    """The space of that name, narrowed by these options; of ``auto`` the candidate that was taken."""
+    """Return the space of that name, narrowed by these options; for ``auto`` the selected candidate."""
 
     def given(option: str) -> tuple[str, ...]:
         return tuple(text for named, text in words or () if named == option)
@@ -145,7 +147,7 @@ def _loaded(
 
 
 def _narrowings(space: SpaceRequest, whole: SpaceRequest) -> Iterator[tuple[str, str]]:
-    """Option and value, as they may have been given."""
+    """Yield options and values that may have narrowed the space."""
     if space.candidates and whole.candidates:
         space, whole = space.candidates[0], whole.candidates[0]
     sets = [k for k, values in space.knobs.items() if values and values != whole.knobs.get(k)]
@@ -166,7 +168,7 @@ def _spelled(value: Value) -> str:
 
 
 def _limits(study: Study) -> list[str]:
-    """Bounds on what may be tried."""
+    """Return bounds on permitted trials."""
     spec, words = study.spec, list[str]()
     bound = spec.max_memory_bytes
     own = spec.space.bound_bytes(study.facts.host) if study.facts is not None else spec.space.memory_bytes

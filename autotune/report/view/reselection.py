@@ -1,7 +1,7 @@
-"""Other criteria, answered from trials that were already measured. Pure; nothing is run.
+"""Reselection by other criteria, from measured trials. Pure; nothing is run.
 
-What is recommended rests on confirmed pairs as ever. What only single runs have seen is listed apart and
-called an estimate: the largest of many single figures is lucky as much as good.
+Recommendations depend on confirmed pairs as before. Configs with single runs only are listed separately as
+estimates: the largest of many single figures is as much lucky as good.
 """
 
 from __future__ import annotations
@@ -33,17 +33,18 @@ if TYPE_CHECKING:
 
 _MOST_ESTIMATES: Final = 5
 _ENERGY_TIE: Final = 0.02
-"""Counters are of whole packages and devices, whoever uses them: what lies closer is the same."""
+"""Relative difference in energy that counts as equal: counters cover whole packages and devices, shared with
+other programs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectionCriteria:
-    """What to pick by, other than the search did.
+    """Criteria that replace those of the search.
 
     Args:
         objective: ``throughput``; ``memory`` or ``energy``: the least peak memory, or the fewest joules per
-            sample, of all that is faster than the script; ``cost``: the least money per sample, which on
-            one machine at one price is the fastest; empty for what the search was for.
+            sample, among configs faster than the script. ``cost``: the least money per sample, which on one
+            machine at one price is the fastest. Empty for the objective of the search.
         max_memory_bytes: Upper bound on peak memory; None keeps the search's own.
     """
 
@@ -56,11 +57,11 @@ class SelectionCriteria:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimated:
-    """A config that single runs saw and no pair confirmed.
+    """A config with single runs that no pair confirmed.
 
     Args:
-        ratio: Its mean rate in screening over the script's; no interval can be given.
-        runs: Single runs that it rests on.
+        ratio: Its mean rate in screening over the script's, without an interval.
+        runs: Number of its single runs.
     """
 
     config: Config
@@ -72,14 +73,14 @@ class Estimated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repicked:
-    """A study under other wishes.
+    """A study under other selection criteria.
 
     Args:
-        study: With these wishes in its specification.
-        answer: From confirmed pairs alone.
-        own_max_bytes: The bound that the search itself had.
-        estimates: What single runs suggest beyond it, best first.
-        notes: Whole sentences: what was done, and what it cannot tell.
+        study: Study with these criteria in its specification.
+        answer: Answer from confirmed pairs alone.
+        own_max_bytes: Memory bound of the search itself.
+        estimates: Further configs by single runs, best first.
+        notes: Sentences on the method and its limits.
     """
 
     wishes: SelectionCriteria
@@ -91,15 +92,15 @@ class Repicked:
 
 
 def repick(study: Study, wishes: SelectionCriteria) -> Repicked:
-    """Pick again from the stored trials.
+    """Select again from the stored trials.
 
     Args:
-        study: With a measured baseline.
-        wishes: Other than the search's own.
+        study: Study with a measured baseline.
+        wishes: Criteria other than the search's own.
 
     Raises:
         AutotuneError: No baseline run was measured.
-        UsageError: Energy is wanted and nothing counted it, or cost and no price was given.
+        UsageError: The objective is energy without a counter, or cost without a price.
     """
     _check(study, wishes)
     if wishes.objective in ("throughput", "memory", "cost"):
@@ -110,7 +111,7 @@ def repick(study: Study, wishes: SelectionCriteria) -> Repicked:
     found = answer(bounded)
     if wishes.objective == "memory":
         bounded, found = _least_memory(bounded, found)
-        # The bound found its pick; it is not what was asked for.
+        # The bound found its pick, but it is no criterion of the user.
         bounded = _bounded(bounded, bound)
     elif wishes.objective == ENERGY and study.spec.objective != ENERGY:
         found = _least_energy(bounded, found)
@@ -118,7 +119,7 @@ def repick(study: Study, wishes: SelectionCriteria) -> Repicked:
     return Repicked(
         wishes=wishes,
         study=bounded,
-        # What is not confirmed stands among the estimates.
+        # Unconfirmed configs are among the estimates.
         answer=replace(found, likely=None, resume=""),
         estimates=estimates,
         notes=tuple(_notes(bounded, found, wishes, own=own, estimates=estimates)),
@@ -140,21 +141,21 @@ def _check(study: Study, wishes: SelectionCriteria) -> None:
 
 
 def _bounded(study: Study, bound: int | None) -> Study:
-    # A bound of the space file stands among the constraints; the wish takes its place.
+    # A bound of the space file is a constraint; the new criterion replaces it.
     kept = tuple(c for c in study.spec.constraints if c.metric != "peak_memory")
     return replace(study, spec=replace(study.spec, max_memory_bytes=bound, constraints=kept))
 
 
 def _least_memory(study: Study, found: Answer) -> tuple[Study, Answer]:
-    """The answer under the tightest bound that leaves a config that is faster than the script."""
+    """Return the answer under the tightest bound that leaves a config faster than the script."""
     bound = study.spec.max_memory_bytes
     peaks = {c.peak_bytes for c in compare(study) if c.peak_bytes is not None}
     bounds = [_bounded(study, peak) for peak in sorted(p for p in peaks if bound is None or p <= bound)]
     tries = [(tight, tried) for tight in bounds if (tried := answer(tight)).is_better]
     if not tries:
         return study, found
-    # What a tight bound leaves out is left out by the wish, not by a limit: each pick has its own bound,
-    # and the caveats are those of the user's.
+    # The criterion, not a limit, excludes configs above a tight bound: each pick has its own bound, and the
+    # caveats are those of the user's.
     tight, lean = tries[0]
     safes = [tried.safe for _, tried in tries if not tried.safe.config.is_baseline]
     lean = replace(
@@ -167,7 +168,7 @@ def _least_memory(study: Study, found: Answer) -> tuple[Study, Answer]:
 
 
 def _least_energy(study: Study, found: Answer) -> Answer:
-    """The answer under the tightest bound on energy that leaves something that is faster and uses less."""
+    """Return the answer under the tightest energy bound that leaves a faster config with less energy."""
     own = energy(study, Config())
     if own is None:
         return found
@@ -178,7 +179,7 @@ def _least_energy(study: Study, found: Answer) -> Answer:
     frugal = next((tried for tried in tries if tried.is_better), None)
     if frugal is None:
         return answer(_within(study, most))
-    # Each pick has its own bound: what the tightest one leaves out is left out by the wish.
+    # Each pick has its own bound: the criterion excludes configs above the tightest one.
     safes = [tried.safe for tried in tries if not tried.safe.config.is_baseline]
     return replace(
         frugal,
@@ -194,7 +195,7 @@ def _within(study: Study, joules: float) -> Study:
 
 
 def _spent_more(study: Study, found: Answer, frugal: Answer) -> list[str]:
-    """The pick that energy was preferred to, where there is one."""
+    """Return a note on the pick that was replaced for its energy, if there is one."""
     faster = found.best
     if faster.config == frugal.best.config:
         return []
@@ -208,7 +209,7 @@ def _spent_more(study: Study, found: Answer, frugal: Answer) -> list[str]:
 
 
 def _passed_over(found: Answer, lean: Answer) -> list[str]:
-    """The pick that memory was preferred to, where there is one."""
+    """Return a note on the pick that was replaced for its memory, if there is one."""
     faster, peak, least = found.best, found.best.peak_bytes, lean.best.peak_bytes
     if faster.config == lean.best.config or peak is None or least is None or peak <= least:
         return []
@@ -301,7 +302,7 @@ def _notes(
 
 
 def _to_confirm(study: Study, first: Estimated, wishes: SelectionCriteria) -> str:
-    """What would confirm an estimate: the search again, with its knobs pinned."""
+    """Return the command that confirms an estimate: the search with its knobs pinned."""
     if wishes.objective == ENERGY:
         study = replace(study, spec=replace(study.spec, objective=ENERGY))
     command = pinned_command(study, first.config)

@@ -1,4 +1,4 @@
-"""Names and texts as a report may show them: it is sent to others, so nothing in it is secret."""
+"""Names and texts without secrets, for a report that is sent to others."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from autotune.model.study import Study
 
 _BEFORE: Final = r"(?:(?<![\w./~-])|(?<=://)|(?<=:///)|(?<=\s-[A-Za-z]))"
-"""Where a path begins: not within another one; behind a scheme and a compiler's option it does."""
+"""Possible start of a path: not within another one, but after a scheme or a compiler's option."""
 _BEHIND: Final = r"(?![\w~-]|\.\w)"
 
 
 def clean(study: Study, text: str) -> str:
-    """A text that is no command, without secrets, and without the folders of the person who searched."""
+    """Return a text other than a command, without secrets and without the user's folders."""
     shown = redact(text, free=True)
     for path, short in ((study.spec.cwd, "."), (str(Path("~").expanduser()), "~")):
         if len(whole := path.rstrip("/")) > 1:
@@ -31,12 +31,12 @@ def clean(study: Study, text: str) -> str:
 
 
 def shown_command(text: str) -> str:
-    """A command to be copied, without secrets; its paths stay, as no shell would find shortened ones."""
+    """Return a command to be copied, without secrets; paths are kept, as shortened ones would not work."""
     return redact(text, free=True)
 
 
 def shown_config(config: Mapping[str, Value]) -> dict[str, Value]:
-    """A configuration without secrets: a knob of the user's own may be of text."""
+    """Return a configuration without secrets: a user's own knob may hold text."""
     return {k: redact(v, free=True) if isinstance(v, str) else v for k, v in config.items()}
 
 
@@ -51,5 +51,5 @@ def value_text(value: Value | None) -> str:
 
 
 def script_name(study: Study) -> str:
-    """``train_gpt.py``, without secrets and without folders of the person who searched."""
+    """Return ``train_gpt.py``, without secrets and without the user's folders."""
     return clean(study, summary.script_name(study))

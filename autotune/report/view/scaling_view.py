@@ -1,4 +1,4 @@
-"""A study of scaling in words and as an object: one source for terminal, page, JSON and MLflow."""
+"""A scaling study in words and as an object: one source for terminal, page, JSON and MLflow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NONE: Final = "-"
 
 
 def figure(estimate: Estimate | None, digits: int = 3) -> str:
-    """Return ``1,234 [1,200, 1,268]``; ``-`` without one. An interval with no end is left open."""
+    """Return ``1,234 [1,200, 1,268]``; ``-`` without a figure. An interval without an end is left open."""
     if estimate is None:
         return _NONE
     value, low, high = (number(x, digits) for x in (estimate.value, estimate.low, estimate.high))
@@ -24,7 +24,7 @@ def figure(estimate: Estimate | None, digits: int = 3) -> str:
 
 
 def number(value: float, digits: int = 3) -> str:
-    """Return a figure with so many significant digits: ``1,230``, ``0.0451``."""
+    """Return a figure with `digits` significant digits: ``1,230``, ``0.0451``."""
     if not math.isfinite(value):
         return "?"
     if value == 0.0:
@@ -96,7 +96,7 @@ def _processes(count: int) -> str:
 
 
 def bars(found: Scaling, width: int = 40) -> list[str]:
-    """Return a plot for a terminal: throughput as a bar, and where the ideal one would end."""
+    """Return a plot for a terminal: throughput as a bar, with a mark at the ideal one."""
     measured = [(p.processes, p.throughput.value) for p in found.points if p.throughput is not None]
     if not measured:
         return []

@@ -1,6 +1,6 @@
-"""A study as a report sees it: its configurations, pairs, runs and failures, derived once.
+"""Study data of a report: configurations, pairs, runs and failures, derived once.
 
-Nothing here is estimated anew: claims come from the `Answer`.
+Nothing is estimated here: claims come from the `Answer`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from autotune.report.view.reselection import Repicked
 
 QUANTILES: Final = ("step_s_p05", "step_s_p25", "step_s_p50", "step_s_p75", "step_s_p95")
-"""Names under which a measurement keeps quantiles of its step times, where it has them."""
+"""Keys of the quantiles of step times in a measurement."""
 
 _TAIL_LINES: Final = 24
 _TAIL_CHARACTERS: Final = 2400
@@ -41,15 +41,15 @@ _BASE: Final = Config()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """A study, its answer, and what is derived from both once for everything that is shown.
+    """A study, its answer, and everything derived from both for display.
 
     Args:
-        answer: None where the script was never measured as it is.
-        compared: What confirmation compared, by configuration.
+        answer: Answer; None if the unchanged script was never measured.
+        compared: Comparisons of confirmation, by configuration.
         tried: Every measured configuration.
-        effects: What single runs let one expect of each knob.
-        repicked: Where the picks were made anew under other wishes.
-        yaml: The file that holds these picks, where one was written.
+        effects: Effects of each knob, estimated from single runs.
+        repicked: Reselection under other criteria, if any.
+        yaml: File with these picks; empty if none was written.
     """
 
     study: Study
@@ -64,7 +64,7 @@ class View:
     def of(
         cls, study: Study, answer: Answer | None, *, repicked: Repicked | None = None, yaml: str = ""
     ) -> View:
-        """Derive it all; with `repicked` its study and answer take the place of the others."""
+        """Derive everything; the study and answer of `repicked` replace the others."""
         if repicked is not None:
             study, answer = repicked.study, repicked.answer
         compared = compare(study)
@@ -79,13 +79,13 @@ class View:
         )
 
     def pairs(self, config: Config) -> list[PairedRuns]:
-        """The pairs behind a configuration's speed-up; empty where there are none."""
+        """Return the pairs behind a configuration's speedup; empty without any."""
         found = self.compared.get(config)
         return paired(self.study, found) if found is not None else []
 
 
 def headline(view: View, *, interval: bool = True) -> str:
-    """The answer in one line; under other wishes it is said that it is theirs."""
+    """Return the answer in one line; under other criteria, the line names them."""
     study, answer = view.study, view.answer
     if view.repicked is not None and answer is not None and not answer.is_better:
         title = summary.script_name(study)
@@ -98,12 +98,12 @@ class Tried:
     """One measured configuration.
 
     Args:
-        trial: The first that measured it.
+        trial: First trial that measured it.
         rate: Mean amortised throughput of all its runs.
-        peak_bytes: Largest seen.
-        runs: How many runs.
-        loss: ``pass``, ``fail``, or ``unclear`` where the guard has not judged it.
-        is_confirmed: It took part in confirmation.
+        peak_bytes: Largest peak memory.
+        runs: Number of runs.
+        loss: ``pass``, ``fail``, or ``unclear`` if the guard has not judged it.
+        is_confirmed: Whether it took part in confirmation.
     """
 
     config: Config
@@ -117,10 +117,10 @@ class Tried:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedRuns:
-    """One confirmation cycle: the script and a configuration in fresh processes, next to each other.
+    """One confirmation round: the script and a configuration in adjacent fresh processes.
 
     Args:
-        ratio: What the pair counts for; that of throughput, or of the time to equal loss.
+        ratio: Ratio of the pair, of throughput or of the time to equal loss.
     """
 
     cycle: int
@@ -130,11 +130,11 @@ class PairedRuns:
 
 
 def tried(study: Study, compared: Sequence[Comparison]) -> list[Tried]:
-    """Every measured configuration, in the order of trying.
+    """Return every measured configuration, in the order of trials.
 
     Args:
-        study: As it is.
-        compared: Of `autotune.answer.pick.compare`.
+        study: Study to show.
+        compared: Result of `autotune.answer.pick.compare`.
     """
     by_config: dict[Config, list[Trial]] = {}
     for trial in study.told():
@@ -159,12 +159,12 @@ def tried(study: Study, compared: Sequence[Comparison]) -> list[Tried]:
 
 
 def runs_of(study: Study, config: Config) -> list[Trial]:
-    """Measured runs of a configuration, of whatever stage."""
+    """Return measured runs of a configuration in any stage."""
     return [t for t in study.of(config) if t.measurement is not None]
 
 
 def paired(study: Study, compared: Comparison) -> list[PairedRuns]:
-    """The pairs behind a configuration's speed-up, by cycle."""
+    """Return the pairs behind a configuration's speedup, by round."""
     config = compared.config
     cycles = alike_cycles(study, Stage.CONFIRM, _BASE)
     found: list[PairedRuns] = []
@@ -183,9 +183,9 @@ def paired(study: Study, compared: Comparison) -> list[PairedRuns]:
 
 
 def step_quantiles(study: Study, config: Config) -> tuple[float, float, float, float, float] | None:
-    """5, 25, 50, 75 and 95 % of a configuration's step times in seconds: medians over its runs.
+    """Return quantiles (5, 25, 50, 75, 95 %) of a configuration's step times in seconds, medians over runs.
 
-    None where no run kept them.
+    None if no run has them.
     """
     seen = [t.measurement.extra for t in runs_of(study, config) if t.measurement is not None]
     kept = [[extra[name] for name in QUANTILES] for extra in seen if all(name in extra for name in QUANTILES)]
@@ -196,7 +196,7 @@ def step_quantiles(study: Study, config: Config) -> tuple[float, float, float, f
 
 
 def traces(study: Study, config: Config, most: int) -> list[tuple[int, Sequence[LossPoint]]]:
-    """(trial, loss trace) of at most so many runs of a configuration, the longest first."""
+    """Return (trial, loss trace) of at most `most` runs of a configuration, the longest first."""
     runs = [
         (t.number, t.measurement.loss)
         for t in runs_of(study, config)
@@ -206,14 +206,14 @@ def traces(study: Study, config: Config, most: int) -> list[tuple[int, Sequence[
 
 
 def failed(study: Study) -> list[Trial]:
-    """Failed trials in the order of trying, those that the user cancelled aside."""
+    """Return failed trials in order, without those that the user cancelled."""
     return [
         t for t in study.told() if t.failure is not None and t.failure.kind.family is not Family.CANCELLED
     ]
 
 
 def log_tail(study: Study, trial: Trial) -> str:
-    """The last lines that a failed trial wrote, without secrets."""
+    """Return the last lines of a failed trial, without secrets."""
     if trial.failure is None:
         return ""
     text = str(trial.failure.evidence.get("log_tail", "")).strip("\n")
@@ -222,7 +222,7 @@ def log_tail(study: Study, trial: Trial) -> str:
 
 
 def _no_larger(effects: Effects, answer: Answer | None) -> Effects:
-    """The same without values that are estimated to bring more than the claimed speedup."""
+    """Return the effects without values whose estimate exceeds the claimed speedup."""
     if answer is None or not answer.is_better:
         return effects
     picks = [p for p in (answer.best, answer.safe, answer.fastest) if p is not None]
@@ -239,6 +239,6 @@ def _loss_word(config: Config, trials: Sequence[Trial], compared: Comparison | N
         return "pass"
     if compared is not None:
         return compared.loss.verdict
-    # Single runs are looked at for divergence alone; the guard judges finalists.
+    # Single runs are checked for divergence alone; the guard judges finalists.
     bad = any(finite_and_sane(m.loss).verdict == "fail" for m in _measurements(trials) if m.loss)
     return "fail" if bad else "unclear"

@@ -1,6 +1,6 @@
-"""What is said about a study, whoever shows it: names, first lines, commands, numbers. Pure text.
+"""Text on a study for every renderer: names, headlines, commands, numbers. Pure.
 
-Every claim comes from an `Answer`; without one, or without a gain, the text says so.
+Every claim comes from an `Answer`; the text reports a missing answer or gain.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ if TYPE_CHECKING:
 GIB = 1024**3
 
 _HARDLY: Final = 0.01
-"""Of a planned run; a compile that takes less of it is not worth a word."""
+"""Share of a planned run below which a compile is not worth mentioning."""
 LOSS_WORDS: Final = {"pass": "loss holds", "fail": "loss worse", "unclear": "loss not shown"}
-"""The loss guard's verdict in two words."""
+"""Verdict of the loss guard in two words."""
 
 _TOLD_ELSEWHERE = ("It trains ", "It reaches the same loss ", "Its peak memory is ")
-"""Reasons that begin so say what stands beside them as a figure; `autotune.answer.reasons` words them."""
+"""Beginnings of reasons that repeat a figure shown beside them; `autotune.answer.reasons` words them."""
 _WAITS = 0.1
 FEWEST_PAIRS: Final = 3
-"""Fewer give an interval that says nothing."""
+"""Pairs below which an interval is not informative."""
 
 
 def significant(value: float, digits: int = 4) -> float:
-    """The value with so many significant digits; not-finite values and zero as they are."""
+    """Round to significant digits; not-finite values and zero are returned unchanged."""
     if not math.isfinite(value) or value == 0:
         return value
     return round(value, digits - 1 - math.floor(math.log10(abs(value))))
 
 
 def number_text(value: float, digits: int = 4) -> str:
-    """``1505``, ``12.34``, ``0.0021``: significant digits, never an exponent for ordinary sizes."""
+    """Format significant digits: ``1505``, ``12.34``, ``0.0021``; no exponent for ordinary sizes."""
     rounded = significant(value, digits)
     if not math.isfinite(rounded):
         return "unknown"
@@ -64,14 +64,14 @@ def number_text(value: float, digits: int = 4) -> str:
 
 
 def bytes_text(size: int | None) -> str:
-    """``6.8 GiB`` or ``512 MiB``; ``unknown`` for None."""
+    """Format bytes as ``6.8 GiB`` or ``512 MiB``; ``unknown`` for None."""
     if size is None:
         return "unknown"
     return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / 1024**2:.0f} MiB"
 
 
 def duration_text(seconds: float) -> str:
-    """``45 s``, ``12 min``, ``1 h 58 min``."""
+    """Format seconds as ``45 s``, ``12 min``, ``1 h 58 min``."""
     whole = max(0, round(seconds))
     if whole < 90:
         return f"{whole} s"
@@ -82,12 +82,12 @@ def duration_text(seconds: float) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """``1 trial``, ``3 trials``."""
+    """Return ``1 trial``, ``3 trials``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def ratio_text(ratio: Estimate) -> str:
-    """``2.41x [2.34, 2.48]``; words where its ends say nothing, no interval where one run gives none."""
+    """Return ``2.41x [2.34, 2.48]``; words for uninformative ends, no interval for one run."""
     if ratio.is_bounded:
         return f"{ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}]"
     if ratio.n < 2:
@@ -96,12 +96,12 @@ def ratio_text(ratio: Estimate) -> str:
 
 
 def likely_text(likely: Recommendation) -> str:
-    """``2.18x in 3 runs, not confirmed``."""
+    """Return ``2.18x in 3 runs, not confirmed``."""
     return candidate_text(likely.speedup, likely.runs)
 
 
 def over_run_text(pick: Recommendation) -> str:
-    """``, 5.53x as fast with it included``; empty where a compile is hardly anything of the planned run."""
+    """Return ``, 5.53x as fast with it included``; empty if a compile is negligible in the planned run."""
     whole = pick.over_run
     if whole is None or whole > (1.0 - _HARDLY) * pick.speedup.value:
         return ""
@@ -109,29 +109,29 @@ def over_run_text(pick: Recommendation) -> str:
 
 
 def control_text(ratio: Estimate) -> str:
-    """The script against itself; two pairs give an interval that says nothing."""
+    """Return the script against itself; an interval from two pairs is not informative."""
     if ratio.n < FEWEST_PAIRS:
         return f"{ratio.value:.2f}x in {plural(ratio.n, 'pair')}, too few for an interval"
     return ratio_text(ratio)
 
 
 def script_name(study: Study) -> str:
-    """``train_gpt.py``, or ``package.train`` of ``python -m``."""
+    """Return ``train_gpt.py``, or ``package.train`` for ``python -m``."""
     return study.spec.title
 
 
 def user_command(study: Study) -> str:
-    """The user's own command as they would type it in their directory, quoted, without secrets."""
+    """Return the user's own command for their directory, quoted, without secrets."""
     spec = study.spec
     start = launch_words(spec.launcher, spec.python_unless(sys.executable))
     script = os.path.relpath(spec.script, spec.cwd) if spec.cwd else spec.script
     run = ("-m", spec.module) if spec.module else (spec.script if script.startswith("..") else script,)
-    # Before it is quoted: quotes hide a secret from the patterns of `redact`.
+    # Before quoting, as quotes hide a secret from the patterns of `redact`.
     return shlex.join(redact_args([*start, *spec.options, *run, *spec.args]))
 
 
 def apply_command(study: Study, pick: str = "best") -> str:
-    """``autotune apply best.yaml -- python train.py``, with ``--pick`` for another than `best`."""
+    """Return ``autotune apply best.yaml -- python train.py``, with ``--pick`` for other picks than `best`."""
     spec = study.spec
     out = spec.out or "best.yaml"
     if spec.cwd and (near := os.path.relpath(out, spec.cwd)) and not near.startswith(".."):
@@ -141,14 +141,14 @@ def apply_command(study: Study, pick: str = "best") -> str:
 
 
 def failed_baseline(study: Study) -> Trial | None:
-    """The baseline trial that failed, where none was measured; else None."""
+    """Return the failed baseline trial if none was measured; else None."""
     if any(t.measurement for t in study.baseline):
         return None
     return next((t for t in study.baseline if t.failure is not None), None)
 
 
 def status(study: Study, answer: Answer | None) -> str:
-    """``running``, ``found``, ``no_gain``, ``inconclusive``, ``stopped`` (no answer) or ``failed``."""
+    """Return ``running``, ``found``, ``no_gain``, ``inconclusive``, ``stopped`` (no answer) or ``failed``."""
     if failed_baseline(study) is not None:
         return "failed"
     if not study.stopped:
@@ -161,7 +161,7 @@ def status(study: Study, answer: Answer | None) -> str:
 
 
 def is_early(study: Study) -> bool:
-    """The search was ended from outside before its budget was."""
+    """Return whether the search was ended from outside before its budget."""
     return study.stopped in ("interrupted", "signal", "disk")
 
 
@@ -169,9 +169,9 @@ def baseline_rate(study: Study, *, up_to: int | None = None) -> float | None:
     """Return the geometric mean of the baseline's throughput, of its undisturbed runs if it has any.
 
     Args:
-        study: Any.
-        up_to: Count only baseline trials up to this number, so that a figure made from it does
-            not change when more is known; None for all.
+        study: Study to summarize.
+        up_to: Count only baseline trials up to this number, so that later trials do not change the figure;
+            None for all.
     """
     known = [
         t
@@ -185,10 +185,9 @@ def baseline_rate(study: Study, *, up_to: int | None = None) -> float | None:
 
 
 def speedup_of(study: Study, trial: Trial) -> Estimate | None:
-    """One trial's throughput against the baseline's: a single run, not a confirmed claim.
+    """Return one trial's throughput over the baseline's: a single run, not a confirmed claim.
 
-    Against the baseline run of the same confirmation cycle where there is one, so that both saw
-    the same state of the machine.
+    Uses the baseline run of the same confirmation round if there is one, for the same state of the machine.
     """
     mine = trial.measurement
     if mine is None:
@@ -217,9 +216,9 @@ def _paired_rate(study: Study, trial: Trial) -> float | None:
 
 
 def best_other(study: Study) -> tuple[float, Trial] | None:
-    """The largest ratio of single runs of what changes something, but not the training; unconfirmed.
+    """Return the largest unconfirmed single-run ratio of a training-preserving config.
 
-    What changes the training is never recommended as best, and would promise a gain that the answer denies.
+    Training-changing configs are never recommended as best, so their gain would contradict the answer.
     """
     found = [
         (ratio.value, t)
@@ -232,21 +231,21 @@ def best_other(study: Study) -> tuple[float, Trial] | None:
 
 
 def changes_training(study: Study, trial: Trial) -> bool:
-    """Whether its config changes the training itself; False where that is not known."""
+    """Return whether its config changes the training itself; False if unknown."""
     return study.space is not None and study.space.effect(trial.config) is Effect.TRAINING
 
 
 def _faster_so_far(study: Study) -> float | None:
-    """The ratio of `best_other` while a search runs; None where nothing is faster, or nobody can tell."""
+    """Return the ratio of `best_other` during a search; None if nothing is shown to be faster."""
     best = best_other(study)
     return best[0] if best is not None and best[0] > 1.0 and baseline_is_steady(study) else None
 
 
 def run_name(study: Study, answer: Answer | None) -> str:
-    """The study's run: ``2.41x [2.34, 2.48] · precision=bf16 num_workers=8 · 41 trials``.
+    """Return a name for the study's run: ``2.41x [2.34, 2.48] · precision=bf16 num_workers=8 · 41 trials``.
 
-    In a narrow window it is all that MLflow shows of the answer. It wraps between words only and is as wide
-    as its longest one, so it has plain words, and no name of the script where the experiment has it.
+    In a narrow window, MLflow shows nothing else of the answer. It wraps between words only and is as wide as
+    the longest word, so the name has short words and omits a script named by the experiment.
     """
     stem, trials = study.spec.stem, plural(len(study.told()), "trial")
     state = status(study, answer)
@@ -274,17 +273,17 @@ def run_name(study: Study, answer: Answer | None) -> str:
 
 
 def _weak(study: Study, answer: Answer | None) -> str:
-    """What weakens the claim itself; empty without one."""
+    """Return a weakness of the claim itself; empty without one."""
     return weakness(study, answer.best.speedup) if answer is not None and answer.is_better else ""
 
 
 def headline(study: Study, answer: Answer | None, *, interval: bool = False) -> str:
-    """The answer in one line of plain words, without a heading mark.
+    """Return the answer in one line of plain words, without a heading mark.
 
     Args:
-        study: As it is.
-        answer: None where there is none.
-        interval: Put the interval behind the speed-up.
+        study: Study to summarize.
+        answer: Answer; None without one.
+        interval: Put the interval after the speedup.
     """
     early = " (stopped early)" if is_early(study) else ""
     early = f" ({found}){early}" if (found := _weak(study, answer)) else early
@@ -323,12 +322,12 @@ def headline(study: Study, answer: Answer | None, *, interval: bool = False) -> 
 
 
 def other_configs(study: Study) -> int:
-    """Configurations that were tried beside the script's own."""
+    """Return the number of tried configurations besides the script's own."""
     return len({t.config for t in study.told() if not t.config.is_baseline})
 
 
 def _undecided(study: Study, answer: Answer) -> str:
-    """The likely candidate, or that there is none."""
+    """Return the likely candidate, or that there is none."""
     if answer.likely is not None:
         return f"{config_text(answer.likely.config)} reads {likely_text(answer.likely)}"
     count = other_configs(study)
@@ -341,7 +340,7 @@ def _undecided(study: Study, answer: Answer) -> str:
 
 
 def loss_sentence(pick: Recommendation) -> str:
-    """The loss guard's verdict on a pick."""
+    """Return the loss guard's verdict on a pick."""
     verdict = pick.loss
     if verdict.reason:
         return verdict.reason
@@ -357,12 +356,12 @@ def loss_sentence(pick: Recommendation) -> str:
 
 
 def further_reasons(pick: Recommendation) -> list[str]:
-    """Its reasons but for its ratio, its loss and its memory, which have a place of their own."""
+    """Return its reasons without ratio, loss and memory, which are shown elsewhere."""
     return [r for r in pick.reasons if r != pick.loss.reason and not r.startswith(_TOLD_ELSEWHERE)]
 
 
 def own_values(study: Study) -> dict[str, Value]:
-    """Knob -> what the script itself has, as far as it was read."""
+    """Return the script's own value of each knob, as far as it was read."""
     run = study.facts.run if study.facts is not None else None
     own = dict(run.values) if run is not None else {}
     if study.space is not None:
@@ -371,7 +370,7 @@ def own_values(study: Study) -> dict[str, Value]:
 
 
 def changes_text(study: Study, config: Mapping[str, Value]) -> str:
-    """``precision fp32 -> bf16, num_workers 0 -> 2``: what was, where it was read, and what becomes of it."""
+    """Return changes, with old values if known: ``precision fp32 -> bf16, num_workers 0 -> 2``."""
     own = own_values(study)
     words: list[str] = []
     for knob, value in in_order(config):
@@ -384,8 +383,8 @@ def trial_name(trial: Trial, *, picks: Sequence[str] = (), knobs: Mapping[str, V
     """Return the name of a trial's run: ``t06 precision=bf16``, ``BEST t06 ...``, ``baseline t00 ...``.
 
     Args:
-        trial: Its config is what stands behind the number.
-        picks: ``best``, ``safe``, ``fastest``, ``likely`` as far as this trial stands for them.
+        trial: Trial whose config follows the number.
+        picks: ``best``, ``safe``, ``fastest``, ``likely``, as far as this trial represents them.
         knobs: Resolved values, for the baseline's name.
     """
     mark = "+".join(p.upper() for p in picks)
@@ -397,14 +396,14 @@ def trial_name(trial: Trial, *, picks: Sequence[str] = (), knobs: Mapping[str, V
 
 
 def status_word(trial: Trial) -> str:
-    """``ok``, or the failure's family in lower case; ``open`` without an outcome."""
+    """Return ``ok``, or the failure's family in lower case; ``open`` without an outcome."""
     if trial.failure is not None:
         return trial.failure.kind.family.value
     return "ok" if trial.measurement is not None else "open"
 
 
 def picks_of(answer: Answer | None) -> dict[int, list[str]]:
-    """Trial number -> the picks it stands for; without a gain the likely one alone."""
+    """Return the picks that a trial represents, by trial number; without a gain only the likely one."""
     found: dict[int, list[str]] = {}
     if answer is None:
         return found
@@ -416,14 +415,14 @@ def picks_of(answer: Answer | None) -> dict[int, list[str]]:
 
 
 def failed_count(study: Study) -> int:
-    """Trials that ended as failures, those that the user cancelled aside."""
+    """Return the number of failed trials, without those that the user cancelled."""
     return sum(
         1 for t in study.told() if t.failure is not None and t.failure.kind.family is not Family.CANCELLED
     )
 
 
 def waits_text(study: Study, best: Recommendation) -> str:
-    """How much of its time the script waits for data, as it is and with the pick; empty if hardly at all."""
+    """Return the script's wait for data, unchanged and with the pick; empty if small."""
     own = [t.measurement.data_wait_frac for t in study.of(Config()) if t.measurement]
     new = [t.measurement.data_wait_frac for t in study.of(best.config) if t.measurement]
     if not own or not new or best.config.is_baseline or max(own) < _WAITS:
@@ -433,7 +432,7 @@ def waits_text(study: Study, best: Recommendation) -> str:
 
 
 def space_text(study: Study) -> str:
-    """``cpu, as training runs on the CPU``; empty where the user named the search space."""
+    """Return ``cpu, as training runs on the CPU``; empty if the user named the search space."""
     space = study.spec.space
     return f"{space.name}, as {space.reason}" if space.reason else ""
 
@@ -448,5 +447,5 @@ def failure_line(trial: Trial) -> str:
 
 
 def plain(text: str) -> str:
-    """One line, without characters that would begin markup where a script's text goes."""
+    """Return one line without characters that would start markup, for text of a script."""
     return re.sub(r"\s+", " ", text).strip().replace("<", "&lt;")

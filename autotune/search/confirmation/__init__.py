@@ -1,1 +1,1 @@
-"""Which run a confirmation needs next: rounds of the baseline, the finalists and the challengers. Pure."""
+"""Selection of the next confirmation run: rounds of the baseline, the finalists and the challengers. Pure."""

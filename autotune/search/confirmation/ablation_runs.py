@@ -1,4 +1,4 @@
-"""Which run an ablation wants next: cycles of the winner, whole and without each of its knobs; pure."""
+"""Selection of the next ablation run: rounds of the winner, complete and without each of its knobs; pure."""
 
 from __future__ import annotations
 
@@ -23,15 +23,18 @@ if TYPE_CHECKING:
 
 _BASE = Config()
 _AGAIN = 3
-"""Cycles of confirmation that what is left may need: script, winner, and what is left."""
+"""Confirmation rounds that the ablated winner may need: script, winner and simplified config."""
 
 
 def next_ablation(study: Study, costs: Costs, remaining_s: float) -> Proposal | None:
-    """The next run, or None where nothing is to be taken apart, or all is done, or it does not fit.
+    """Return the next ablation run.
 
-    It begins only where the winner has been confirmed, changes two knobs at least, and all cycles fit
-    into what is left together with a confirmation of what they may leave. What a knob brings is told as
-    speed, so a winner by energy is left whole.
+    Ablation starts only for a confirmed winner that changes at least two knobs. All its rounds and a
+    confirmation of the simplified config have to fit the remaining time. Effects of knobs are reported as
+    speed, so a winner by energy is not ablated.
+
+    Returns:
+        None if there is nothing to ablate, every run is done, or the next run does not fit.
     """
     if study.open_trials or study.spec.objective == ENERGY:
         return None
@@ -69,7 +72,7 @@ def next_ablation(study: Study, costs: Costs, remaining_s: float) -> Proposal | 
 
 
 def under_way(study: Study, costs: Costs) -> bool:
-    """An ablation has begun and is not through all its cycles."""
+    """Return whether an ablation has started and has rounds left."""
     winner = ablated(study)
     if winner is None:
         return False
@@ -85,30 +88,30 @@ def under_way(study: Study, costs: Costs) -> bool:
 
 
 def _failed(trials: Iterable[Trial]) -> set[Config]:
-    """Configs that do not run; one whose run was given up with its driver is none of them."""
+    """Return the configs that do not run, without those whose run was cancelled with its driver."""
     return {t.config for t in trials if t.failure and t.failure.kind.family is not Family.CANCELLED}
 
 
 def _winner(study: Study) -> Config | None:
-    # Asked after every cycle: as long as nothing wins, there is no need for a whole answer.
+    # Called after every round: `compare` is cheaper than a complete answer while nothing wins.
     if not any(compared.wins for compared in compare(study)):
         return None
     found = answer_or_none(study)
     if found is None or not found.is_better:
         return None
     (chosen,) = (c for c in compare(study) if c.config == found.best.config)
-    # Beyond the usual pairs it wins by a look or at the end: what an ablation spends would end it between.
+    # After the usual pairs a claim needs an interim analysis or the end; an ablation would use up that time.
     waits = chosen.speedup.n > USUAL_RUNS and not chosen.is_early and cycles_left(study) > 0
     return None if waits else found.best.config
 
 
 def _line(study: Study, winner: Config) -> list[Config]:
-    """The winner and its variants; the script itself is among them where a single knob would be left."""
+    """Return the winner and its variants; the baseline is a variant if a single knob would remain."""
     return [winner, *(c for c in variants(study, winner).values() if c != _BASE)]
 
 
 def _order(line: list[Config], group: int) -> list[Config]:
-    """Another one begins in every cycle, and the direction turns, so that drift hits all alike."""
+    """Rotate the order and alternate its direction per round, so that drift affects all configs alike."""
     start = (group // 2) % len(line)
     turned = [*line[start:], *line[:start]]
     return turned if group % 2 else turned[::-1]

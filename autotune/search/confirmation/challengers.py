@@ -1,8 +1,8 @@
-"""Who deserves confirmation by what confirmation itself has shown; pure.
+"""Challengers: configs that deserve confirmation given the confirmation runs so far; pure.
 
-Who is confirmed first is chosen by single runs of screening. Confirmation and ablation then tell what these
-were worth: a leader that was lucky falls back, and part of a winner may be faster than the whole. Whoever is
-held for the fastest by then, or may well be, gets pairs of its own while there is time for them.
+The first finalists are chosen by single screening runs. Confirmation and ablation then measure them better: a
+lucky leader falls back, and part of a winner may be faster than the whole. The config that is likely fastest
+by then gets pairs of its own while time is left.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ if TYPE_CHECKING:
 
 _BASE = Config()
 _WORTH = 0.01
-"""In ln rate: what the recommendation has to gain by it for a newcomer to be confirmed."""
+"""Least expected gain of the recommendation, in ln rate, for which a challenger is confirmed."""
 
 _PAIRS = 5
-"""A newcomer has time for so many before the budget ends, or does not begin."""
+"""Pairs that have to fit the remaining budget before a challenger starts."""
 
 _MOST = 2
-"""Newcomers in a search: each takes its part of the chance of a false win."""
+"""Challengers per search: each uses part of the family-wise error rate."""
 
 _BELIEFS: IdentityCache[_Belief | None] = IdentityCache(size=4)
 
 
 @dataclass(frozen=True, slots=True)
 class _Belief:
-    """What somebody makes of all runs so far who takes each for as uncertain as runs of one config differ."""
+    """Throughput estimate from all runs so far, each with the noise of a single run of a config."""
 
     model: ThroughputModel
     process: GaussianProcess
@@ -65,17 +65,17 @@ class _Belief:
         return None if model is None else cls(model, model.doubting(run_sd(study, in_cycles=True)))
 
     def expected(self, config: Config) -> float:
-        """Ln ratio to the script's rate."""
+        """Return the expected ln ratio to the script's rate."""
         return self.process.predict(self.model.point(config))[0]
 
     def gain(self, config: Config, over: Config) -> float:
-        """In ln rate, by which the better of the two is expected to be faster than the second of them."""
+        """Return the expected gain, in ln rate, of the faster of two configs over `over`."""
         mean, sd = self.process.difference(self.model.point(config), self.model.point(over))
         return expected_gain(mean, sd)
 
 
 def foremost(study: Study, members: Sequence[Config], parts: FeatureFlags) -> tuple[Config, ...]:
-    """The same, first whoever all runs so far hold for the fastest that leaves the training unchanged."""
+    """Return the members, led by the training-preserving one that is fastest by all runs so far."""
     training_preserving = [c for c in members if _is_training_preserving(study, c)]
     if len(training_preserving) < 2 or study.spec.objective == ENERGY:
         return tuple(members)
@@ -89,16 +89,19 @@ def foremost(study: Study, members: Sequence[Config], parts: FeatureFlags) -> tu
 def newcomer(
     before: Study, members: Sequence[Config], out: Collection[Config], parts: FeatureFlags
 ) -> Config | None:
-    """Who is worth confirming beside these, None where nobody is, or there is no time for it.
+    """Return the challenger to confirm beside these members.
 
-    One at a time: not before those that are there have three pairs. Hangs on the cycles before alone, so that
-    it answers alike throughout a cycle.
+    Challengers enter one at a time, after every current member has three pairs. The result depends on
+    completed rounds only, so it is constant within a round.
 
     Args:
         before: The study without the cycle under way.
-        members: Who is confirmed by now.
-        out: Who may not come in: ruled out, or broken.
-        parts: What of the planner takes part.
+        members: Configs in confirmation now.
+        out: Configs that may not enter: ruled out or broken.
+        parts: Enabled features of the planner.
+
+    Returns:
+        None if no config is worth it or the time is too short.
     """
     told = before.told(Stage.CONFIRM)
     runs, last = Counter(t.config for t in told), max((t.group for t in told), default=0)
@@ -114,7 +117,7 @@ def newcomer(
     whole, costs = ablated(before), Costs.of(before)
     lost = {*members, *out}
     others = [c for c in belief.model.seen if c and c not in lost and _is_training_preserving(before, c)]
-    # A claim on a part of a winner rests on the winner's; anybody else would take of the winner's chance.
+    # A claim on a part of a winner rests on the winner's; any other config would use its error rate.
     others = [c for c in others if whole is None or is_part(before, c, whole)]
     others = [c for c in others if may_win(before, c) and _has_time(before, [best, c], costs)]
     gains = [(belief.gain(c, best), c) for c in others]
@@ -123,7 +126,7 @@ def newcomer(
 
 
 def _latecomers(study: Study) -> int:
-    """How many came in after the first whole cycle, for whatever reason."""
+    """Return the number of configs that entered after the first complete round."""
     runs = [t for t in study.told(Stage.CONFIRM) if (t.stage, t.group) not in study.cut]
     runs = [t for t in runs if not t.config.is_baseline]
     first = min((t.group for t in runs), default=0)
@@ -135,7 +138,7 @@ def _is_training_preserving(study: Study, config: Config) -> bool:
 
 
 def _has_time(before: Study, members: Sequence[Config], costs: Costs) -> bool:
-    """Five cycles of the script and these fit into what is left since the last run."""
+    """Return whether five rounds of the script and these members fit the time left since the last run."""
     limit = before.spec.budget.trials
     has_trials = limit is None or limit - len(before.trials) >= _PAIRS * (1 + len(members))
     left_s = before.spec.budget.seconds - max((t.finished_s for t in before.told()), default=0.0)

@@ -1,6 +1,6 @@
-"""Which run confirmation wants next: cycles of the script and every finalist that still takes part; pure.
+"""Selection of the next confirmation run: rounds of the baseline and every finalist left; pure.
 
-The order turns from cycle to cycle, so that a drifting machine treats all of them alike.
+The order rotates between rounds, so that machine drift affects all configs alike.
 """
 
 from __future__ import annotations
@@ -32,25 +32,28 @@ _BASE = Config()
 
 
 def is_confirming(study: Study) -> bool:
-    """Screening is over: confirmation has begun."""
+    """Return whether confirmation has begun."""
     return any(t.stage is Stage.CONFIRM for t in study.trials)
 
 
 def has_winner(study: Study) -> bool:
-    """Confirmation has shown a finalist to be faster, and nothing speaks against recommending it."""
+    """Return whether confirmation has shown a finalist to be faster and nothing prevents recommending it."""
     found = answer_or_none(study) if is_confirming(study) else None
     return found is not None and found.is_better
 
 
 def next_confirmation(study: Study, remaining_s: float, parts: FeatureFlags) -> Proposal | None:
-    """The next run of a cycle, or of the ablation of a winner; None where nothing is left to tell, or fits.
+    """Return the next run of a round, or of the ablation of a winner.
 
-    One run at a time: None while any is open.
+    One run at a time.
 
     Args:
-        study: As of now.
+        study: Current study.
         remaining_s: Budget left, in seconds of wall time.
-        parts: What of the planner takes part.
+        parts: Enabled features of the planner.
+
+    Returns:
+        None if a run is open, nothing is left to measure, or no run fits.
     """
     if study.open_trials:
         return None
@@ -60,14 +63,14 @@ def next_confirmation(study: Study, remaining_s: float, parts: FeatureFlags) -> 
     costs = Costs.of(study)
     group, asked = _last_cycle(study)
     if group and (Stage.CONFIRM, group) not in study.cut:
-        # Who takes part is settled by the cycles before, so that it cannot change within one.
+        # Members depend on completed rounds only, so they cannot change within one.
         before = _before(study, group)
         past = _compared(before)
         members = select_members(before, past, study, costs, remaining_s, parts)
         active = active_members(past, members, group - 1, _begun(before), _more(before))
         running_s = sum(t.seconds for t in study.told(Stage.CONFIRM) if t.group == group)
         focused = focus(past, active, before, remaining_s + running_s, group - 1, parts)
-        # Seconds between runs may tip the reckoning; who has run in this cycle stays in it.
+        # Seconds between runs may change the estimate; a config that ran in this round stays in it.
         active = active if any(c in active and c not in focused for c in asked) else focused
         following = _rest_of_cycle(group, asked, active, costs, remaining_s)
         if following is not None:
@@ -82,7 +85,7 @@ def next_confirmation(study: Study, remaining_s: float, parts: FeatureFlags) -> 
     active = active_members(now, members, group, _begun(study), _more(study))
     active = focus(now, active, study, remaining_s, group, parts)
     if group >= CYCLES and not (parts.overtakes and _is_late(study, active)):
-        # A winner is taken apart as soon as it is one; what is left then shares the cycles that follow.
+        # A winner is ablated as soon as it wins; the simplified config then shares the following rounds.
         apart = next_ablation(study, costs, remaining_s)
         if apart is not None:
             return apart
@@ -95,7 +98,7 @@ def next_confirmation(study: Study, remaining_s: float, parts: FeatureFlags) -> 
 
 
 def _more(study: Study) -> int:
-    """Cycles beyond the usual ones that a gain may ask for."""
+    """Return the number of rounds beyond the usual ones that a gain may use."""
     return cycles_left(study) if goes_on(study) else 0
 
 
@@ -106,14 +109,14 @@ def _before(study: Study, group: int) -> Study:
 
 
 def _is_late(study: Study, active: Sequence[Config]) -> bool:
-    """One of them came in late and has still to show whether it is faster than what would be taken apart."""
+    """Return whether a late finalist still has to be compared with the config that would be ablated."""
     begun, runs = _begun(study), Counter(t.config for t in study.told(Stage.CONFIRM))
     first = min(begun.values(), default=0)
     return any(runs[c] < CYCLES and begun.get(c, first + 1) > first for c in active)
 
 
 def _begun(study: Study) -> dict[Config, int]:
-    """In which cycle each config ran first."""
+    """Return the first round of each config."""
     found: dict[Config, int] = {}
     for trial in study.trials:
         if trial.stage is Stage.CONFIRM:
@@ -137,7 +140,7 @@ def _order(group: int, members: Sequence[Config]) -> list[Config]:
 
 
 def _first_of_cycle(group: int, members: Sequence[Config], costs: Costs, remaining_s: float) -> Config | None:
-    """Where the cycle starts; late finalists are left out where the time is short."""
+    """Return the config that starts the round; late finalists are left out if time is short."""
     order = _order(group, members)
     if not costs.fits(costs.cycle(members[:1]), remaining_s):
         return None
@@ -153,7 +156,7 @@ def _first_of_cycle(group: int, members: Sequence[Config], costs: Costs, remaini
 def _rest_of_cycle(
     group: int, asked: Sequence[Config], members: Sequence[Config], costs: Costs, remaining_s: float
 ) -> Config | None:
-    """The next member of a cycle under way: only such as come after all that were asked in it."""
+    """Return the next member of the current round, in order after those that have run."""
     order = _order(group, members)
     places = [order.index(c) for c in asked if c in order]
     if not places:
@@ -168,7 +171,7 @@ def _rest_of_cycle(
 
 
 def _why(before: Study, config: Config, past: Sequence[Comparison], parts: FeatureFlags) -> str:
-    """Why it runs now and not before, and who makes room; a blank before each sentence."""
+    """Return why the config runs now and which config it replaces; each sentence starts with a blank."""
     why = ""
     confirmed = {t.config for t in before.trials if t.stage is Stage.CONFIRM}
     if confirmed and not config.is_baseline and config not in confirmed and parts.overtakes:

@@ -1,6 +1,6 @@
-"""The race of the finalists: who takes part in the next cycle of confirmation, and who is settled; pure.
+"""The race of the finalists: members of the next confirmation round, and configs that are settled; pure.
 
-All answers hang on the cycles before, so that they stay as they are within one.
+All results depend on completed rounds only, so they are constant within a round.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _CLEAR_WIDTH = 0.04
 _CLEAR_SHARE = 0.25
 _NO_GAIN = 1.02
 _ALIKE = 0.02
-"""Share of a speedup within which two finalists read alike."""
+"""Share of a speedup within which two finalists count as equal."""
 _FAIR_CHANCE = 0.2
 _ALIKE_RUNS = 2.0
-"""Standard deviations of single runs within which two configurations read alike before any pair was run."""
+"""Standard deviations of single runs within which two configs count as equal before any pair was run."""
 _CHEAPER = 0.8
-"""Share of the cost of a cycle below which a configuration counts as cheaper."""
+"""Share of the cost of a round below which a config counts as cheaper."""
 _NORMAL = NormalDist()
 
 
@@ -53,15 +53,15 @@ def select_members(
     remaining_s: float,
     parts: FeatureFlags,
 ) -> tuple[Config, ...]:
-    """Finalists by the cycles before, best first; at first as many as four cycles can be paid for.
+    """Return the finalists by the completed rounds, best first; at first as many as fit four rounds.
 
     Args:
         before: The study without the cycle under way.
-        past: Of the cycles before.
-        study: As of now.
-        costs: Of the study.
+        past: Comparisons of the completed rounds.
+        study: Current study.
+        costs: Costs of the study.
         remaining_s: Budget left, in seconds of wall time.
-        parts: What of the planner takes part.
+        parts: Enabled features of the planner.
     """
     cycles = [t for t in before.trials if t.stage is Stage.CONFIRM]
     began, out = _began(before), _ruled_out(past, parts)
@@ -70,11 +70,11 @@ def select_members(
     if began:
         failed = broken(before)
         replaced = bool(out) or _failed(before) or not began.isdisjoint(failed)
-        # Beyond the usual cycles nobody new comes in.
+        # No config enters after the usual rounds.
         replaced = replaced and max(t.group for t in cycles) < USUAL_RUNS
         kept = tuple(c for c in chosen if c in began or replaced)
         if replaced and parts.ties_after_pairs:
-            # Who stood beside one that is gone goes on without it.
+            # The other finalists of a round continue without one that was removed.
             gone = out | failed.keys()
             others = (t.config for t in cycles if t.config in began and not t.config.is_baseline)
             others = (c for c in others if c not in gone and may_win(before, c))
@@ -88,7 +88,7 @@ def select_members(
     limit = study.spec.budget.trials
     running = {t.config for t in study.trials if t.stage is Stage.CONFIRM and not t.config.is_baseline}
     if not running:
-        # What a run takes is known better after each; once one has run, its cycle is not planned anew.
+        # Costs are better known after each run; once a run has started, its round is not planned again.
         chosen = _affordable(before, chosen, not_in, costs, whole, parts)
     kept = chosen = (*(c for c in chosen if c in running), *(c for c in chosen if c not in running))
     if limit is not None:
@@ -107,10 +107,9 @@ def _affordable(
     whole_s: float,
     parts: FeatureFlags,
 ) -> tuple[Config, ...]:
-    """Finalists whose fewest pairs fit into the time, the others replaced by the next best.
+    """Return finalists whose fewest pairs fit into the time, the others replaced by the next best.
 
-    Where the first is so dear that few pairs fit, a cheaper configuration that reads alike goes before it, as
-    more pairs prove more.
+    A cheaper config of equal reading goes first if few pairs of the leader fit, as more pairs prove more.
     """
     lost = set(out)
     while chosen and costs.fewest(chosen[0]) > whole_s:
@@ -138,14 +137,14 @@ def active_members(
     begun: Mapping[Config, int],
     more: int = 0,
 ) -> tuple[Config, ...]:
-    """Members that more cycles can still tell something about; the best is the last to leave.
+    """Return the members for which more rounds can change the result; the best is the last to leave.
 
     Args:
-        past: Of the cycles before.
-        members: Best first.
-        cycles: There were so far.
-        begun: In which cycle each of them ran first.
-        more: Cycles beyond the usual ones that there is room for, where a gain may ask for them.
+        past: Comparisons of the completed rounds.
+        members: Members, best first.
+        cycles: Number of completed rounds.
+        begun: First round of each member.
+        more: Rounds beyond the usual ones that fit, for a gain that needs them.
     """
     if cycles < CYCLES:
         return tuple(members)
@@ -154,12 +153,12 @@ def active_members(
     if cycles >= _PLANNED_CYCLES:
         open_ones = [c for c in open_ones if c == members[0] or len(_logs(compared, c)) < _PLANNED_CYCLES]
     if cycles >= USUAL_RUNS:
-        # Who came late, as what an ablation leaves does, gets the pairs that were planned.
+        # A late member, such as the result of an ablation, gets the planned number of pairs.
         late = {c for c in open_ones if cycles - begun.get(c, cycles) < _PLANNED_CYCLES}
         longer = {c for c, one in compared.items() if _waits(one) or _nears(one, more)}
         open_ones = [c for c in open_ones if c in late or c in longer]
     if any(c not in compared for c in open_ones):
-        # Who comes late is compared with the first as well, in the same cycles.
+        # A late member is compared with the first in the same rounds as well.
         return tuple(c for c in members if c == members[0] or c in open_ones)
     return tuple(open_ones)
 
@@ -172,20 +171,22 @@ def focus(
     cycles: int,
     parts: FeatureFlags,
 ) -> tuple[Config, ...]:
-    """The first alone where the time left shows its gain, or then its loss, only so; else all of them.
+    """Return the leader alone if only then the remaining time can show its gain or its loss.
 
-    To give more pairs to what reads well changes the level of its last look by about a hundredth of it
-    (docs/decisions/0057). Of a loss nobody knows how many runs will show it: where it alone is open, the
-    first, or one that reads as fast and has more pairs, goes alone unless there is time for the usual cycles
-    with all.
+    Giving more pairs to a promising config changes the level of its last analysis by about a hundredth
+    (docs/decisions/0057). The number of runs that a loss needs is unknown. If only a loss is open, the leader
+    runs alone, or an equally fast config with more pairs, unless the usual rounds fit for all.
 
     Args:
-        past: Of the cycles before.
-        active: Who would take part, best first.
+        past: Comparisons of the completed rounds.
+        active: Possible members, best first.
         before: The study without the cycle under way.
-        left_s: At the begin of the cycle.
-        cycles: There were so far.
-        parts: Of the planner.
+        left_s: Budget left at the start of the round, in seconds.
+        cycles: Number of completed rounds.
+        parts: Enabled features of the planner.
+
+    Returns:
+        All of `active` in any other case.
     """
     if not parts.focuses or cycles < CYCLES or len(active) < 2:
         return active
@@ -207,7 +208,7 @@ def focus(
     first = active[0]
     waiting = [c for c in active if c in compared and _waits(compared[c])]
     if first in waiting and more(active) < USUAL_RUNS - cycles:
-        # Of two alike now one leads and now the other: who has gone alone before goes on.
+        # Two equal configs may alternate in the lead: the one that ran alone before continues.
         least = (1.0 - _ALIKE) * compared[first].speedup.value
         alike = [c for c in waiting if compared[c].speedup.value >= least]
         return (max(alike, key=lambda c: compared[c].speedup.n),)
@@ -215,7 +216,7 @@ def focus(
 
 
 def given_up(compared: Sequence[Comparison], parts: FeatureFlags) -> list[Comparison]:
-    """Finalists whose loss stays unclear, and which the runs still to come would hardly clear."""
+    """Return the finalists whose loss is unclear and would hardly be cleared by the remaining runs."""
     return [
         c
         for c in compared
@@ -228,16 +229,16 @@ def given_up(compared: Sequence[Comparison], parts: FeatureFlags) -> list[Compar
 
 
 def excluded(before: Study, past: Sequence[Comparison], parts: FeatureFlags) -> frozenset[Config]:
-    """Who is out, and who has not begun and would fare no better than one that is."""
+    """Return the configs that are out, and untried ones that share the harmful values of one that is."""
     return frozenset(_ruled_out(past, parts) | (_as_hopeless(before, past, parts) - _began(before)))
 
 
 def _with_time_for(
     kept: tuple[Config, ...], before: Study, study: Study, remaining_s: float
 ) -> tuple[Config, ...]:
-    """Of those that would come in late the first, and as many as still get the pairs that a claim needs.
+    """Return the members, without late ones that would get fewer pairs than a claim needs.
 
-    Counted from the beginning of a cycle under way, so that it answers alike throughout the cycle.
+    Counted from the start of the current round, so that the result is constant within it.
     """
     confirmed = [t for t in before.trials if t.stage is Stage.CONFIRM]
     whole = [t for t in confirmed if (t.stage, t.group) not in study.cut]
@@ -265,9 +266,9 @@ def _with_time_for(
 def _with_newcomers(
     kept: tuple[Config, ...], before: Study, out: frozenset[Config], study: Study, parts: FeatureFlags
 ) -> tuple[Config, ...]:
-    """With whom the cycles themselves have brought in; of those that have run before the foremost first.
+    """Return the members with the challengers so far and a new one; of those that have run, the best first.
 
-    By the cycles before, so that it answers alike throughout one.
+    Depends on completed rounds only, so it is constant within one.
     """
     if not parts.overtakes:
         return kept
@@ -281,25 +282,25 @@ def _with_newcomers(
 
 
 def _began(study: Study) -> set[Config]:
-    """Who has taken part; a cycle that was cut may not have come to all of them."""
+    """Return the configs that have run; a cut round may not have reached all of them."""
     runs = (t for t in study.trials if t.stage is Stage.CONFIRM)
     return {t.config for t in runs if (t.stage, t.group) not in study.cut}
 
 
 def _confirmed(study: Study) -> dict[Config, None]:
-    """Whom confirmation has asked for, in that order."""
+    """Return the configs that confirmation has proposed, in the order of their first runs."""
     runs = (t.config for t in study.trials if t.stage is Stage.CONFIRM)
     return dict.fromkeys(c for c in runs if not c.is_baseline)
 
 
 def _failed(study: Study) -> bool:
-    # A run that was given up with its driver says nothing of its config.
+    # A run that was cancelled with its driver is no evidence about its config.
     failures = [t.failure for t in study.told(Stage.CONFIRM) if t.failure is not None]
     return any(failure.kind.family is not Family.CANCELLED for failure in failures)
 
 
 def _ruled_out(compared: Sequence[Comparison], parts: FeatureFlags) -> set[Config]:
-    """Finalists that are slower, or worse in loss, beyond doubt, and those that were given up."""
+    """Return finalists that are certainly slower or worse in loss, and those that were given up."""
     return {c.config for c in given_up(compared, parts)} | {
         c.config
         for c in compared
@@ -309,12 +310,12 @@ def _ruled_out(compared: Sequence[Comparison], parts: FeatureFlags) -> set[Confi
 
 
 def _wastes(compared: Comparison) -> bool:
-    """It takes more energy per sample than the script, where the least is wanted."""
+    """Return whether it takes more energy per sample than the script and energy is the objective."""
     return compared.saving is not None and compared.saving.high < 1.0
 
 
 def _as_hopeless(study: Study, compared: Sequence[Comparison], parts: FeatureFlags) -> set[Config]:
-    """Configs with all that may touch the loss of one that was given up: they would fare no better."""
+    """Return configs with every loss-changing value of one that was given up; they would fare no better."""
     space = study.space
     if space is None:
         return set()
@@ -327,10 +328,10 @@ def _as_hopeless(study: Study, compared: Sequence[Comparison], parts: FeatureFla
 
 
 def _nears(compared: Comparison, more: int) -> bool:
-    """Its gain, if it is what it reads, has a fair chance of being claimed with so many pairs more.
+    """Return whether the observed gain has a fair chance of being claimed after `more` pairs.
 
-    That is no going on until it has won: there are two late looks and an end, with levels that allow for
-    all of them (`autotune.compare.alpha_spending`). Who has hardly a chance saves the time.
+    This is not sampling until significance: the levels of two late analyses and the end allow for all of
+    them (`autotune.compare.alpha_spending`). A config without a fair chance saves the time.
     """
     speedup = compared.speedup
     if more <= 0 or compared.is_early or speedup.value <= 1.0 or speedup.n < CYCLES or speedup.low <= 0.0:
@@ -346,7 +347,7 @@ def _nears(compared: Comparison, more: int) -> bool:
 
 
 def _waits(compared: Comparison) -> bool:
-    """It wins, but for a loss that is not judged yet and that more runs may clear."""
+    """Return whether it wins except for a loss that is open and that more runs may clear."""
     is_open = compared.effect is not Effect.EXACT and compared.loss.level == 1
     is_open = is_open and compared.loss.verdict == "unclear" and compared.loss.can_clear
     return is_open and compared.wins and (compared.saving is None or compared.saving.low > 1.0)
@@ -366,7 +367,7 @@ def _settled(compared: Comparison, cycles: int) -> bool:
     width = speedup.high - speedup.low
     judged = compared.loss.verdict != "unclear" or bool(compared.loss.rule) or compared.effect is Effect.EXACT
     if speedup.low > 1.0 and judged:
-        # The interval allows for so many looks, at its own pairs: it may have come late, or lost some.
+        # The interval allows for a fixed number of analyses; a late config or lost runs shift its own pairs.
         clear = width <= _CLEAR_WIDTH * speedup.value or width <= _CLEAR_SHARE * (speedup.value - 1.0)
         return clear and compared.is_early
     return speedup.high < _NO_GAIN and cycles >= _PLANNED_CYCLES - 1

@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from autotune.model.study import Study
 
 FEWEST_ROUNDS: Final = 3
-"""Rounds that an interval needs to say something; fewer leave it open."""
+"""Rounds that an interval needs; with fewer the result stays open."""
 
 
 class ScalingRounds(Strategy):
-    """One run that shows what a run costs, then rounds in turning order.
+    """One run that measures the cost of a run, then rounds in alternating order.
 
-    A number of processes at which a run failed by its own fault is left out of the rounds to come.
+    A number of processes whose run failed by its own fault is left out of later rounds.
 
     Args:
-        counts: Numbers of processes, ascending; the first is what the others are compared with.
-        rounds: At most so many.
+        counts: Numbers of processes, ascending; the first is the reference.
+        rounds: Maximum number of rounds.
     """
 
     def __init__(self, counts: Sequence[int], *, rounds: int) -> None:
@@ -50,7 +50,7 @@ class ScalingRounds(Strategy):
         if group > self._rounds or not left:
             return None
         costs = Costs.of(study)
-        # A round that cannot be ended is not begun: its runs would lie in no pair.
+        # A round that cannot finish is not started: its runs would belong to no pair.
         if sum(costs.confirming(config) for config in left) > remaining_s:
             return None
         return self._proposal(study, Stage.CONFIRM, left[0], group, remaining_s)
@@ -60,7 +60,7 @@ class ScalingRounds(Strategy):
         return not study.open_trials and self.ask(study, remaining_s) is None
 
     def _left(self, study: Study, group: int) -> list[Config]:
-        """What is still to run in a round; an even round goes from the most processes to the fewest."""
+        """Return the runs left in a round; an even round runs the most processes first."""
         if not group:
             return []
         failed = {t.config for t in study.told() if t.failure is not None and t.failure.kind.teaches}

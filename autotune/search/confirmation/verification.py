@@ -1,4 +1,4 @@
-"""Is one given config faster than the script, here and now? Pairs of fresh runs until that is settled."""
+"""Verification that one config is faster than the script here: pairs of fresh runs until settled."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 _BASE = Config()
 _BASELINES = 2
 _FEWEST_PAIRS = 3
-"""Pairs that a verdict needs: no screening run of the config adds to what two pairs know."""
+"""Pairs that a verdict needs: no screening run of the config adds to the evidence of two pairs."""
 _LOOKS = (3, 5)
-"""Numbers of pairs after which the interval is looked at, besides the last: the interval allows for four
-looks, one of which is the end of the budget wherever that comes."""
+"""Pairs after which the interval is analysed, besides the last. It allows for four analyses, one of which is
+the end of the budget."""
 _NARROW = 0.04
-"""An interval this wide, relative to its middle, settles that there is no difference worth having."""
+"""Relative width of an interval that settles that there is no relevant difference."""
 
 
 class Verification(Strategy):
-    """Two runs of the unchanged script, then pairs of script and config in turning order.
+    """Two runs of the unchanged script, then pairs of script and config in alternating order.
 
-    The script's first two runs, of two seeds, calibrate the loss guard; they are in no pair.
+    The script's first two runs, of two seeds, calibrate the loss guard and belong to no pair.
 
     Args:
-        config: What is verified.
-        most_pairs: No more than these.
-        at_least: The ratio that the lower bound has to clear.
+        config: Config to verify.
+        most_pairs: Maximum number of pairs.
+        at_least: Ratio that the lower bound has to exceed.
     """
 
     def __init__(self, config: Config, *, most_pairs: int = 10, at_least: float = 1.0) -> None:
@@ -63,16 +63,18 @@ class Verification(Strategy):
         return not study.open_trials and self.ask(study, remaining_s) is None
 
     def verdict(self, study: Study) -> str:
-        """``faster``, ``slower``, ``worse`` (its loss is), ``failed`` or ``no_difference``, as of now."""
+        """Return ``faster``, ``slower``, ``worse`` (its loss is), ``failed`` or ``no_difference``."""
         return self._judged(study)[0]
 
     def because(self, study: Study) -> str:
-        """What ``no_difference`` rests on; empty with every other verdict.
+        """Return the reason of ``no_difference``; empty with every other verdict.
 
-        ``too_few_pairs``: nothing can be said; ``lost_runs``: the same, as runs yielded no figure for reasons
-        of which the config is none; ``script_failed``: a run of the unchanged script failed; ``not_cleared``:
-        it was measured, and the interval does not clear the ratio; ``unsteady``: it does, but not what the
-        script differs from itself by; ``loss_unclear``: it does, and its loss is not shown to keep up.
+        - ``too_few_pairs``: no conclusion.
+        - ``lost_runs``: no conclusion, as runs failed for reasons outside the config.
+        - ``script_failed``: a run of the unchanged script failed.
+        - ``not_cleared``: the interval does not exceed the ratio.
+        - ``unsteady``: the interval exceeds the ratio, but not the difference of the script from itself.
+        - ``loss_unclear``: the interval exceeds the ratio, but the loss is not shown to keep up.
         """
         return self._judged(study)[1]
 
@@ -83,7 +85,7 @@ class Verification(Strategy):
         if self._config in failed:
             return "failed", ""
         verdict, because = self._by_pairs(study)
-        # Harm that was shown is told; nothing else is claimed beside a script that fails by itself.
+        # Proven harm is reported; nothing else is claimed if the script itself fails.
         if _BASE in failed and verdict not in ("slower", "worse"):
             return "no_difference", "script_failed"
         return verdict, because
@@ -101,7 +103,7 @@ class Verification(Strategy):
             return "no_difference", "not_cleared"
         if low <= bar:
             return "no_difference", "unsteady"
-        # What changes the numbers has to have been seen to keep the loss.
+        # A config that changes the numbers has to be observed to keep the loss.
         is_judged = found.loss.passed or found.effect is Effect.EXACT
         return ("faster", "") if is_judged else ("no_difference", "loss_unclear")
 
@@ -113,7 +115,7 @@ class Verification(Strategy):
         return "no_difference", "lost_runs" if is_lost else "too_few_pairs"
 
     def comparison(self, study: Study) -> Comparison | None:
-        """The config against the script; None without a pair."""
+        """Return the comparison of the config with the script; None without a pair."""
         return next((c for c in compare(study) if c.config == self._config), None)
 
     def _pair(self, study: Study, costs: Costs, remaining_s: float) -> Proposal | None:
@@ -132,7 +134,7 @@ class Verification(Strategy):
         if costs.confirming(_BASE) + costs.confirming(self._config) > remaining_s:
             return None
         group += 1
-        # An odd pair begins with the script, an even one with the config: drift cancels over two.
+        # An odd pair begins with the script, an even one with the config: drift cancels over two pairs.
         begins = _BASE if group % 2 else self._config
         return self._proposal(study, Stage.CONFIRM, begins, group + 1, group, costs, remaining_s)
 
@@ -147,7 +149,7 @@ class Verification(Strategy):
         if found.is_early and (speedup.high < 1.0 or (speedup.low > max(1.0, self._at_least) and judged)):
             return True
         if speedup.low > max(1.0, self._at_least) or speedup.high < 1.0:
-            return False  # told from 1 only at the last look's level: this is none
+            return False  # distinguished from 1 only at the level of the last analysis
         return speedup.high - speedup.low < _NARROW * speedup.value
 
     def _proposal(

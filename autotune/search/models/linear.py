@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 def cholesky(matrix: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Lower factor of a symmetric positive definite matrix."""
+    """Return the lower factor of a symmetric positive definite matrix."""
     n = len(matrix)
     lower = [[0.0] * n for _ in range(n)]
     for i in range(n):
@@ -45,14 +45,14 @@ def backward(lower: Sequence[Sequence[float]], right: Sequence[float]) -> list[f
 
 @dataclass(frozen=True, slots=True)
 class GaussianProcess:
-    """A Gaussian process after its observations.
+    """Posterior of a Gaussian process.
 
     Args:
         kernel: Prior covariance of two points.
-        points: Where it was observed.
+        points: Observed points.
         lower: Cholesky factor of the observations' covariance.
         weights: Covariance solved against the observations.
-        expected: Prior mean of a point; 0 everywhere where it is None.
+        expected: Prior mean of a point; None means 0 everywhere.
     """
 
     kernel: Callable[[object, object], float]
@@ -82,7 +82,7 @@ class GaussianProcess:
         return cls(kernel, tuple(points), lower, backward(lower, forward(lower, values)), expected)
 
     def predict(self, point: object) -> tuple[float, float]:
-        """Mean and standard deviation at a point, noise not included."""
+        """Return the mean and standard deviation at a point, without noise."""
         across = [self.kernel(point, other) for other in self.points]
         mean = sum(map(float.__mul__, across, self.weights)) + self._prior(point)
         half = forward(self.lower, across)
@@ -90,7 +90,7 @@ class GaussianProcess:
         return mean, math.sqrt(max(0.0, variance))
 
     def difference(self, one: object, other: object) -> tuple[float, float]:
-        """Mean and standard deviation of what one point has over the other, noise not included."""
+        """Return the mean and standard deviation of `one` minus `other`, without noise."""
         across = [self.kernel(one, p) - self.kernel(other, p) for p in self.points]
         mean = sum(map(float.__mul__, across, self.weights)) + self._prior(one) - self._prior(other)
         half = forward(self.lower, across)
@@ -103,7 +103,7 @@ class GaussianProcess:
 
 @dataclass(frozen=True, slots=True)
 class Ridge:
-    """Linear in named columns, each with a normal prior of mean 0; the same machinery."""
+    """Linear model in named columns, each with a normal prior of mean 0; uses the same solver."""
 
     process: GaussianProcess
 
@@ -116,14 +116,14 @@ class Ridge:
         spread: Mapping[str, float],
         other_spread: float,
     ) -> Ridge:
-        """Fit.
+        """Fit the model.
 
         Args:
-            rows: Column -> value; absent columns are 0.
-            values: Observed.
+            rows: Values by column; absent columns are 0.
+            values: Observed values.
             noise: Standard deviation of each observation.
             spread: Prior standard deviation by column.
-            other_spread: Of columns that `spread` does not name.
+            other_spread: Prior standard deviation of columns that `spread` does not name.
         """
 
         def kernel(a: object, b: object) -> float:
@@ -134,5 +134,5 @@ class Ridge:
         return cls(GaussianProcess.of(rows, values, noise, kernel))
 
     def predict(self, row: Mapping[str, float]) -> tuple[float, float]:
-        """Mean and standard deviation."""
+        """Return the mean and standard deviation of a row."""
         return self.process.predict(row)

@@ -1,8 +1,8 @@
-"""Does a config fit into memory? Learned from peaks and from what ran out; pure.
+"""Prediction of whether a config fits into memory, learned from peaks and out-of-memory failures; pure.
 
-log2(peak) is a sum of a static part, a share of the doublings of the micro-batch and one term per
-changed value, fitted by ridge with priors. Running out is a censored observation: a peak somewhat
-above the limit. Monotone knobs prune for certain: what ran out does not fit with more of the same.
+log2(peak) is a sum of a static part, a share of the doublings of the micro-batch and one term per changed
+value, fitted by ridge with priors. Running out is a censored observation: a peak somewhat above the limit.
+For monotone knobs, a config with more than one that ran out is excluded with certainty.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TERM_SD = 0.4
 
 @dataclass(frozen=True, slots=True)
 class MemoryModel:
-    """Built by `MemoryModel.of` for one study at one moment."""
+    """Memory model of one study at one moment; built by `MemoryModel.of`."""
 
     space: SearchSpace
     limit_bytes: float | None
@@ -42,7 +42,7 @@ class MemoryModel:
 
     @classmethod
     def of(cls, study: Study, space: SearchSpace) -> MemoryModel:
-        """Fit to every peak and every out-of-memory ending of the study."""
+        """Fit the model to every peak and every out-of-memory failure of the study."""
         limit = memory_limit(study)
         ran_out = tuple(
             dict.fromkeys(t.config for t in study.told() if t.failure and t.failure.kind.family is Family.OOM)
@@ -70,7 +70,7 @@ class MemoryModel:
         return cls(space, limit, ran_out, fit, own)
 
     def features(self, config: Config) -> dict[str, float]:
-        """Columns of the ridge: intercept, doublings of the micro-batch, one per changed value."""
+        """Return columns of the ridge: intercept, doublings of the micro-batch, one per changed value."""
         found = {"": 1.0, "doublings": self._doublings(config)}
         for knob, value in config.items():
             if knob != "batch_size" and _use(knob) != "none":
@@ -78,11 +78,11 @@ class MemoryModel:
         return found
 
     def prior(self, config: Config) -> float:
-        """Expected doublings of the peak over the baseline's before anything was seen."""
+        """Return expected doublings of the peak over the baseline's before any observation."""
         return _SLOPE[0] * self._doublings(config)
 
     def fits(self, config: Config) -> float:
-        """Probability that the config stays below the limit; 0 where that is ruled out."""
+        """Return the probability that the config stays below the limit; 0 if that is ruled out."""
         if any(self._holds_more(config, other) for other in self.ran_out):
             return 0.0
         if self.fit is None or self.limit_bytes is None:
@@ -93,7 +93,7 @@ class MemoryModel:
         return statistics.NormalDist().cdf(room / spread)
 
     def peak_bytes(self, config: Config) -> float | None:
-        """Expected peak; None where no peak was ever read."""
+        """Return the expected peak; None if no peak was measured."""
         if self.fit is None:
             return None
         return 2.0 ** (self.fit.predict(self.features(config))[0] + self.prior(config))
@@ -115,7 +115,7 @@ class MemoryModel:
 
 
 def memory_limit(study: Study) -> float | None:
-    """The tightest bound on peak memory known: the user's, or what trials were allowed."""
+    """Return the tightest bound on peak memory: the user's, or the limit of the trials."""
     bounds = [c.at_most for c in study.spec.constraints if c.metric == "peak_memory"]
     if study.spec.max_memory_bytes is not None:
         bounds.append(float(study.spec.max_memory_bytes))

@@ -1,18 +1,19 @@
-"""How fast is a config likely to be before any of its values was tried? From facts of the first runs; pure.
+"""Prior expectation of the speed of a config, from facts of the first runs; pure.
 
-A loop computes and it loads. Without worker processes the two take turns, with them they overlap as far as
-there are cores; workers have to be started, and batches to be sent. What is known of single values acts on
-one of these parts, so that it counts for as much as that part takes of a step. It is a beginning for the
-throughput model, which believes what is measured: it decides what is tried first, and claims nothing.
+A step computes and loads. Without worker processes the two alternate; with them they overlap as far as there
+are cores. Workers have to be started, and batches to be transferred. Known effects of single values act on
+one of these parts, in proportion to its share of a step. This is the prior of the throughput model: it
+decides what is tried first, and measurements replace it.
 
-Figures for CPUs are rounded from the five open grids of `experiments/grids`, as they were recorded on two
-machines of two cores by 2026-11-23. Those for NVIDIA devices are an expert's, held against one search on an
-H100 (`experiments/gpu/results`, a transformer of 124 million parameters in float32, 2026-11-26: bfloat16 5.1
-times, compiled 1.25 times more, the memory-efficient kernel of attention 0.88 times the default) and
-what its author says of compiling the same model on A100s (250 ms to 135 ms; A. Karpathy, nanoGPT's README).
+Figures for CPUs are rounded from the five open grids of `experiments/grids`, recorded on two machines of two
+cores by 2026-11-23. Figures for NVIDIA devices are an expert's, checked against two sources:
 
-A device computes while the host starts what comes next: a step takes the longer of the two. How long the
-device computed in the script's first run, by its own counters, says which that is.
+- One search on an H100 (`experiments/gpu/results`, a transformer of 124 million parameters in float32,
+  2026-11-26): bfloat16 5.1 times, compiled 1.25 times more, memory-efficient attention 0.88 times.
+- Compiling the same model on A100s: 250 ms to 135 ms (A. Karpathy, nanoGPT's README).
+
+A device computes while the host starts the next work: a step takes the longer of the two. The device's busy
+time in the script's first run, by its own counters, shows which one is longer.
 """
 
 from __future__ import annotations
@@ -37,28 +38,28 @@ Point = tuple["Value | None", ...]
 
 _WAITS_AT, _BUSY_AT = 0.8, 0.95
 _STARTS_IN: Final = 0.2
-"""A device that computes for less of a step waits for the host, whose part is then all of it. One that
-computes for more does not, and the host's part is not seen, and taken for so much of a step."""
+"""Assumed share of the host in a step if the device is busy above `_BUSY_AT`, where it cannot be observed.
+Below `_WAITS_AT`, the device waits for the host, whose share is then the whole step."""
 _ALIKE: Final = 3.0
 _THREAD_POWER: Final = 0.7
 _SMALL_STEP_S: Final = 5e-3
-"""Steps of so long share their work out among threads half as well as long ones."""
+"""Step time in seconds at which work scales half as well over threads as in long steps."""
 _SLEEPING: Final = 0.35
-"""What operator threads that sleep while they wait lose where nobody wants their cores."""
+"""Loss of operator threads that sleep while waiting, on otherwise idle cores."""
 
 _START_S: Final = 0.2
 _KEPT_S: Final = 0.03
 _SPAWNED_S: Final = 3.0
-"""To have workers for a pass over the data: forked, there already, or made as new processes."""
+"""Seconds to have workers for a pass over the data: forked, persistent, or spawned."""
 _SENT_S: Final = 1.5e-3
-"""To take a batch over from a worker."""
+"""Seconds to receive a batch from a worker."""
 _OVERLAP_LOSS: Final = 1.05
 _HIDDEN: Final = 0.1
-"""Of a step that loading takes for each worker, where the loop does not wait for them."""
+"""Share of a step that loading takes per worker if the loop does not wait for them."""
 _HIDDEN_IN_A_CROWD: Final = 0.02
-"""The same beside workers that take cores from the training, whose computing is faster without them."""
+"""The same for workers that compete with the training for cores; computing is faster without them."""
 _DEVICE_SHARE: Final = 0.2
-"""Of a core's time that feeding a device takes, for each second that it computes."""
+"""Share of a core's time that feeding a device takes per second of its computing."""
 
 _LEAST_SPREAD: Final = 0.03
 _UNKNOWN: Final = Prior()
@@ -67,23 +68,23 @@ _OWN_SPREAD: Final = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Priors:
-    """Built by `Priors.of` for one study; of its facts and the first run of its script alone.
+    """Priors of one study, from its facts and the first run of its script; built by `Priors.of`.
 
     Args:
-        knobs: In the order of the space, which is that of the points.
-        owns: What the script has itself.
-        device: ``cpu``, ``cuda``, another, or empty where no model was seen.
-        cores: CPUs that the script may use.
-        threads: Of an operator, as the script has it; all cores where that was not seen.
-        workers: Processes that load, as the script has it.
-        fetch: Share of a step that loading takes where it is done in the loop; beside workers, that it waits.
+        knobs: Knobs in the order of the space, as in its points.
+        owns: The script's own values.
+        device: ``cpu``, ``cuda``, another, or empty if no model was observed.
+        cores: CPUs available to the script.
+        threads: The script's threads per operator; all cores if not observed.
+        workers: The script's loader processes.
+        fetch: Share of a step that loading takes in the loop; with workers, that the loop waits.
         compute: Share of a step that computing takes.
-        batch_s: Seconds for a batch of the loader; 0 where that is not known.
-        length: Batches in a pass over the data; 0 where that is not known.
-        fetch_cpu: CPU seconds in a second of fetching.
-        is_layered: The model has convolutions over images.
-        declared: Knobs of the user's own, of which nothing is known.
-        busy: Share of computing in which an accelerator did; 1 where nothing tells.
+        batch_s: Seconds per batch of the loader; 0 if unknown.
+        length: Batches in a pass over the data; 0 if unknown.
+        fetch_cpu: CPU seconds per second of fetching.
+        is_layered: Whether the model has convolutions over images.
+        declared: Knobs declared by the user, without prior knowledge.
+        busy: Share of computing time in which an accelerator was busy; 1 if unknown.
     """
 
     knobs: tuple[str, ...]
@@ -103,7 +104,7 @@ class Priors:
 
     @classmethod
     def of(cls, study: Study, space: SearchSpace) -> Priors | None:
-        """Read the first measured run of the unchanged script; None where it, or its facts, are not there."""
+        """Read the first measured run of the unchanged script; None if it or its facts are missing."""
         facts = study.facts
         run = facts.run if facts is not None else None
         first = next((t.measurement for t in baseline_runs(study) if t.measurement is not None), None)
@@ -118,7 +119,7 @@ class Priors:
         )  # fmt: skip
         samples_s = first.throughput.value if first.throughput.unit == "samples/s" else 0.0
         batch = known.batch_size or 0
-        # Of several processes one that waits for the others within a collective counts as busy.
+        # With several processes, waiting for the others in a collective counts as busy.
         counted = first.extra.get("device_busy_frac", 1.0) if run.ranks == 1 else 1.0
         return cls(
             knobs=tuple(space.dimensions),
@@ -138,12 +139,12 @@ class Priors:
         )
 
     def mean(self, point: Point) -> float:
-        """Ln(rate / baseline's rate) of a point of the space."""
+        """Return ln(rate / baseline's rate) of a point of the space."""
         own, other = self._step(self.owns), self._step(point)
         return math.log(own / other) if own > 0.0 and other > 0.0 else 0.0
 
     def spreads(self) -> tuple[float, ...]:
-        """By knob, in ln rate: how far a value may do otherwise than expected."""
+        """Return the prior standard deviation by knob, in ln rate."""
         return tuple(self._spread(knob) for knob in self.knobs)
 
     def _spread(self, knob: str) -> float:
@@ -151,19 +152,18 @@ class Priors:
             return _OWN_SPREAD
         prior = _prior(knob)
         usual = prior.spread_on.get(self.device, prior.spread)
-        # Where hardly anything is loaded, how it is loaded hardly counts, unless workers take the cores that
-        # compute.
+        # Where little is loaded, loader knobs have little effect, unless workers compete for cores.
         if prior.is_of_loading and not self._is_crowded:
             usual = max(_LEAST_SPREAD, usual * min(1.0, 2.0 * self.fetch + 0.2))
         return usual
 
     @property
     def _is_crowded(self) -> bool:
-        """The script's own workers and the threads that compute are more than there are cores."""
+        """Whether the script's workers and computing threads exceed the cores."""
         return self.device == "cpu" and self.workers > 0 and self.threads + self.workers > self.cores
 
     def _step(self, point: Point) -> float:
-        """Seconds of a step, in steps of the unchanged script."""
+        """Return the time of a step, in steps of the unchanged script."""
         chosen = dict(zip(self.knobs, point, strict=True))
         own = dict(zip(self.knobs, self.owns, strict=True))
         slower = math.exp(self._slower(chosen, own) - self._slower(own, own))
@@ -181,7 +181,7 @@ class Priors:
         if workers <= 0:
             return (compute * (1.0 + _SLEEPING * (sleeps and busy > 1))) + self.fetch
         if on_cpu and busy >= self.cores and not sleeps:
-            # Threads that spin while they wait for one another leave workers no core: nothing overlaps.
+            # Threads that spin while waiting leave no core to workers: nothing overlaps.
             step = compute + self.fetch
         else:
             wanted = compute * busy if on_cpu else compute * _DEVICE_SHARE
@@ -192,7 +192,7 @@ class Priors:
     def _beside_host(
         self, slower: float, chosen: Mapping[str, Value | None], own: Mapping[str, Value | None]
     ) -> float:
-        """How many times as long computing takes as the script's: the longer of device's and host's."""
+        """Return the compute time relative to the script's: the longer of device and host time."""
 
         def starting(config: Mapping[str, Value | None]) -> float:
             known = [(k, v) for k, v in config.items() if isinstance(v, (str, bool))]
@@ -204,21 +204,21 @@ class Priors:
         return _longer(self.busy * slower, others) / _longer(self.busy, host)
 
     def _waits_for(self, workers: int) -> float:
-        """Of a script that has workers: how long they take hides behind computing, unless the loop waits."""
+        """Return the wait for the script's workers, hidden behind computing unless the loop waits."""
         if workers > 0:
-            # Where the loop hardly waits, more workers than there are cores for wait for one another.
+            # If the loop hardly waits, more workers than cores only wait for one another.
             has_enough = self._is_crowded and self.fetch < _HIDDEN
             return self.fetch * self.workers / (min(workers, self.workers) if has_enough else workers)
         hidden = _HIDDEN_IN_A_CROWD if self._is_crowded else _HIDDEN
         return max(self.fetch, hidden) * self.workers
 
     def _thread_power(self) -> float:
-        """How well computing is shared out: short steps hardly are."""
+        """Return the exponent of the speedup by threads; short steps hardly scale."""
         seconds = self.compute * self.batch_s
         return _THREAD_POWER * seconds / (seconds + _SMALL_STEP_S) if seconds > 0.0 else _THREAD_POWER
 
     def _handing_over(self, chosen: Mapping[str, Value | None]) -> float:
-        """What workers cost by themselves, in steps of the unchanged script."""
+        """Return the overhead of workers, in steps of the unchanged script."""
         if self.batch_s <= 0.0:
             return 0.0
         forked = chosen.get("mp_context") in (None, "fork")
@@ -227,7 +227,7 @@ class Priors:
         return each_s / self.batch_s
 
     def _slower(self, chosen: Mapping[str, Value | None], own: Mapping[str, Value | None]) -> float:
-        """Ln of what computing takes by what is known of single values."""
+        """Return ln of the relative compute time, from known effects of single values."""
         setting = Setting(values=chosen, own=own, device=self.device, has_images=self.is_layered)
         knobs = builtin()
         return -sum(
@@ -243,7 +243,7 @@ def _prior(knob: str) -> Prior:
 
 
 def _longer(one: float, other: float) -> float:
-    """The longer of two times, and a little more where they are alike: neither hides the other wholly."""
+    """Return a smooth maximum of two times: times of similar length do not hide each other completely."""
     return (one**_ALIKE + other**_ALIKE) ** (1.0 / _ALIKE)
 
 

@@ -1,9 +1,9 @@
-"""How fast is a config likely to be? Learned from screening runs; pure.
+"""Prediction of the throughput of a config, learned from screening runs; pure.
 
-A Gaussian process over ln(rate / baseline's rate) with one additive term per knob, one per pair of
-changes as far as what was seen asks for it, and a small joint one, under two roofs that the wait for
-data proves: while the loop waits, faster computing cannot help beyond the loader's rate, and a loop
-that never waits gains nothing from its loader.
+A Gaussian process over ln(rate / baseline's rate) with one additive term per knob, one per pair of changes as
+far as observations need it, and a small joint term. The wait for data gives two upper bounds: while the loop
+waits, faster computing cannot exceed the loader's rate; a loop that never waits gains nothing from its
+loader.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _JOINT = 0.06
 _CONSTANT = 0.1
 _LENGTH = 1.3
 NOISE = 0.02
-"""Of a single run, in ln rate, as long as runs do not show that it is more."""
+"""Standard deviation of a single run, in ln rate, unless runs show a larger one."""
 _SLACK = 0.03
 
 Point = tuple["Value | None", ...]
@@ -54,14 +54,14 @@ _MODELS: IdentityCache[ThroughputModel | None] = IdentityCache(size=6)
 
 @dataclass(frozen=True, slots=True)
 class ThroughputModel:
-    """Built by `ThroughputModel.of` for one study at one moment.
+    """Throughput model of one study at one moment; built by `ThroughputModel.of`.
 
     Args:
         base: Baseline's amortised rate.
-        seen: ln ratio to it by config that a process of its own has measured, the mean of its runs.
-        runs: How many these were.
-        earlier: What it heeds beside these, of earlier studies: point, ln ratio, its doubt.
-        observed: What the process is conditioned on: point, ln ratio, its doubt.
+        seen: Mean ln ratio to it over the runs of each config that has been measured in its own process.
+        runs: Number of these runs by config.
+        earlier: Observations of earlier studies: point, ln ratio, uncertainty.
+        observed: Observations that condition the process: point, ln ratio, uncertainty.
     """
 
     study: Study
@@ -85,17 +85,17 @@ class ThroughputModel:
         expects: bool = True,
         in_cycles: bool = False,
     ) -> ThroughputModel | None:
-        """Fit; None as long as the baseline was not measured.
+        """Fit the model; None if the baseline was not measured.
 
         Args:
-            study: As of now.
-            space: Of the study.
-            informed: Believe what earlier studies tell, as far as it has not been measured here; to choose
-                what to run next, and never to say what is fastest.
-            expects: Begin from what is known of values beforehand (`autotune.search.models.priors`).
-            in_cycles: Learn from the runs of confirmation and ablation as well.
+            study: Current study.
+            space: Space of the study.
+            informed: Use results of earlier studies where nothing was measured here; to choose the next run
+                only, never to rank results.
+            expects: Start from prior knowledge of values (`autotune.search.models.priors`).
+            in_cycles: Learn from confirmation and ablation runs as well.
         """
-        # Else confirmation teaches it nothing, so that what it knew before still holds.
+        # Without them, confirmation does not change the model.
         known = study.trials if in_cycles else tuple(t for t in study.trials if not t.group)
         key = study_key(study, space, informed, expects, in_cycles, trials=known)
 
@@ -131,12 +131,12 @@ class ThroughputModel:
         expected = None if known is None else Remembered(known.mean)
         observed = (*((_point(space, c), y, NOISE / math.sqrt(runs[c])) for c, y in seen.items()), *beside)
         process = _conditioned(observed, kernel, expected)
-        # What the loop waits for bounds how fast it can get, not how little energy it takes.
+        # The wait for data bounds the rate, not the energy.
         loader, compute = ({}, {}) if study.spec.objective == ENERGY else _roofs(study, base)
         return cls(study, space, base, seen, runs, process, loader, compute, beside, observed)
 
     def predict(self, config: Config) -> tuple[float, float]:
-        """Mean and standard deviation of ln(rate / baseline's rate)."""
+        """Return the mean and standard deviation of ln(rate / baseline's rate)."""
         mean, sd = self.process.predict(_point(self.space, config))
         roof = self.roof(config)
         if mean + sd > roof:
@@ -144,38 +144,38 @@ class ThroughputModel:
         return mean, sd
 
     def foreseen(self, config: Config) -> tuple[float, float]:
-        """As `predict`, before anything but the baseline was measured."""
+        """Return the prediction before anything but the baseline was measured."""
         kernel, expected = self.process.kernel, self.process.expected
         point, base = self.point(config), self.point(Config())
         variance = kernel(point, point) - 2.0 * kernel(point, base) + kernel(base, base)
         return 0.0 if expected is None else expected(point), math.sqrt(max(0.0, variance))
 
     def believing(self, pending: Collection[Config]) -> ThroughputModel:
-        """As if what runs at the moment had ended as expected: little is left to be learned there."""
+        """Return the model as if pending runs had ended as predicted: little is left to learn there."""
         told = [*self.observed, *((self.point(c), self.predict(c)[0], NOISE) for c in pending)]
         return replace(self, process=_conditioned(told, self.process.kernel, self.process.expected))
 
     def doubting(self, run_sd: float) -> GaussianProcess:
-        """The process conditioned with this standard deviation of a single run, in ln rate.
+        """Return the process conditioned with this standard deviation of a single run, in ln rate.
 
-        Points of it are made by `point`.
+        `point` makes its points.
         """
         by_config = [(self.point(c), y, run_sd / math.sqrt(self.runs[c])) for c, y in self.seen.items()]
         told = [*by_config, *((point, y, max(sd, run_sd)) for point, y, sd in self.earlier)]
         return _conditioned(told, self.process.kernel, self.process.expected)
 
     def point(self, config: Config) -> Point:
-        """Where the process has a config."""
+        """Return the point of a config."""
         return _point(self.space, config)
 
     def roof(self, config: Config) -> float:
-        """What ln(rate / baseline's rate) cannot exceed by the waits seen so far; infinite if open."""
+        """Return the upper bound of ln(rate / baseline's rate) from observed waits; infinite if open."""
         loader = self.loader_roof.get(loader_part(config), math.inf)
         compute = self.compute_roof.get(compute_part(config), math.inf)
         return min(loader, compute) + _SLACK
 
     def expected_improvement(self, config: Config, incumbent: float) -> float:
-        """Expected gain in ln rate over the incumbent."""
+        """Return the expected gain in ln rate over the incumbent."""
         mean, sd = self.predict(config)
         if sd <= 0.0:
             return max(0.0, mean - incumbent)
@@ -185,26 +185,26 @@ class ThroughputModel:
 
 
 def loader_part(config: Config) -> Config:
-    """The changes that feed the loop."""
+    """Return the changes that feed the loop."""
     return Config({k: v for k, v in config.items() if k in loader_knobs()})
 
 
 def compute_part(config: Config) -> Config:
-    """The changes that compute."""
+    """Return the changes that compute."""
     return config.without(*loader_knobs())
 
 
 def wait_frac(study: Study) -> float:
-    """Share of the baseline's time spent waiting for data."""
+    """Return the share of the baseline's time spent waiting for data."""
     waits = [t.measurement.data_wait_frac for t in study.baseline if t.measurement]
     return statistics.fmean(waits) if waits else 0.0
 
 
 def _roofs(study: Study, base: float) -> tuple[dict[Config, float], dict[Config, float]]:
-    """Upper bounds of ln ratio by what feeds the loop, and by what computes in it.
+    """Return upper bounds of the ln ratio by loader part and by compute part.
 
-    With worker processes, a loop that waits runs at the loader's rate. Without, loading and
-    computing take turns: their times add, and each alone bounds the rate.
+    With worker processes, a loop that waits runs at the loader's rate. Without, loading and computing
+    alternate: their times add, and each alone bounds the rate.
     """
     loader: dict[Config, float] = {}
     compute: dict[Config, float] = {}
@@ -243,7 +243,7 @@ def _point(space: SearchSpace, config: Config) -> Point:
 
 
 class Remembered:
-    """What is expected of points, each reckoned once."""
+    """Cached prior means of points."""
 
     def __init__(self, mean: Callable[[Point], float]) -> None:
         self._mean = mean
@@ -262,7 +262,7 @@ def _conditioned(
     kernel: Callable[[object, object], float],
     expected: Callable[[object], float] | None,
 ) -> GaussianProcess:
-    """The process after observations of (point, ln ratio, standard deviation)."""
+    """Return the process given observations of (point, ln ratio, standard deviation)."""
     points, values, noise = zip(*observed, strict=True)
     return GaussianProcess.of(points, values, noise, kernel, expected)
 

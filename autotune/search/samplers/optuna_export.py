@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from autotune.model.trial import Trial
 
 UNCHANGED: Final = "unchanged"
-"""The choice of a knob that a configuration leaves alone, where the script's own value is not known."""
+"""Choice of a knob that a config leaves alone, if the script's own value is unknown."""
 
 
 def write_optuna(study: Study, path: Path) -> int:
-    """Write the finished trials of a study into a new SQLite file that Optuna reads.
+    """Write the finished trials of a study into a new SQLite file for Optuna.
 
     The objective is the throughput in samples/s, maximized. A knob is a categorical parameter of texts.
     Stage, configuration, peak memory and the kind of a failure are user attributes.
 
     Args:
-        study: Any.
+        study: Study to export.
         path: File to create; the Optuna study has the name of the autotune study.
 
     Returns:
@@ -49,7 +49,7 @@ def write_optuna(study: Study, path: Path) -> int:
 
 
 def _own(study: Study) -> dict[str, str]:
-    """Return knob -> the script's own value as text, as far as it was read."""
+    """Return the script's own value of each knob as text, as far as it was read."""
     dimensions = study.space.dimensions if study.space is not None else {}
     return {
         knob: value_text(dimension.own) for knob, dimension in dimensions.items() if dimension.own is not None

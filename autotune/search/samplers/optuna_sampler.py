@@ -1,8 +1,8 @@
 """Optuna's samplers as proposers of configs. The only module that imports optuna.
 
-The optuna study is rebuilt in memory from ours at every question, so nothing has to be saved and
-an interrupted search goes on as it would have. A failed trial is told as complete, with the worst
-value seen and a violated constraint: told as failed, it would be ignored and proposed again.
+The Optuna study is rebuilt in memory for every proposal, so nothing has to be saved and an interrupted search
+continues identically. A failed trial is passed to Optuna as complete, with the worst observed value and a
+violated constraint: as failed, it would be ignored and proposed again.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 KINDS = ("tpe", "random", "nsga2")
 _TRIES = {"random": 256, "tpe": 8, "nsga2": 8}
-"""Draws per question that may turn out useless."""
+"""Draws per proposal, some of which may be unusable."""
 
 _TRIES_IN_LARGE = 32
-"""The same in a space too large to look through, where nothing else than a draw can be proposed."""
+"""The same in a space too large to enumerate, where only a draw can be proposed."""
 
 _ENUMERABLE = 2000
 _STARTUP = 6
@@ -44,14 +44,14 @@ _CONSTRAINT = "runs"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """Numbers and names from which an optuna study is made.
+    """Numbers and names from which an Optuna study is built.
 
     Args:
         kind: One of `KINDS`.
-        seed: Of the draws.
-        knobs: Name, number of values, whether their order means something.
-        told: Positions by knob, objective values, and a violation that is above 0 for what failed.
-        worst: What a draw is told that cannot be used.
+        seed: Seed of the draws.
+        knobs: Name, number of values, and whether their order is meaningful.
+        told: Positions by knob, objective values, and a violation above 0 for failures.
+        worst: Objective values passed to Optuna for an unusable draw.
     """
 
     kind: str
@@ -62,7 +62,7 @@ class Question:
 
 
 class OptunaSampler(Sampler):
-    """Proposes by one of optuna's samplers.
+    """Sampler that wraps one of Optuna's samplers.
 
     Args:
         kind: ``tpe``, ``random`` or ``nsga2`` (throughput and memory together).
@@ -82,9 +82,8 @@ class OptunaSampler(Sampler):
     ) -> Config | None:
         """See `Sampler.propose`.
 
-        A draw that cannot be had, or was asked before, is drawn again a bounded number of times; then what
-        is nearest to the first draw and new takes its place, where the space is small enough to be looked
-        through.
+        An unusable or repeated draw is drawn again a bounded number of times. After that, in a space small
+        enough to enumerate, the new config nearest to the first draw is proposed.
         """
         asked = {t.config for t in study.trials}
 
@@ -94,7 +93,7 @@ class OptunaSampler(Sampler):
         question = _question(self._kind, study, space, count_seed)
         first: dict[str, int] = {}
         for params in self._drawn(question, is_large=space.size_bound() > _ENUMERABLE):
-            # Later draws were told that the earlier ones are bad: they lead away from where it looked first.
+            # Later draws avoid the rejected ones: they lead away from the first proposal.
             first = first or params
             config = space.complete({d.knob: d.values[params[d.knob]] for d in space.free()})
             if isinstance(config, Config) and usable(config):
@@ -102,7 +101,7 @@ class OptunaSampler(Sampler):
         return _nearest(space, first, usable)
 
     def _drawn(self, question: Question, *, is_large: bool) -> Iterator[dict[str, int]]:
-        """As many draws as a question is worth."""
+        """Yield as many draws as a proposal is worth."""
         tries = _TRIES_IN_LARGE if is_large else _TRIES[self._kind]
         with contextlib.closing(draws(question)) as drawn:
             yield from itertools.islice(drawn, tries)
@@ -116,7 +115,7 @@ def optuna_module() -> Any:
 
 
 def draws(question: Question) -> Generator[dict[str, int]]:
-    """Draws for a question without end; asking for another one says that the last could not be used."""
+    """Yield draws without end; each request for another one marks the last as unusable."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -130,13 +129,13 @@ def draws(question: Question) -> Generator[dict[str, int]]:
             drawn = mirror.ask(choices)
             params = {knob: int(drawn.params[knob]) for knob, _, _ in question.knobs}
         yield params
-        # Optuna wants the same constraints of every trial; a draw of no use is bad, not broken.
+        # Optuna requires the same constraints of every trial; an unusable draw is bad, not failed.
         drawn.set_constraint(_CONSTRAINT, 0.0)
         mirror.tell(drawn, list(question.worst))
 
 
 def _question(kind: str, study: Study, space: SearchSpace, count_seed: int) -> Question:
-    """What optuna is to know of a study."""
+    """Return the question that describes a study to Optuna."""
     both = kind == "nsga2"
     told = [
         t
@@ -170,7 +169,7 @@ def _question(kind: str, study: Study, space: SearchSpace, count_seed: int) -> Q
 
 
 def _mirror(question: Question) -> Any:
-    """An optuna study that knows what ours knows."""
+    """Return an Optuna study with the same trials."""
     import optuna
 
     both, seed = question.kind == "nsga2", question.seed
@@ -182,7 +181,7 @@ def _mirror(question: Question) -> Any:
         sampler = optuna.samplers.NSGAIISampler(seed=seed, population_size=_POPULATION)
     directions: list[Any] = ["maximize", "minimize"] if both else ["maximize"]
     mirror = optuna.create_study(directions=directions, sampler=sampler)
-    # Only trials that optuna drew itself have a generation; without one none of them is ever a parent.
+    # Only trials drawn by Optuna have a generation; without one, no trial becomes a parent.
     generation: Callable[[], str] | None = getattr(sampler, "_get_generation_key", None)
     for index, (params, values, violation) in enumerate(question.told):
         notes = {generation(): index // _POPULATION} if generation is not None else {}
@@ -195,7 +194,7 @@ def _is_open(trial: Trial) -> bool:
 
 
 def _distributions(question: Question) -> dict[str, Any]:
-    """Positions in each dimension's values: a range where their order means something."""
+    """Return the positions of each dimension's values: a range if their order is meaningful."""
     import optuna
 
     return {
@@ -217,7 +216,7 @@ def _params(space: SearchSpace, config: Config) -> dict[str, int] | None:
 
 
 def _nearest(space: SearchSpace, params: dict[str, int], usable: Callable[[Config], bool]) -> Config | None:
-    """The usable config that differs least; None in a space too large to look through."""
+    """Return the usable config that differs least; None in a space too large to enumerate."""
     if not params or space.size_bound() > _ENUMERABLE:
         return None
     near: tuple[float, str] | None = None
@@ -247,7 +246,7 @@ def _place(values: tuple[Value, ...], value: Value | None) -> int | None:
 def _frozen(
     question: Question, params: dict[str, int], values: list[float], violation: float, notes: dict[str, int]
 ) -> Any:
-    """A complete trial."""
+    """Return a complete trial."""
     import optuna
 
     return optuna.trial.create_trial(

@@ -1,4 +1,4 @@
-"""Samplers that need no library: everything in turn, and one knob after the other. Pure."""
+"""Samplers without a library: brute force and coordinate descent. Pure."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _SWEEPS = 8
 
 
 class BruteForce(Sampler):
-    """Every config of the space once, in the order of the space: the last knob turns fastest."""
+    """Every config of the space once, in the order of the space: the last knob varies fastest."""
 
     def propose(
         self, study: Study, space: SearchSpace, count_seed: int, may: Callable[[Config], bool] | None = None
     ) -> Config | None:
-        """See `Sampler.propose`; None when all were asked or may not be run."""
+        """See `Sampler.propose`; None if all were proposed or may not be run."""
         asked = {t.config for t in study.trials}
         return next((c for c in space.enumerate() if c not in asked and (may is None or may(c))), None)
 
 
 class CoordinateDescent(Sampler):
-    """All values of one knob, then on from the fastest, knob by knob; the order of knobs hangs on the seed.
+    """Descent along one knob at a time from the fastest config; the seed sets the order of knobs.
 
-    It ends after a sweep over all knobs that found nothing faster. Its way is derived from the study anew
-    at every question: what was asked is looked up, what was not is the proposal.
+    It ends after a sweep over all knobs that found nothing faster. Its path is derived from the study for
+    every proposal: the first config without a trial is the proposal.
     """
 
     def propose(
@@ -52,7 +52,7 @@ class CoordinateDescent(Sampler):
                 new = next((c for c in line if c not in asked and (may is None or may(c))), None)
                 if new is not None:
                     return new
-                # An earlier config stays unless another one is faster; failures have no rate.
+                # An earlier config remains unless another one is faster; failures have no rate.
                 here = max([here, *line], key=lambda c: rates.get(c, -math.inf))
             if here == before:
                 return None
@@ -60,7 +60,7 @@ class CoordinateDescent(Sampler):
 
 
 def _line(space: SearchSpace, config: Config, dimension: Dimension) -> list[Config]:
-    """The configs that differ in this knob alone, as far as rules let them."""
+    """Return the configs that differ in this knob alone, as far as rules allow."""
     wanted = space.resolved_free(config)
     found: dict[Config, None] = {}
     for value in dimension.values:

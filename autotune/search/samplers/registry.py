@@ -1,4 +1,4 @@
-"""Who proposes configurations, by name: one list for the command line, the API, the journal and replays."""
+"""Samplers by name: one list for the command line, the API, the journal and replays."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from autotune.search.strategy import Sampler, Strategy
 
 PLANNER = "staged"
-"""The search's own course (`autotune.search.stages`), which asks TPE now and then."""
+"""Name of the default search (`autotune.search.stages`), which uses TPE occasionally."""
 
 ABOUT = {
     PLANNER: "the planner: models of compute, input, memory and failures, with TPE in turn",
@@ -21,21 +21,21 @@ ABOUT = {
     "brute": "everything in turn",
     "coordinate": "coordinate descent: all values of one knob, then on from the fastest",
 }
-"""Name -> what it is, for people."""
+"""Descriptions for users, by name."""
 
 SAMPLERS = tuple(ABOUT)
 
 
 def strategy_for(name: str, parts: FeatureFlags = DEFAULT) -> Strategy:
-    """The search with this sampler.
+    """Return the search with this sampler.
 
-    All of them share the frame: the unchanged script first, what never worked or does not fit is not
-    tried, nothing is tried twice, and finalists are confirmed. A sampler other than the planner takes the
-    place of start points and models in between.
+    All samplers share the frame: the unchanged script first, no config that never worked or does not fit, no
+    repeats, and confirmation of the finalists. A sampler other than the planner replaces the start points and
+    models.
 
     Args:
         name: One of `SAMPLERS`.
-        parts: What of the planner takes part, for a replay that leaves some out.
+        parts: Enabled features of the planner.
 
     Raises:
         UsageError: There is no such sampler.

@@ -1,1 +1,1 @@
-"""Which configuration to measure next: initial design, refinement and replication. Pure."""
+"""Selection of the next config to measure: initial design, refinement and replication. Pure."""

@@ -1,4 +1,4 @@
-"""Acquisition: what a run of a config is expected to bring for what it costs; pure."""
+"""Acquisition: the expected gain of a run relative to its cost; pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from autotune.search.screening.state import SearchState
 
 LEAST_GAIN = 0.002
-"""In ln rate: a run that is expected to bring less is not worth it."""
+"""Least expected gain, in ln rate, for which a run is worth its time."""
 
 _COST_POWER = 0.7
 _LEAST_COST_POWER = 0.5
@@ -22,12 +22,12 @@ _COOLED_AFTER = 12
 
 
 def score(search: SearchState, pool: Iterable[Config], incumbent: float) -> list[tuple[float, float, Config]]:
-    """Candidates that may be tried, in the order of the pool: (gain per cost, gain, config).
+    """Return permitted candidates in the order of the pool: (gain per cost, gain, config).
 
     Args:
-        search: As of now.
+        search: Current state.
         pool: Configs of the space.
-        incumbent: What a gain is counted from, in ln rate over the baseline.
+        incumbent: Reference of a gain, in ln rate over the baseline.
     """
     power = cost_power(search)
     scored: list[tuple[float, float, Config]] = []
@@ -40,9 +40,9 @@ def score(search: SearchState, pool: Iterable[Config], incumbent: float) -> list
 
 
 def cost_power(search: SearchState) -> float:
-    """How much the cost of a run counts, as the power of its seconds that a gain is divided by.
+    """Return the power of a run's seconds by which its gain is divided.
 
-    Ever less, and not at all at the end, where nothing follows.
+    It decreases over the search to 0 at the end, where nothing follows.
     """
     told = search.study.told(Stage.INITIAL, Stage.REFINE)
     if not search.parts.lasting_cost:

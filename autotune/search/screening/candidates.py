@@ -1,4 +1,4 @@
-"""Candidates: which configs of the space the models are asked about; pure and seeded."""
+"""Candidates: configs of the space that the models score; pure and seeded."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from autotune.search.screening.state import SearchState
 
 ENUMERABLE = 512
-"""Configs: a space of no more than these is gone through as a whole."""
+"""Configs in a space that is enumerated completely."""
 
 DRAWS = 64
-"""Configs drawn at random from a larger one."""
+"""Configs drawn at random from a larger space."""
 
 
 def candidate_pool(search: SearchState) -> list[Config]:
-    """All of a small space; else neighbours of the best, the best sum, and draws; none that was asked for."""
+    """Return all of a small space; else neighbours of the best, the best sum, and draws; no repeats."""
     space = search.space
     if space.size_bound() <= ENUMERABLE:
         return [c for c in space.enumerate() if c not in search.feasible.asked]
@@ -38,12 +38,12 @@ def candidate_pool(search: SearchState) -> list[Config]:
 
 
 def varied(search: SearchState, config: Config, dimension: Dimension) -> list[Config]:
-    """Configs that differ from this in one knob and what hangs on it, leave the training, and may well run.
+    """Return permitted training-preserving configs that differ in one knob and its dependents.
 
     Args:
-        search: As of now.
-        config: Where they start from; not among them.
-        dimension: Of the knob.
+        search: Current state.
+        config: Starting config; not included.
+        dimension: Dimension of the knob.
     """
     found: list[Config] = []
     for value in dimension.values:
@@ -56,7 +56,7 @@ def varied(search: SearchState, config: Config, dimension: Dimension) -> list[Co
 
 
 def _climbed(search: SearchState, config: Config) -> Config:
-    """Uphill by the model from here, knob by knob."""
+    """Climb by the model from this config, knob by knob."""
     for _ in range(2):
         for dimension in search.space.free():
             options = [config, *varied(search, config, dimension)]

@@ -1,4 +1,4 @@
-"""Which configs are worth no trial: asked before, out of memory, or with values that never worked."""
+"""Feasibility: excludes repeats, configs out of memory, and values that never worked."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from autotune.model.trial import Trial
 
 QUARANTINE = 2
-"""Distinct configs with a value that must have failed, none having worked, before it is left out."""
+"""Distinct configs with a value that have to fail, and none to work, before the value is excluded."""
 FITS = 0.5
 """Least probability of fitting into memory at which a config is tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Feasible:
-    """Built by `Feasible.of` for one study at one moment."""
+    """Feasibility of configs of one study at one moment; built by `Feasible.of`."""
 
     space: SearchSpace
     asked: frozenset[Config]
@@ -33,17 +33,17 @@ class Feasible:
     worked: dict[tuple[str, Value], int]
     quarantined: frozenset[tuple[str, Value]]
     doubted: frozenset[tuple[str, Value]] = frozenset()
-    """Values that failed for certain in earlier studies of the script, and were not seen working since."""
+    """Values that certainly failed in earlier studies of the script and have not worked since."""
 
     @classmethod
     def of(cls, study: Study, space: SearchSpace, *, separates: bool = True) -> Feasible:
         """Read the study.
 
         Args:
-            study: As of now.
-            space: Of the study.
-            separates: A value is out as well that never worked, where a config that crashed with it and
-                other changes ran through without it.
+            study: Current study.
+            space: Space of the study.
+            separates: Also exclude a value that never worked, if a config crashed with it and other changes
+                but ran with the others alone.
         """
         failed: dict[tuple[str, Value], set[Config]] = {}
         worked: dict[tuple[str, Value], set[Config]] = {}
@@ -58,10 +58,10 @@ class Feasible:
         out = {i for i, configs in failed.items() if len(configs) >= QUARANTINE and i not in worked}
         if separates:
             ran = {t.config for t in study.told() if t.measurement}
-            # A run that took too long may have had too little time: it is no proof by itself.
+            # A run over its time limit may have had too little time: it is no proof by itself.
             blamed = [t for t in study.told() if _blames(t)]
             crashed = [t for t in blamed if t.failure and t.failure.kind.family is Family.CRASH]
-            # A start goes on from the best so far, and its value is tried by itself before it is to blame.
+            # A start point extends the best so far; its value is blamed only after a run by itself.
             alone = {i for t in study.told() if is_single(space, t.config) for i in t.config.items()}
             late = {t.config for t in crashed if t.stage is not Stage.INITIAL}
             every = {t.config for t in crashed}
@@ -72,13 +72,13 @@ class Feasible:
             memory=MemoryModel.of(study, space),
             failed={i: len(c) for i, c in failed.items()},
             worked={i: len(c) for i, c in worked.items()},
-            # What did not act by one way may have acted by the next.
+            # A value without effect by one delivery may have had an effect by the next.
             quarantined=frozenset(out | (refused - worked.keys())),
             doubted=frozenset(beliefs(study).doubted - worked.keys()),
         )
 
     def allows(self, config: Config) -> bool:
-        """In the space, never asked, free of quarantined values, likely to fit."""
+        """Return whether it is in the space, new, free of quarantined values, and likely to fit."""
         return (
             config not in self.asked
             and not any(item in self.quarantined for item in config.items())
@@ -87,10 +87,10 @@ class Feasible:
         )
 
     def works(self, config: Config) -> float:
-        """Probability that the config runs through, memory included."""
+        """Return the probability that the config runs through, memory included."""
         chance = self.memory.fits(config)
         for item in config.items():
-            # Failed elsewhere: it comes later, and is not left out.
+            # A value that failed elsewhere comes later but is not excluded.
             bad = self.failed.get(item, 0) + (QUARANTINE if item in self.doubted else 0)
             if bad:
                 good = self.worked.get(item, 0) + 0.35
@@ -98,20 +98,20 @@ class Feasible:
         return chance
 
     def is_doubted(self, config: Config) -> bool:
-        """It holds a value that failed for certain in an earlier study."""
+        """Return whether it holds a value that certainly failed in an earlier study."""
         return any(item in self.doubted for item in config.items())
 
 
 def is_single(space: SearchSpace, config: Config) -> bool:
-    """It changes one knob, beside what a rule sets with it."""
+    """Return whether it changes one knob, apart from values that a rule sets with it."""
     free = [k for k in config if k not in space.dimensions or not space.dimensions[k].derived]
     return len(free) == 1
 
 
 def suspect(study: Study, feasible: Feasible) -> Config | None:
-    """What failed last and how it is tried again: without the value that is least proven; None without one.
+    """Return the last failed config without its least proven value; None without one.
 
-    A single change is its own suspect, and what ran out of memory is no riddle.
+    A single change is its own suspect, and an out-of-memory failure needs no explanation.
     """
     failed = [t for t in study.told() if t.failure is not None and _blames(t) and not t.group]
     if not failed:
@@ -127,7 +127,7 @@ def suspect(study: Study, feasible: Feasible) -> Config | None:
 
 
 def _without(item: tuple[str, Value], crashed: set[Config], ran: set[Config]) -> bool:
-    """One of these with several changes ran through with all of them but this one."""
+    """Return whether one of these configs with several changes ran with all of them but this one."""
     changes = [set(c.items()) for c in crashed if len(c) > 1 and item in c.items()]
     return any(config - {item} == set(other.items()) for config in changes for other in ran)
 
@@ -138,7 +138,7 @@ def _blames(trial: Trial) -> bool:
 
 
 def _refused(trial: Trial) -> set[tuple[str, Value]]:
-    """The value that a run proved not to take effect."""
+    """Return the value that a run proved to have no effect."""
     failure = trial.failure
     if failure is None or failure.kind is not FailureKind.CONFIG_REJECTED:
         return set()

@@ -1,7 +1,7 @@
-"""What a run would add to the front of speed and memory; pure.
+"""Gain of a run for the Pareto front of speed and memory; pure.
 
-The front is what somebody with less memory chooses from. It gets runs where nothing more is expected of
-speed alone, so that it costs the search for the fastest nothing.
+The front offers choices for a device with less memory. It gets runs only when no gain in speed is expected,
+so that it costs the search for the fastest nothing.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from autotune.search.models.throughput_model import ThroughputModel
 
 Point = tuple[float, float]
-"""Of ln(rate / baseline's) and ln(most memory seen / memory): more is better on both."""
+"""Pair of ln(rate / baseline's) and ln(largest memory / memory): more is better in both."""
 
 _SLOWEST = 0.5
 _ROOM = 1.05
 
 
 class Frontier:
-    """The front of what was measured, by what the models make of it.
+    """Pareto front of the measured configs, by the model's predictions.
 
     Args:
-        study: As of now.
-        speed: Its throughput model.
-        memory: Its memory model.
-        among: Measured configs that count.
+        study: Current study.
+        speed: Throughput model of the study.
+        memory: Memory model of the study.
+        among: Measured configs to include.
     """
 
     def __init__(
@@ -44,10 +44,10 @@ class Frontier:
         self._points = [(speed.predict(c)[0], math.log(self._most / peak)) for c, peak in peaks.items()]
 
     def gain(self, config: Config) -> float:
-        """Area that the config would add, by what is predicted of it; 0 where memory is not counted.
+        """Return the predicted area that the config would add; 0 if memory is not measured.
 
-        In ln rate times ln memory, above half the script's rate: 0.01 is a per cent of memory spared
-        at e times that rate.
+        In ln rate times ln memory, above half the script's rate: 0.01 is one percent of memory spared at e
+        times that rate.
         """
         peak = self._memory.peak_bytes(config)
         if not self._points or peak is None:
@@ -57,7 +57,7 @@ class Frontier:
 
 
 def area(points: Sequence[Point]) -> float:
-    """What points dominate above half the script's rate, and below all memory that was seen."""
+    """Return the area that points dominate above half the script's rate and below the largest memory."""
     slowest, total, spared = math.log(_SLOWEST), 0.0, 0.0
     for rate, saved in sorted(points, reverse=True):
         if rate > slowest and saved > spared:

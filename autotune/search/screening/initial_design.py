@@ -1,4 +1,4 @@
-"""The initial design: what is likely to help, one change at a time, and early all of it together; pure."""
+"""The initial design: likely improvements, one change at a time, and early all of them together; pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _START_SHARE = 0.6
 
 
 def next_start(search: SearchState) -> Suggestion | None:
-    """The next config of the design; None where nothing is left in it that is likely to help."""
+    """Return the next config of the design; None if nothing in it is likely to help."""
     told = beliefs(search.study)
     for start in told.starts:
         if (
@@ -45,7 +45,7 @@ def next_start(search: SearchState) -> Suggestion | None:
             return Suggestion(start.config, start.reason)
     asked = [t for t in search.study.trials if t.stage is Stage.INITIAL]
     is_due = not search.parts.expects and len(asked) % _JUMP_EVERY == _JUMP_EVERY - 1
-    # Where it is told already what helps, all of that together is the first to be tried.
+    # If earlier studies show what helps, all of it together is tried first.
     if is_due or (told.first and not asked):
         jump = _jump(search)
         if jump is not None:
@@ -60,18 +60,18 @@ def next_start(search: SearchState) -> Suggestion | None:
 
 
 def start_is_over(search: SearchState) -> bool:
-    """Start trials have had their share of the time that screening has in all."""
+    """Return whether start trials have used their share of the screening time."""
     spent = sum(t.seconds for t in search.study.told(Stage.INITIAL))
     whole = spent + max(0.0, search.spare_s)
     return search.is_refining or spent > _START_SHARE * whole + search.costs.plain_s
 
 
 def uncovered(search: SearchState) -> Suggestion | None:
-    """The most promising change of a knob family that no run has tried, the cheapest family first.
+    """Return the most promising change of an untested knob family, the cheapest family first.
 
-    Until every family that applies was measured, "nothing is faster" cannot be said. What is expected to gain
-    most comes before: in a search of two minutes the families that are expected to gain nothing take the
-    time of repeats and of pairs (decision 102).
+    "Nothing is faster" requires a measurement of every family that applies. Changes with the largest expected
+    gain come before: in a search of two minutes, families without expected gain would use the time of
+    replicates and pairs (decision 102).
     """
     space, study = search.space, search.study
     listed = _listed(search, beliefs(study))
@@ -94,7 +94,7 @@ def uncovered(search: SearchState) -> Suggestion | None:
 
 
 def start_list(search: SearchState) -> Iterable[tuple[Config, str]]:
-    """What may be tried alone, each with its reason: what acts on what holds the script back comes first."""
+    """Return the changes to try alone, each with its reason, those that act on the bottleneck first."""
     waits = wait_frac(search.study) > _WAITS
 
     def late(config: Config) -> bool:
@@ -103,7 +103,7 @@ def start_list(search: SearchState) -> Iterable[tuple[Config, str]]:
 
     starts = sorted(search.space.starts, key=late)
     yield from ((c, "A start that is worth trying first.") for c in starts if not late(c))
-    # Nobody knows what a knob of the user's own acts on.
+    # The bottleneck that a knob of the user acts on is unknown.
     own = {spec.name for spec in search.study.spec.space.declared}
     dimensions = sorted(
         search.space.free(), key=lambda d: d.knob not in own and (d.knob in loader_knobs()) is not waits
@@ -119,9 +119,9 @@ def start_list(search: SearchState) -> Iterable[tuple[Config, str]]:
 
 
 def _beside_leader(search: SearchState, listed: Sequence[tuple[Config, str]]) -> Iterable[tuple[Config, str]]:
-    """Each change of the list beside the best so far: what it brings there need not be what it brings alone.
+    """Return each change of the list beside the best so far, where its effect may differ from that alone.
 
-    Beside what compiles a run costs a compile of its own, so that is left out of the best.
+    Every run beside a compiling value costs a compile, so such values are left out of the best.
     """
     space, leader = search.space, _leader(search)
     if leader.is_baseline:
@@ -129,7 +129,7 @@ def _beside_leader(search: SearchState, listed: Sequence[tuple[Config, str]]) ->
         return
     around = space.resolved_free(leader)
     tried = _tried(search)
-    # A compile costs several runs of the others, which may tell first beside what it is worth most.
+    # A compile costs several runs of the others, which show first which config it is worth most beside.
     for config, reason in sorted(listed, key=lambda entry: search.costs.cold_compile(entry[0]) > 0.0):
         changes = space.resolved_free(config)
         if tried.issuperset(changes.items()):
@@ -143,9 +143,9 @@ def _beside_leader(search: SearchState, listed: Sequence[tuple[Config, str]]) ->
 
 
 def _leader(search: SearchState) -> Config:
-    """The best so far that doubts leave ahead of the script; the unchanged script where there is none.
+    """Return the best config that is likely ahead of the script; the unchanged script without one.
 
-    Beside what compiles a run costs a compile of its own, so that is none.
+    Every run beside a compiling config costs a compile, so such a config is excluded.
     """
     model, failed = search.model, broken(search.study)
     seen = [
@@ -163,10 +163,10 @@ def _leader(search: SearchState) -> Config:
 
 
 def _most_expected(search: SearchState, told: Beliefs) -> Suggestion | None:
-    """Most gain for its cost: a start point, a change beside the best so far, all that is likely to help."""
+    """Return the largest gain for its cost: a start point, a change beside the best, all likely changes."""
     listed = _listed(search, told)
     if any(t.stage is Stage.INITIAL for t in search.study.trials):
-        # Nobody knows what a knob of the user's own acts on, and whoever declares one wants to know.
+        # The effect of a knob declared by the user is unknown and of interest, so it is tried.
         ran = {knob for t in search.study.trials for knob in t.config}
         own = {spec.name for spec in search.study.spec.space.declared} - ran
         for option, reason in _changes(search, [c for c in listed if own & set(c)]):
@@ -175,7 +175,7 @@ def _most_expected(search: SearchState, told: Beliefs) -> Suggestion | None:
     starts = search.space.starts
     found: dict[Config, str] = dict.fromkeys(starts, "A start that is worth trying first.")
     found.update(_changes(search, listed))
-    # Changes that help only together are climbed past, unless a start holds them.
+    # Climbing misses changes that help only together, unless a start point holds them.
     for begun in (_leader(search), *search.space.starts):
         found.setdefault(_climbed_from(search, begun), "What is likely to help, together.")
     options = [
@@ -193,12 +193,12 @@ def _most_expected(search: SearchState, told: Beliefs) -> Suggestion | None:
 
 
 def _listed(search: SearchState, told: Beliefs) -> list[Config]:
-    """Changes to try alone that no earlier study has measured."""
+    """Return the changes to try alone that no earlier study has measured."""
     return [c for c, _ in start_list(search) if c not in told.trusted]
 
 
 def _changes(search: SearchState, listed: Sequence[Config]) -> Iterable[tuple[Config, str]]:
-    """Each change of the list whose values have not run, beside the best so far or as much of it as goes."""
+    """Return each untried change of the list, beside the best so far or the largest compatible part of it."""
     space, leader = search.space, _leader(search)
     around = space.resolved_free(leader)
     tried = _tried(search)
@@ -210,7 +210,8 @@ def _changes(search: SearchState, listed: Sequence[Config]) -> Iterable[tuple[Co
         alone = f"What {what} does by itself."
         beside = space.complete({**around, **changes})
         options = [beside] if _runs(search, beside) else []
-        # What ran beside all of it says what it does there; what goes with a part of it alone is tried so.
+        # A run beside the complete best shows the effect there; an incompatible change is tried beside a part
+        # of it.
         if not options and beside not in search.feasible.asked:
             parts = [{k: v for k, v in around.items() if k != out} for out in around]
             options = [c for c in (space.complete({**part, **changes}) for part in parts) if _runs(search, c)]
@@ -221,14 +222,14 @@ def _changes(search: SearchState, listed: Sequence[Config]) -> Iterable[tuple[Co
 
 
 def _tried(search: SearchState) -> set[tuple[str, Value]]:
-    """Values that have run; what failed beside others has yet to be tried by itself."""
+    """Return values that have run; a value that failed beside others still has to be tried by itself."""
     space, trials = search.space, search.study.trials
     told = [t.config for t in trials if t.failure is None or is_single(space, t.config)]
     return {item for config in told for item in config.items()}
 
 
 def _only_failed_beside_others(search: SearchState, config: Config) -> bool:
-    """A single change that has ended no run well, and failed in one that changed more."""
+    """Return whether a single change never ran well and failed only in configs with more changes."""
     space, items = search.space, set(config.items())
     if not is_single(space, config):
         return False
@@ -241,7 +242,7 @@ def _runs(search: SearchState, config: Config | str) -> bool:
 
 
 def _climbed_from(search: SearchState, config: Config) -> Config:
-    """Uphill by the model from here, knob by knob, as far as a change is expected to count."""
+    """Climb by the model from this config, knob by knob, while a change is expected to count."""
     for dimension in search.space.free():
         options = varied(search, config, dimension)
         best = max(options, key=lambda c: (search.model.predict(c)[0], c.canonical()), default=config)
@@ -251,9 +252,9 @@ def _climbed_from(search: SearchState, config: Config) -> Config:
 
 
 def _in_order(search: SearchState, told: Beliefs) -> list[tuple[Config, str]]:
-    """The list as it is; where earlier studies tell something, by what is to be expected.
+    """Return the list, ordered by expected gain if earlier studies have results.
 
-    What failed in an earlier study of the script comes last, and is not left out.
+    Configs that failed in an earlier study of the script come last and are not excluded.
     """
     listed = list(start_list(search))
     if not told.first and not told.doubted:
@@ -267,12 +268,12 @@ def _in_order(search: SearchState, told: Beliefs) -> list[tuple[Config, str]]:
 
 
 def _promising(dimension: Dimension) -> list[Value]:
-    """Values to try alone: of an ordered knob middle and end above the own one, and both ends below."""
+    """Return values to try alone: for an ordered knob middle and end above its own, and both ends below."""
     own = next((i for i, v in enumerate(dimension.values) if _same(v, dimension.own)), None)
     if own is None or not dimension.ordinal:
         return [v for v in dimension.values if not _same(v, dimension.own)]
     above, below = list(dimension.values[own + 1 :]), list(dimension.values[:own])
-    # The least is often of another kind than the rest: no worker process at all, one thread.
+    # The least value is often of another kind than the rest: no worker process, or one thread.
     picked = [*above[(len(above) - 1) // 2 :][:1], *above[-1:], *below[-1:], *below[:1]]
     return list(dict.fromkeys(picked))
 
@@ -282,7 +283,7 @@ def _same(a: Value, b: Value | None) -> bool:
 
 
 def _jump(search: SearchState) -> Suggestion | None:
-    """Everything that helped, together."""
+    """Return a config of all changes that helped."""
     config = _BASE
     for dimension in search.space.free():
         gains = [

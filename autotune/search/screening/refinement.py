@@ -1,7 +1,7 @@
-"""Refining: which new config is worth a run, each answer by another question; pure.
+"""Refinement: new configs that are worth a run, one function per criterion; pure.
 
-What is expected to be fastest, what chance may find, and what changes the training; and for another
-reason than speed: what is to blame for a failure, what does with fewer changes or with less memory.
+The criteria are the largest expected gain, random discovery and training-changing configs. Others are not
+about speed: the cause of a failure, fewer changes, less memory.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from autotune.search.screening.shortlist import trimmed
 from autotune.search.screening.state import SearchState, Suggestion
 
 FRONT = "For less memory at the same speed, as"
-"""How the reason of a run for the front begins; such runs are known by it."""
+"""Prefix of the reason of a run for the front, which identifies such runs."""
 
 _APART = "What failed, without its least proven value:"
 _DRAWN = 32
 _TRAINING_SHARE = 0.25
 _TRAINING_FROM_S = 900.0
-"""Budget, in seconds, from which on that share is given in turn; of a shorter one proportionally less."""
+"""Budget in seconds from which that share is given in turn; proportionally less in a shorter one."""
 _FRONT_SHARE = 0.2
 _FRONT_GAIN = 0.02
 
 
 def likeliest(search: SearchState) -> Suggestion | None:
-    """The most expected improvement for its cost among what leaves the training unchanged."""
+    """Return the largest expected improvement for its cost among training-preserving configs."""
     incumbent = search.best_training_preserving()
     scored = score(search, (c for c in candidate_pool(search) if search.training_preserving(c)), incumbent)
     if not scored:
@@ -51,9 +51,9 @@ def likeliest(search: SearchState) -> Suggestion | None:
 
 
 def random_draw(search: SearchState) -> Suggestion | None:
-    """Of some configs drawn at random the one with most pairs of changes never seen together, for its cost.
+    """Return the random config with the most new pairs of changes for its cost.
 
-    What no model expects is found by chance alone, and sooner by a config that holds many chances.
+    Effects outside the model are found by chance alone, and sooner by a config with many new pairs.
     """
     space, draw = search.space, random.Random(f"{search.study.spec.seed}/{search.trials}/free")
     if space.size_bound() <= ENUMERABLE:
@@ -79,16 +79,16 @@ def random_draw(search: SearchState) -> Suggestion | None:
 
 
 def training_changing(search: SearchState, *, in_turn: bool = False) -> Suggestion | None:
-    """A config that changes the training, while that has had less than its share of the time.
+    """Return a training-changing config while such configs have used less than their share of the time.
 
     Args:
-        search: As of now.
-        in_turn: Others are left that keep the training: in a short search those come first, as nothing else
-            can be recommended without being asked for.
+        search: Current state.
+        in_turn: Training-preserving configs are left. In a short search they come first, as only they are
+            recommended by default.
     """
     scale = min(1.0, search.study.spec.budget.seconds / _TRAINING_FROM_S) if in_turn else 1.0
     left_s = left_for_training_changing_s(search, scale)
-    # One look at what a rule refuses is enough to say what it would bring; it is no bar to the others.
+    # One run of a refused config is enough to show its speed; it does not block the others.
     looked = any(search.refused(t.config) for t in search.study.trials)
     pool = [c for c in candidate_pool(search) if not search.training_preserving(c) and search.permitted(c)]
     pool = [c for c in pool if not (looked and search.refused(c))]
@@ -106,9 +106,9 @@ def training_changing(search: SearchState, *, in_turn: bool = False) -> Suggesti
 
 
 def left_for_training_changing_s(search: SearchState, scale: float = 1.0) -> float:
-    """Seconds that screening may still spend on what changes the training: its share of all that it has.
+    """Return the seconds of screening left for training-changing configs: their share of its whole time.
 
-    What runs at the moment counts as if it had taken what is expected of it. `scale` is of the share.
+    Pending runs count with their expected duration. `scale` multiplies the share.
     """
     told = search.study.told(Stage.INITIAL, Stage.REFINE)
     spent = sum(t.seconds for t in told if not search.training_preserving(t.config))
@@ -119,7 +119,7 @@ def left_for_training_changing_s(search: SearchState, scale: float = 1.0) -> flo
 
 
 def simpler(search: SearchState) -> Suggestion | None:
-    """The best so far without what the model says brings nothing: where it is as fast, it takes its place."""
+    """Return the best so far without changes of no predicted effect; it replaces the best if equally fast."""
     model = search.model
     best = max(
         (c for c in model.seen if search.training_preserving(c)),
@@ -133,10 +133,10 @@ def simpler(search: SearchState) -> Suggestion | None:
 
 
 def separating(search: SearchState) -> Suggestion | None:
-    """Is it this value that fails, or what it was tried with?"""
+    """Return a config that separates a failing value from its other changes."""
     last = next((t for t in reversed(search.study.told()) if t.failure is not None), None)
     if last is None or last.reason.startswith(_APART) or not search.parts.separates:
-        return None  # what fails once more does so for another reason, and one question is enough
+        return None  # another failure has another reason, and one such run is enough
     config = suspect(search.study, search.feasible)
     if config is None or not search.training_preserving(config) or not search.may_try(config):
         return None
@@ -144,7 +144,7 @@ def separating(search: SearchState) -> Suggestion | None:
 
 
 def for_front(search: SearchState) -> Suggestion | None:
-    """Most memory spared for its speed, where nothing faster is expected; for a part of the time."""
+    """Return the most memory spared for its speed if no gain in speed is expected; for part of the time."""
     if not search.parts.front_share or search.study.spec.objective == ENERGY:
         return None
     told = search.study.told(Stage.INITIAL, Stage.REFINE)

@@ -1,8 +1,8 @@
-"""Which config deserves another run before it is believed? Pure.
+"""Selection of configs that need a replicate before their reading is trusted. Pure.
 
-The largest of many noisy readings is the luckiest as much as the best. Who leads by one run is run
-again, and at the end, with time left, whoever may lie before the leader; how often, what runs of one
-and the same config differ by on this machine decides. On a quiet one nothing is run twice.
+The largest of many noisy readings is the luckiest as much as the best. A leader with a single run is
+replicated; at the end, with time left, its close followers are as well. The number of replicates depends on
+the noise between runs of one config on this machine; without noise there are none.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from autotune.search.models.throughput_model import ThroughputModel
 
 NOISY = 0.03
-"""From where on one run of a config is not taken for what the config does, in ln rate."""
+"""Noise, in ln rate, from which on a single run of a config is not trusted."""
 
 _LEADER_LOOKS = 2
 _MOST_LOOKS = 3
@@ -33,13 +33,13 @@ _WORTH = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Replicate:
-    """A config to be run once more.
+    """A config to be replicated.
 
     Args:
-        config: Which.
-        runs: It had so far.
-        run_sd: What single runs of one config differ by, in ln rate.
-        gain: What the recommendation is expected to gain by knowing it well, in ln rate.
+        config: Config to run.
+        runs: Number of its runs so far.
+        run_sd: Standard deviation between runs of one config, in ln rate.
+        gain: Expected gain of the recommendation from the replicate, in ln rate.
     """
 
     config: Config
@@ -49,36 +49,36 @@ class Replicate:
 
 
 def run_sd(study: Study, *, in_cycles: bool = False) -> float:
-    """Standard deviation of single screening runs of one config, in ln rate.
+    """Return the standard deviation of single screening runs of one config, in ln rate.
 
-    Pooled over configs that ran more than once, the script itself among them, with two runs' worth of
-    belief in two per cent.
+    Pooled over configs that ran more than once, the script included, with a prior of two percent that counts
+    as two runs.
 
     Args:
-        study: As of now.
-        in_cycles: By the runs of confirmation and ablation as well.
+        study: Current study.
+        in_cycles: Include the runs of confirmation and ablation.
     """
     phases = all_objective_runs(study) if in_cycles else (objective_runs(study),)
-    # Who is confirmed was chosen for its screening runs: by how much it falls back is no scatter.
+    # Finalists were chosen for their screening runs: their regression is no noise.
     alike = [values for runs in phases for values in runs.values()]
     return run_spread([math.log(v) for v in values if v > 0.0] for values in alike)
 
 
 def leading(model: ThroughputModel, among: Collection[Config]) -> Config:
-    """Whom the model holds for the fastest of them."""
+    """Return the config with the highest prediction."""
     return max(among, key=lambda c: (model.predict(c)[0], c.canonical()))
 
 
 def look_again(
     study: Study, model: ThroughputModel, among: Collection[Config], *, at_end: bool
 ) -> Replicate | None:
-    """Who is to be run once more, None where that is worth no run.
+    """Return the config to be replicated; None if no replicate is worth its time.
 
     Args:
-        study: As of now.
-        model: Of it.
+        study: Current study.
+        model: Throughput model of the study.
         among: Measured configs that may be recommended.
-        at_end: Nothing new is left to be tried: those behind the leader are looked at as well.
+        at_end: Nothing new is left to try: also consider the followers of the leader.
     """
     if not among:
         return None
@@ -92,7 +92,7 @@ def look_again(
     doubts = model.doubting(sd)
     best: Replicate | None = None
     for config in among:
-        # Of the two, who ran less often tells more.
+        # Of the two, the one with fewer runs is more informative.
         again = config if at_end and asked[config] < asked[leader] else leader
         if config == leader or asked[again] >= limit:
             continue

@@ -1,4 +1,4 @@
-"""Second looks: where runs of one config differ, who is run again, and what doubt still tries; pure."""
+"""Replication: the config to run again where runs differ, and trials justified by noise; pure."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from autotune.search.screening.state import SearchState, Suggestion
 from autotune.statistics.intervals import expected_gain
 
 AGAIN = "Once more, as"
-"""How the reason of a second look begins; such runs are known by it."""
+"""Prefix of the reason of a replicate, which identifies such runs."""
 
 _BASE = Config()
 
 
 def second_look(search: SearchState) -> Proposal | None:
-    """Once more whoever leads by a run that may have been lucky; None where that is worth no run."""
+    """Return a replicate of a possibly lucky leader; None if that is worth no run."""
     look = _look_again(search, at_end=False)
     return None if look is None else _again(search, look)
 
 
 def last_doubts(search: SearchState) -> Proposal | None:
-    """What is still tried where nothing more is expected by somebody who takes each run at its word."""
+    """Return a trial whose gain is expected only because of the noise between runs; None without one."""
     sd = run_sd(search.study)
     if not search.parts.second_looks or sd < NOISY:
         return None
@@ -59,7 +59,7 @@ def _look_again(search: SearchState, *, at_end: bool) -> Replicate | None:
 
 
 def _again(search: SearchState, look: Replicate) -> Proposal:
-    """Not cut off as too slow: how slow it can be is the question."""
+    """Return the proposal without a cut-off for slow runs: its lowest speed is of interest."""
     reason = (
         f"{AGAIN} runs of one config differ by {look.run_sd:.0%} here: another run may gain {look.gain:.1%}."
     )

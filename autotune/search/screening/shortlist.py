@@ -1,7 +1,7 @@
-"""The shortlist: which configs screening hands on to confirmation; pure.
+"""The shortlist: configs that screening passes to confirmation; pure.
 
-Configs are ranked by what the throughput model makes of their runs, as the highest of many noisy readings
-is the luckiest as much as the best.
+Configs are ranked by the throughput model's predictions, as the highest of many noisy readings is the
+luckiest as much as the best.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _HARDLY, _FAR_LESS, _AHEAD = 0.01, 0.75, 1e-9
 def shortlist(
     study: Study, parts: FeatureFlags = DEFAULT, *, out: frozenset[Config] = frozenset()
 ) -> tuple[Config, ...]:
-    """Finalists as of now, best first: what a search whose screening ended here would confirm.
+    """Return the current finalists, best first, as if screening ended now.
 
-    The leaders, and last a simpler one that the model holds for as fast as the first.
+    The leaders, and last a simpler config with the same predicted speed as the first.
 
     Args:
-        study: As of now.
-        parts: What of the planner takes part.
-        out: Configs that confirmation has ruled out; the next best take their places.
+        study: Current study.
+        parts: Enabled features of the planner.
+        out: Configs ruled out by confirmation; the next best replace them.
     """
     space = study.space
     model = None if space is None else _model(study, space, parts)
@@ -58,16 +58,16 @@ def find_leaders(
     out: frozenset[Config] = frozenset(),
     parts: FeatureFlags = DEFAULT,
 ) -> tuple[Config, ...]:
-    """The fastest of each kind by what the model makes of the screening runs, best first.
+    """Return the fastest config of each kind by the model, best first.
 
-    The first stays as it is: pairs tell it from a simpler one. The others lose the changes that bring
-    less than half a per cent together by the model.
+    The first is not simplified: pairs distinguish it from a simpler one. The others lose the changes that
+    together gain less than half a percent by the model.
 
     Args:
-        study: As of now.
-        model: Of it; made anew where it is not given.
-        out: Configs that confirmation has ruled out; the next best take their places.
-        parts: What of the planner takes part.
+        study: Current study.
+        model: Throughput model; fitted if it is None.
+        out: Configs ruled out by confirmation; the next best replace them.
+        parts: Enabled features of the planner.
     """
     space = study.space
     if model is None and space is not None:
@@ -91,12 +91,12 @@ def find_leaders(
 def readings(
     study: Study, parts: FeatureFlags = DEFAULT, *, out: frozenset[Config] = frozenset()
 ) -> dict[Config, float]:
-    """Ln ratio to the baseline, by the model, of every measured config that `best` may recommend.
+    """Return the predicted ln ratio to the baseline of every measured config that `best` may recommend.
 
     Args:
-        study: As of now.
-        parts: What of the planner takes part.
-        out: Configs that confirmation has ruled out.
+        study: Current study.
+        parts: Enabled features of the planner.
+        out: Configs ruled out by confirmation.
     """
     space = study.space
     model = None if space is None else _model(study, space, parts)
@@ -113,9 +113,9 @@ def readings(
 def _smaller_first(
     study: Study, space: SearchSpace, rates: dict[Config, float], base: float, out: frozenset[Config]
 ) -> dict[Config, float]:
-    """The same rates, but that what is hardly slower than the fastest and takes far less memory leads.
+    """Return the same rates, led by a config of nearly the highest rate that needs far less memory.
 
-    No screening run tells a per cent from nothing; a quarter of the memory, anybody can.
+    Screening runs do not resolve one percent of speed, but they resolve a quarter of the memory.
     """
     lost = out | broken(study).keys()
     faster = [c for c, rate in rates.items() if c and rate > base and c not in lost]
@@ -134,7 +134,7 @@ def _smaller_first(
 
 
 def _screened_peak(study: Study, config: Config) -> int:
-    """Largest peak memory of its screening runs, in bytes, so that confirmation moves no order; 0 unseen."""
+    """Return the peak memory of its screening runs in bytes; 0 if unknown. Confirmation changes no order."""
     runs = [t.measurement for t in study.of(config, Stage.INITIAL, Stage.REFINE) if t.measurement is not None]
     return max((m.memory.peak_bytes or 0 for m in runs), default=0)
 
@@ -144,7 +144,7 @@ def _model(study: Study, space: SearchSpace, parts: FeatureFlags) -> ThroughputM
 
 
 def trimmed(space: SearchSpace, model: ThroughputModel, config: Config, *, idle: float = _IDLE) -> Config:
-    """The config without changes that together bring less than this by the model; it may be new."""
+    """Return the config without changes that together gain less than `idle` by the model; may be new."""
     whole = model.predict(config)[0]
     while len(config) > 1:
         wanted = space.resolved_free(config)
@@ -167,7 +167,7 @@ def _without_idle(
     out: frozenset[Config],
     idle: float,
 ) -> Config | None:
-    """The config without what brings less than this by the model; None where that cannot take its place."""
+    """Return the config without changes below `idle`; None if the result cannot replace it."""
     part = trimmed(space, model, config, idle=idle)
     lost = part in out or any(t.failure and t.failure.kind.teaches for t in study.of(part))
     keeps = space.effect(part) is space.effect(config)

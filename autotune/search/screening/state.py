@@ -1,4 +1,4 @@
-"""The state of a search at one moment: all that the choice of the next config looks at; pure."""
+"""The state of a search at one moment, used to choose the next config; pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from autotune.search.feature_flags import FeatureFlags
 
 HELPS = 0.01
-"""In ln rate: a gain below it does not count as one."""
+"""Least gain that counts as one, in ln rate."""
 
 _LEAST_HOPE = 0.02
 _DOMINATED = 0.8
@@ -39,8 +39,8 @@ class Suggestion:
     """A config that is worth a run.
 
     Args:
-        config: Complete, of the study's space.
-        reason: A sentence for people.
+        config: Complete config of the study's space.
+        reason: Explanation for users, as a sentence.
     """
 
     config: Config
@@ -49,20 +49,20 @@ class Suggestion:
 
 @dataclass(frozen=True, slots=True)
 class SearchState:
-    """What every stage looks at, derived from the study once per question; built by `SearchState.of`.
+    """State used by every stage, derived from the study for each proposal; built by `SearchState.of`.
 
     Args:
-        study: As of now.
-        space: Of the study, less what its ceilings rule out.
+        study: Current study.
+        space: Space of the study, without values excluded by its ceilings.
         remaining_s: Budget left, in seconds of wall time.
-        costs: Seconds that runs take.
-        feasible: What may be tried, and how likely it runs.
-        model: Of throughput, in ln rate over the baseline, told by earlier studies as well.
-        own: The same without what earlier studies tell; without any it is that very one.
+        costs: Costs of runs in seconds.
+        feasible: Feasibility of configs.
+        model: Throughput model, in ln rate over the baseline, with results of earlier studies.
+        own: The same without earlier studies; identical to `model` if there are none.
         reserve_s: Seconds of wall time that confirmation needs.
         trials: Number of trials so far, open ones included.
-        shown_steps: Optimizer steps over which the script's own runs showed its loss.
-        parts: What of the planner takes part.
+        shown_steps: Optimizer steps over which the script's own runs reported its loss.
+        parts: Enabled features of the planner.
     """
 
     study: Study
@@ -81,7 +81,7 @@ class SearchState:
     def of(
         cls, study: Study, space: SearchSpace, remaining_s: float, parts: FeatureFlags
     ) -> SearchState | None:
-        """Read the study; None where no throughput was measured to compare by, or no knob can be varied."""
+        """Read the study; None without a measured baseline or a knob that can vary."""
         own = ThroughputModel.of(study, space, expects=parts.expects)
         if own is None or not space.free():
             return None
@@ -104,7 +104,7 @@ class SearchState:
             feasible=Feasible.of(study, space, separates=parts.separates),
             model=model,
             own=own,
-            # Who is confirmed beside the first only to be told apart from it gets what is left over.
+            # A config confirmed only to be compared with the first uses the time left over.
             reserve_s=costs.reserve(leaders, remaining_s),
             trials=len(study.trials),
             shown_steps=trace_steps(study),
@@ -118,25 +118,25 @@ class SearchState:
 
     @property
     def is_refining(self) -> bool:
-        """The initial design is left behind."""
+        """Whether the initial design is finished."""
         return any(t.stage is Stage.REFINE for t in self.study.trials)
 
     @property
     def has_spent_trials(self) -> bool:
-        """Of a limited number of trials those left are what confirmation takes."""
+        """Whether the trials left under a limit are needed for confirmation."""
         limit = self.study.spec.budget.trials
         return limit is not None and (self.trials >= self.screening_trials(limit) or self.trials >= limit)
 
     def screening_trials(self, limit: int) -> int:
-        """Trials that a limit leaves when confirmation has what it needs."""
+        """Return the trials that a limit leaves after those reserved for confirmation."""
         return left_for_screening(limit, len(find_leaders(self.study, self.own, parts=self.parts)))
 
     def may_try(self, config: Config) -> bool:
-        """It is permitted, likely to run, not asked for yet, and affordable."""
+        """Return whether it is permitted, likely to run, new, and within budget."""
         return self.permitted(config) and self.feasible.allows(config) and self.affordable(config)
 
     def affordable(self, config: Config) -> bool:
-        """It fits into what confirmation does not need, its own part in it included."""
+        """Return whether it fits the time that confirmation, its own included, does not need."""
         screening_s = self.costs.screening(config)
         if screening_s > self.spare_s or not self.costs.fits(screening_s, self.remaining_s):
             return False
@@ -144,33 +144,33 @@ class SearchState:
         return compile_s <= 0.5 * self.spare_s or compile_s <= 0.05 * self.study.spec.budget.seconds
 
     def hopeful(self, config: Config) -> bool:
-        """The waits seen so far leave room for a gain over the baseline."""
+        """Return whether the observed waits leave room for a gain over the baseline."""
         return self.model.roof(config) > _LEAST_HOPE
 
     def plausible(self, config: Config) -> bool:
-        """By the model it may yet be the fastest, though it need not be likely."""
+        """Return whether it may be the fastest by the model, even if that is unlikely."""
         if not self.parts.expects:
             return True
         mean, sd = self.model.predict(config)
         return mean + _DOUBT * sd > self.best_training_preserving()
 
     def conceivable(self, config: Config) -> bool:
-        """By what was known before anything was tried it may be faster than the unchanged script."""
+        """Return whether it may be faster than the unchanged script by prior knowledge."""
         mean, sd = self.model.foreseen(config)
         return mean + _DOUBT * sd > 0.0
 
     def training_preserving(self, config: Config) -> bool:
-        """It leaves the training unchanged, as far as runs of a search can show that."""
+        """Return whether it leaves the training unchanged, as far as runs of a search can show that."""
         if self.space.effect(config) is Effect.TRAINING:
             return False
         return not self.refused(config)
 
     def refused(self, config: Config) -> bool:
-        """A rule keeps it from being recommended, whatever it reads."""
+        """Return whether a rule excludes it from recommendation regardless of its reading."""
         return barred(self.study, config, self.shown_steps) is not None
 
     def permitted(self, config: Config) -> bool:
-        """Under a kept effective batch only what the user allowed by name may change the training."""
+        """Return whether it obeys a fixed effective batch: only values allowed by name change training."""
         if self.study.spec.effective_batch != "keep" or self.training_preserving(config):
             return True
         allowed, dimensions = self.study.spec.space.allowed, self.space.dimensions
@@ -178,7 +178,7 @@ class SearchState:
         return all(knob in allowed for knob in wild)
 
     def best_training_preserving(self) -> float:
-        """The best that leaves the training unchanged, as ln(rate / baseline rate); 0 if there is none."""
+        """Return the best training-preserving ln(rate / baseline rate); 0 if there is none."""
         known = self.model.seen
         seen = [c for c in known if self.training_preserving(c)]
         if not self.parts.second_looks:
@@ -186,20 +186,20 @@ class SearchState:
         return self.model.predict(leading(self.model, seen))[0] if seen else 0.0
 
     def proposal(self, stage: Stage, suggestion: Suggestion | None) -> Proposal | None:
-        """A suggestion as a trial of this stage; None without one."""
+        """Return a suggestion as a trial of this stage; None without one."""
         if suggestion is None:
             return None
         config = suggestion.config
         fidelity = self.costs.fidelity(stage, config, remaining_s=self.remaining_s, reserve_s=self.reserve_s)
-        # Every ratio rests on the script's own runs, and a slow run may take the least energy.
+        # Every ratio depends on the script's own runs, and a slow run may use the least energy.
         if not config.is_baseline and self.study.spec.objective != ENERGY:
             fidelity = replace(fidelity, dominated_below=_DOMINATED * self._fastest_seen(config))
         return Proposal(stage=stage, config=config, fidelity=fidelity, reason=suggestion.reason)
 
     def _fastest_seen(self, config: Config) -> float:
-        """The highest throughput that a run of its kind surely had, in samples/s; 0 where none are known.
+        """Return the highest certain throughput of its kind, in samples/s; 0 if none is known.
 
-        What changes the training competes for another pick, so it is no bar to what leaves it as it is.
+        Training-changing configs compete for another pick, so they set no limit for training-preserving ones.
         """
         told = [t for t in self.study.told() if t.measurement is not None]
         if self.training_preserving(config):

@@ -1,4 +1,4 @@
-"""The stopping rule: when screening has found what it will find, or more would not pay; pure."""
+"""The stopping rule: ends screening if it will find nothing more, or if more would not pay; pure."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from autotune.search.screening.state import SearchState
 
 PATIENCE = 8
-"""Refining runs without a find that are borne with in any space."""
+"""Refining runs without an improvement that are allowed in any space."""
 
 
 def no_progress(search: SearchState, patience: int) -> bool:
-    """The last so many refine trials brought nothing new."""
-    # What is run again, or for less memory, looks for nothing faster.
+    """Return whether the last refine trials brought nothing new."""
+    # Replicates and runs for less memory do not search for speed.
     others = (AGAIN, FRONT)
     told = [t for t in search.study.told(Stage.INITIAL, Stage.REFINE) if not t.reason.startswith(others)]
     refined = [t for t in told if t.stage is Stage.REFINE]
@@ -39,22 +39,22 @@ def no_progress(search: SearchState, patience: int) -> bool:
 
 
 def whole_patience(search: SearchState) -> int:
-    """Where others were believed first, as many again as that took are the search's own."""
+    """Return the patience, extended by as many runs as results of earlier studies used."""
     patience = _patience(search)
     return patience + patience // 2 if beliefs(search.study).first else patience
 
 
 def on_its_own(search: SearchState) -> SearchState:
-    """Without what earlier studies tell, where that has led nowhere for half of the patience."""
+    """Return the state without earlier studies if they led nowhere for half of the patience."""
     if search.model is search.own or not no_progress(search, _patience(search) // 2):
         return search
     return replace(search, model=search.own)
 
 
 def too_dear(search: SearchState) -> str:
-    """Why another run is not worth its time by the length that the user gave of the real run; else empty.
+    """Return why another run does not pay for the given length of the real run; else empty.
 
-    What the script's own options say is the length of one run, and nobody knows how many will follow.
+    A length from the script's own options covers one run; the number of later runs is unknown.
     """
     steps, times = search.study.spec.run_steps, _step_times(search.study)
     if not steps or not times or search.study.spec.objective == ENERGY:
@@ -88,5 +88,5 @@ def _step_times(study: Study) -> list[float]:
 
 
 def _patience(search: SearchState) -> int:
-    """Refining runs without a find after which it is enough."""
+    """Return the number of refining runs without an improvement after which refinement ends."""
     return max(PATIENCE, 2 * len(search.space.free()))

@@ -1,4 +1,4 @@
-"""Alembic's environment: runs on the connection that `autotune.service.store` hands over."""
+"""Alembic's environment: runs on the connection provided by `autotune.service.store`."""
 
 from alembic import context
 

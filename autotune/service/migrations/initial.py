@@ -1,4 +1,4 @@
-"""The tables of the first migration. Frozen once released; until then they are the current ones."""
+"""Tables of the first migration. Frozen once released; until then they are the current ones."""
 
 from autotune.service.tables import metadata
 

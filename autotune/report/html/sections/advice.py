@@ -1,4 +1,4 @@
-"""What could be changed in the script's own code."""
+"""Suggested changes of the script's own code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def advice_section(view: View) -> Markup:
-    """Lines of the script with what changing them may buy; nothing where none was found."""
+    """Return lines of the script with the possible gain of changing them; empty without any."""
     hints = advice(view.study)
     if not hints:
         return Markup()

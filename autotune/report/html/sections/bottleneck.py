@@ -1,4 +1,4 @@
-"""What holds the script back, before and after."""
+"""Bottleneck of the script, before and after."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def bottleneck_section(view: View) -> Markup:
-    """Where the time of a step goes, and the evidence; nothing where that is not known."""
+    """Return where the time of a step goes, with the evidence; empty if unknown."""
     answer = view.answer
     if answer is None:
         return Markup()
@@ -28,7 +28,7 @@ def bottleneck_section(view: View) -> Markup:
         "overhead": "refine",
         "sync": "bad",
         "communication": "confirm",
-        # Without a probe: which of the two waits for the other.
+        # Without a probe, shows whether device or loader waits for the other.
         "device": "best",
         "host": "refine",
     }

@@ -1,4 +1,4 @@
-"""The claim: how much faster, in how many pairs, and a chart of every claim on one axis."""
+"""The claim: the speedup, its pairs, and a chart of every claim on one axis."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def claim(view: View, answer: Answer) -> Markup:
-    """The speed-up with its interval and what it rests on, or that there is none."""
+    """Return the speedup with its interval and evidence, or a statement that there is none."""
     study, best = view.study, answer.best
     if not answer.is_better and answer.likely is not None and view.repicked is None:
         reads = f"The likely configuration reads {summary.likely_text(answer.likely)}."
@@ -47,7 +47,7 @@ def claim(view: View, answer: Answer) -> Markup:
 
 
 def claims_figure(view: View, answer: Answer) -> Markup:
-    """Every claim with its interval on one axis, and the script against itself."""
+    """Draw every claim with its interval on one axis, and the script against itself."""
     rows = [
         _ratio_row(
             name,
@@ -58,7 +58,7 @@ def claims_figure(view: View, answer: Answer) -> Markup:
         for name, pick in shown_picks(answer).items()
     ]
     if not rows:
-        # What came closest is what a person wants to see where nothing was found.
+        # Without a gain, the closest configurations are the most useful.
         closest = sorted(view.compared.values(), key=lambda c: (-c.wins, -c.speedup.value))[:3]
         rows = [
             _ratio_row(
@@ -76,7 +76,7 @@ def claims_figure(view: View, answer: Answer) -> Markup:
     names = ("Speed-up of each pick with its interval", f"{said}. 1.00x is your unchanged script.")
 
     def draw(width: float, name: str) -> Markup:
-        # It has half of a wide page to itself.
+        # The chart has half of a wide page.
         room = 0.58 * width if width >= svg.WIDE else width
         return figures.ratios(rows, room, name, title=names[0], text=names[1], axis="")
 
@@ -84,7 +84,7 @@ def claims_figure(view: View, answer: Answer) -> Markup:
 
 
 def _ratio_row(label: str, estimate: Estimate, *, class_: str, note: str = "") -> figures.Ratio:
-    # Two pairs give an interval that says nothing.
+    # An interval from two pairs is too wide to be useful.
     is_known = estimate.n >= summary.FEWEST_PAIRS and estimate.is_bounded
     return figures.Ratio(
         label=label,

@@ -1,4 +1,4 @@
-"""What to type next."""
+"""The next commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def commands_section(view: View) -> Markup:
-    """The commands with what each does."""
+    """Return the commands with their descriptions."""
     words: Mapping[str, str] = {
         "write the file": "Write these picks to a file",
         "apply": "Train with best",

@@ -1,4 +1,4 @@
-"""What the figures hold for: machine, versions, script."""
+"""Environment of the figures: machine, versions, script."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def environment_section(view: View) -> Markup:
-    """The environment as a list."""
+    """Return the environment as a list."""
     rows = [
         part for name, text in environment(view.study).items() for part in (tag("dt", name), tag("dd", text))
     ]

@@ -1,4 +1,4 @@
-"""What failed, by kind and configuration, with the last lines that it wrote."""
+"""Failures by kind and configuration, with their last lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_TAILS: Final = 30
 
 
 def failures_section(view: View) -> Markup:
-    """The failed trials, or that none failed; nothing where none did and there is no answer."""
+    """Return the failed trials, or that none failed; empty without failures and answer."""
     study = view.study
     rows_of = failed(study)
     if not rows_of:
@@ -59,7 +59,7 @@ def failures_section(view: View) -> Markup:
 
 
 def _tails(view: View, kinds: Mapping[str, list[Trial]]) -> Markup:
-    """The last lines of some of every kind; equal ones once."""
+    """Return the last lines of some failures of every kind, without duplicates."""
     parts: list[Markup] = []
     seen: set[str] = set()
     left_out = 0
@@ -80,7 +80,7 @@ def _tails(view: View, kinds: Mapping[str, list[Trial]]) -> Markup:
 
 
 def tail(view: View, trial: Trial, *, is_open: bool = False) -> Markup:
-    """The last lines of a failed trial, to be unfolded; nothing where it wrote none."""
+    """Return the last lines of a failed trial, to be unfolded; empty if it wrote none."""
     text = log_tail(view.study, trial)
     if not text or trial.failure is None:
         return Markup()

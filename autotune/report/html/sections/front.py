@@ -1,4 +1,4 @@
-"""Speed against memory: every measured configuration, and the front that they form."""
+"""Speed against memory: every measured configuration, and the Pareto front."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOSS_SHAPE: Final = {"pass": "circle", "unclear": "diamond", "fail": "cross"}
 
 
 def front_section(view: View) -> Markup:
-    """The chart with its front, and the front as a table; nothing before anything was measured."""
+    """Return the chart with its front, and the front as a table; empty without a measurement."""
     answer = view.answer
     if answer is None or not view.tried:
         return Markup()
@@ -39,7 +39,7 @@ def front_section(view: View) -> Markup:
     if len(placed) > 1:
         names = {pick.config: name for name, pick in reversed(shown_picks(answer).items())}
         joined = {m.config: m.throughput for m in answer.front}
-        # A member is where the table has it, without its disturbed runs.
+        # A member has the position of the table, without its disturbed runs.
         placed = [replace(t, rate=joined.get(t.config, t.rate)) for t in placed]
         dots = [_front_dot(view, t, names, set(joined)) for t in placed]
         stair = staircase(

@@ -1,4 +1,4 @@
-"""The first screen: which configuration, how much faster, why, at what cost, how to apply it."""
+"""The first screen: the configuration, its speedup, the reason, its cost, the apply command."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def hero(view: View) -> Markup:
-    """The answer, or why there is none."""
+    """Return the answer, or why there is none."""
     study, answer = view.study, view.answer
     state = summary.status(study, answer)
     if answer is None or summary.failed_baseline(study) is not None:
@@ -53,7 +53,7 @@ def hero(view: View) -> Markup:
 
 
 def _why(view: View, answer: Answer) -> Markup:
-    """Why it is so; what the tiles say of loss and memory is said there alone."""
+    """Return the reasons, without loss and memory, which the tiles show."""
     told = [_sentence(view.study, text) for text in reasons(view.study, answer)]
     if not told:
         return Markup()
@@ -61,7 +61,7 @@ def _why(view: View, answer: Answer) -> Markup:
 
 
 def paragraphs_of(texts: tuple[str, ...]) -> list[Markup]:
-    """Each text a paragraph."""
+    """Return each text as a paragraph."""
     return [tag("p", redact(text, free=True)) for text in texts]
 
 
@@ -85,7 +85,7 @@ def _hero_without_answer(view: View, state: str) -> Markup:
 
 
 def _chips(view: View, best: Recommendation) -> Markup:
-    """The changes one by one: what it was, what it becomes, what that brings."""
+    """Return the changes one by one: old value, new value, contribution."""
     own, found = summary.own_values(view.study), contributions(view.study, best)
     items: list[Markup] = []
     for knob, value in in_order(best.config):
@@ -129,7 +129,7 @@ def _apply(view: View, answer: Answer) -> Markup:
 
 
 def _further(study: Study) -> Markup:
-    """What can be done where nothing is faster."""
+    """Return suggestions for a search without a gain."""
     steps = [
         html(
             "Measure more configurations, to find smaller gains: ",
@@ -142,7 +142,7 @@ def _further(study: Study) -> Markup:
 
 
 def _continue(given: dict[str, str]) -> Markup:
-    """How to continue an inconclusive search, and how to try its likely candidate."""
+    """Return how to continue an inconclusive search, and how to try its likely candidate."""
     parts: list[Markup] = []
     if "go on" in given:
         parts += [tag("p", "Continue the search:", class_="lead"), command(given["go on"])]
@@ -161,7 +161,7 @@ def _caveats(view: View, answer: Answer) -> Markup:
 
 
 def _sentence(study: Study, text: str) -> str:
-    """With a full stop, as what stands alone has one."""
+    """Return the text with a full stop, as it appears alone."""
     shown_text = clean(study, text).strip()
     return shown_text if shown_text.endswith((".", "!", "?")) else shown_text + "."
 

@@ -1,4 +1,4 @@
-"""What each knob does: what is changed, what that brings, and which knobs depend on one another."""
+"""Effects of the knobs: changes, contributions, and interactions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BASE: Final = Config()
 
 
 def knobs_section(view: View) -> Markup:
-    """What is changed, what stays, and what was left alone; nothing without an answer."""
+    """Return changed, unchanged and untested knobs; empty without an answer."""
     study, answer = view.study, view.answer
     if answer is None:
         return Markup()
@@ -100,7 +100,7 @@ def _effects_figure(view: View, found: Contributions) -> Markup:
         for part in found.parts
     ]
     room = max(3, _MOST_EFFECTS - len(rows))
-    # What the pick changes has its contribution above, or is not separated.
+    # Contributions of the pick's own changes are above, or not separated.
     others = [e for e in best_of_each(view.effects) if best.get(e.knob) != e.value]
     rows += [
         figures.Ratio(

@@ -1,4 +1,4 @@
-"""The loss of the picks beside the script's, over the samples seen."""
+"""Loss of the picks beside the script's, over samples."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BASE: Final = Config()
 
 
 def loss_section(view: View) -> Markup:
-    """The curves with the verdicts, or that no loss was seen; nothing before anything was measured."""
+    """Return the curves with the verdicts, or that no loss was observed; empty without a measurement."""
     study, answer = view.study, view.answer
     if answer is None:
         return Markup()

@@ -1,4 +1,4 @@
-"""Confirmation, pair by pair: the script and a pick in fresh processes next to each other."""
+"""Confirmation by pairs: the script and a pick in adjacent fresh processes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 _MOST_PAIRS: Final = 24
 _COLOURED: Final = ("script", "best", "safe", "fastest")
-"""Names that have a colour of their own."""
+"""Names with a colour of their own."""
 
 
 def pairs_section(view: View) -> Markup:
-    """A chart of pairs for each pick, or for what came closest; nothing where nothing was paired."""
+    """Return a chart of pairs for each pick, or for the closest configs; empty without pairs."""
     answer = view.answer
     if answer is None:
         return Markup()

@@ -1,4 +1,4 @@
-"""Every pick beside the script, with what there is no pick of, and how it was measured."""
+"""Table of the picks beside the script, missing picks, and the method."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def picks_section(view: View) -> Markup:
-    """The table of picks; nothing without an answer."""
+    """Return the table of picks; empty without an answer."""
     study, answer = view.study, view.answer
     if answer is None:
         return Markup()
@@ -92,7 +92,7 @@ def _speedup(pick: PickView) -> Markup | str:
 
 
 def _missing(answer: Answer) -> dict[str, str]:
-    """Picks that there are none of, with what that means."""
+    """Return the missing picks with an explanation."""
     found: dict[str, str] = {}
     if not answer.is_better:
         found["best"] = "nothing that keeps the training was confirmed to be faster."

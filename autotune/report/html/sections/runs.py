@@ -1,4 +1,4 @@
-"""How steady it is: every run of the script and of the picks, and their step times."""
+"""Steadiness: every run of the script and of the picks, and their step times."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BASE: Final = Config()
 
 
 def runs_section(view: View) -> Markup:
-    """Runs and step times as charts; nothing without a measured run."""
+    """Return runs and step times as charts; empty without a measured run."""
     study, answer = view.study, view.answer
     if answer is None:
         return Markup()

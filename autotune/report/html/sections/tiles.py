@@ -1,4 +1,4 @@
-"""The tiles of the first screen: speed, memory, loss, training, failures and costs, a word each."""
+"""Tiles of the first screen: speed, memory, loss, training, failures and costs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def tiles(view: View, answer: Answer) -> Markup:
-    """One for each figure, with a note; what is not known has none."""
+    """Return a tile for each known figure, with a note."""
     study = view.study
     shown = AnswerView.of(answer)
     mine = shown.picks["best"]

@@ -1,4 +1,4 @@
-"""Where the time went: what ran when, and the best single run by then."""
+"""Use of time: trials over time, and the best single run so far."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _STAGE_CLASS: Final = {"drift": "baseline", "diagnose": "other"}
 
 
 def time_section(view: View) -> Markup:
-    """The chart of time; nothing before a trial ended."""
+    """Return the chart of time; empty before a trial ended."""
     study = view.study
-    # A probe explains and is no measurement, but it took its time.
+    # A probe is no measurement, but it used time.
     told = [t for t in (*study.told(), *study.told(Stage.DIAGNOSE)) if t.finished_s > 0]
     if not told:
         return Markup()

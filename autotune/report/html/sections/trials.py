@@ -1,4 +1,4 @@
-"""Every trial in a table."""
+"""Table of every trial."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def trials_section(view: View) -> Markup:
-    """The table of trials; nothing before one ended."""
+    """Return the table of trials; empty before one ended."""
     study = view.study
     told = study.told()
     if not told:

@@ -1,4 +1,4 @@
-"""The first tables. Later migrations alter them; this one keeps creating what it created."""
+"""First tables. Later migrations alter them; this one does not change."""
 
 from alembic import op
 
