@@ -594,7 +594,7 @@ def _autocast_format(call: ast.Call) -> str:
 
 
 def _saves_optimizer(call: ast.Call) -> bool:
-    """Whether this takes the state of something that has no name of a model."""
+    """Return whether a call takes the state of an object without a model's name."""
     name = _last(call.func)
     if name in _STATES_OF_OPTIMIZERS:
         return True

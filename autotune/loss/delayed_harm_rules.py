@@ -71,7 +71,7 @@ def is_ruled(name: str, declared: DeclaredSpec | None = None) -> bool:
 
 
 def unshown(study: Study, config: Config, steps: int) -> tuple[Unshown, ...]:
-    """What a trace of this length cannot have shown of a config, by the harms that knobs list.
+    """Return the late harms of a config that a trace of this length cannot show.
 
     A trace as long as the planned run shows all that training shows. A verification recommends nothing, so it
     refuses nothing.

@@ -276,7 +276,7 @@ class KnobContract:
     torch_parts: ClassVar[Mapping[str, object]] = {}
     """Attributes of torch that the knob needs, and their values: ``backends.mkldnn.enabled`` -> True."""
     hooks: ClassVar[Mapping[str, Callable[[FakePatches], Any]]] = {}
-    """Stand-ins for classes that the knob gets from `Patches.hook`, by the same path."""
+    """Substitutes of classes that the knob gets from `Patches.hook`, by the same path."""
 
     def test_it_says_what_it_is(self) -> None:
         knob = self.knob
@@ -391,7 +391,7 @@ class KnobContract:
             assert self.knob.seen(patches) == self.knob.seen(self.patches()), "what it patched is not undone"
 
     def patches(self) -> FakePatches:
-        """Return a stand-in for a training process that has what this knob needs."""
+        """Return a substitute of a training process that has what this knob needs."""
         return FakePatches(self.torch_parts, self.hooks)
 
     def test_a_gain_is_expected_of_values_that_it_can_have(self) -> None:
@@ -472,7 +472,7 @@ class FakePatches:
         setattr(owner, attribute, value)
 
     def hook(self, path: str) -> Any:
-        """Return the stand-in for a class of a training process."""
+        """Return the substitute of a class of a training process."""
         return self._hooks[path]
 
     def call(self, setter: Any, value: object, *, undo: object) -> None:

@@ -392,7 +392,7 @@ class Launcher(tune.Trainable):
         )
 
     def _gang(self) -> GangRunner:
-        """For this node and the other bundles of this actor's placement group."""
+        """Return the runner for this node and the other bundles of this actor's placement group."""
         request = "" if self._request is None else wire.dumps(self._request)
         config = (str(self._study_dir), self._isolation, request, socket.gethostname(), self._at_once)
         nodes = self._assignment.launch.nodes

@@ -84,7 +84,7 @@ def _processes(tuned: TunedValues) -> dict[str, Any]:
 def _about_device(tuned: TunedValues) -> list[str]:
     """Return notes on the training device: a GPU of the machine does not show that the script used it."""
     if _processes(tuned):
-        return ["without a GPU, the script itself asks for the CPU: Accelerator(cpu=True)"]
+        return ["without a GPU, the script has to use the CPU itself: Accelerator(cpu=True)"]
     return ["a GPU was there; where the script trained on the CPU, set `use_cpu: true`"] * tuned.on_device
 
 

@@ -142,7 +142,7 @@ class CompileMode(Knob):
         if change.value in ACCELERATE_MODES:
             return {"dynamo_backend": "INDUCTOR", "dynamo_mode": change.value}
         modes = ", ".join(ACCELERATE_MODES)
-        return f"the file knows the modes {modes} alone, and undoes no compile of the script"
+        return f"the file accepts the modes {modes} only, and switches off no compile of the script"
 
 
 def _missing(facts: Facts) -> str | None:

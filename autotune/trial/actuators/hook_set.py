@@ -54,5 +54,5 @@ class ModelHooks:
         self.float8.install(torch)
 
     def before_wrapping(self, module: Any) -> None:
-        """Convert parameters that a wrapper is about to take over as they are."""
+        """Convert parameters before a wrapper takes them over."""
         self.weights.before_wrapping(module)
