@@ -85,9 +85,11 @@ KNOB_TABLES = {
     "space/build_space.py": "the two that bind each other's values",
     "export/formats/diff.py": "arguments of DataLoader",
     "export/formats/lightning.py": "arguments of DataLoader",
+    "export/formats/parallel.py": "arguments of DistributedDataParallel",
     "export/formats/content.py": "the two that make one step together",
     "trial/hooks/data/loader_overrides.py": "arguments of DataLoader",
     "trial/hooks/distributed/data_parallel.py": "what this hook implements",
+    "trial/hooks/distributed/settings.py": "what this hook implements",
 }
 """Module-level tables of two and more knob names outside `knobs/`, and why they are there."""
 

@@ -35,7 +35,7 @@ CARRIED: Final = "carried_state"
 OWN_CLIPPING: Final = "own_clipping"
 """The loop clips gradients without a check of Accelerate's ``sync_gradients``.
 
-No hazard where autotune defers steps, since the clipping is then deferred as well; only for loops observed
+No hazard if a knob defers steps, since the clipping is then deferred as well; only for loops observed
 running.
 """
 COLLECTED: Final = "collected_batch"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hostile import CONTROLS
 
-from autotune.driver.sync import _shown
+from autotune.driver.sync import _sanitized
 from autotune.model.config import Config
 from autotune.model.trial import Stage
 from autotune.report.terminal.async_writer import AsyncWriter, VisibleStream, raw, visible_streams
@@ -81,7 +81,7 @@ def test_a_report_in_a_file_holds_none(cli, study):
 
 
 def test_mlflow_is_sent_none():
-    assert unsafe(_shown(f"a {CONTROLS} b")) == []
+    assert unsafe(_sanitized(f"a {CONTROLS} b")) == []
 
 
 def test_whoever_writes_to_the_streams_of_a_verb_writes_visibly(capsys):

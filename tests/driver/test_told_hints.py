@@ -35,7 +35,7 @@ def test_a_process_that_knows_why_it_made_no_step_needs_no_other_hint():
 
 
 def test_a_crash_before_the_first_step_is_none_of_that():
-    assert "without autotune" in hint(FailureKind.CRASH_EXIT, 0, "jax")
+    assert "by itself" in hint(FailureKind.CRASH_EXIT, 0, "jax")
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def test_lightning_has_the_arguments_of_its_strategy() -> None:
         "find_unused_parameters": False,
     }
     assert [left.reason for left in said.left] == [
-        "it is no literal: DDPStrategy(ddp_comm_hook=default_hooks.fp16_compress_hook)"
+        "it is not a literal: DDPStrategy(ddp_comm_hook=default_hooks.fp16_compress_hook)"
     ]
     assert any("DDPStrategy(**strategy)" in note for note in said.notes)
 

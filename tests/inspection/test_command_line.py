@@ -528,7 +528,7 @@ def test_a_launcher_in_an_environment_is_one(project: Path) -> None:
         (["torchrun", "--nnodes", "1:4", "train.py"], "not a fixed number of machines", "--nnodes 2"),
         (["torchrun", "--nnodes", "0", "train.py"], "not a fixed number of machines", "--nnodes 2"),
         (["torchrun", "--nnodes=2", "--node-rank=1", "train.py"], "of another machine", "leave --node-rank"),
-        (["torchrun", "--nproc-per-node", "gpu", "train.py"], "finds no device", "say a number"),
+        (["torchrun", "--nproc-per-node", "gpu", "train.py"], "finds no device", "--nproc-per-node 2"),
         (["torchrun", "--nproc-per-node", "0", "train.py"], "not a number of processes", ""),
         (["torchrun", "--nproc-per-node", "two", "train.py"], "'two' is not a number", ""),
         (["torchrun", "--what", "train.py"], "--what cannot be carried over", "leave torchrun out"),

@@ -156,7 +156,6 @@ def test_apply_sets_knobs_on_the_ranks_and_judges_by_them(
         assert {r["status"] for r in readings if r["knob"] in {c.knob for c in changes}} == {"applied"}
 
 
-
 LIGHTNING = """
 import torch
 import lightning

@@ -68,14 +68,14 @@ finally:
 def test_nothing_that_another_system_lacks_is_loaded_before_the_sentence() -> None:
     done = subprocess.run([sys.executable, "-c", LOOK], capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stderr) == (6, "error: autotune runs on Linux only, and this is Windows\n")
-    ours = ["autotune.__main__", "autotune.core", "autotune.model.supported", "autotune.errors"]
+    ours = ["autotune.__main__", "autotune.errors", "autotune.model", "autotune.model.supported"]
     assert done.stdout == f"{ours} []\n"
 
 
 @pytest.mark.parametrize("version", [(3, 7), (3, 8), (3, 9)])
 def test_what_is_read_before_the_sentence_can_be_read_by_older_pythons(version: tuple[int, int]) -> None:
     """Their grammar, and no annotation that they would have to make sense of."""
-    read = ["__init__", "__main__", "errors", "core/__init__", "core/supported"]
+    read = ["__init__", "__main__", "errors", "model/__init__", "model/supported"]
     for name in read:
         source = (ROOT / "autotune" / f"{name}.py").read_text(encoding="utf-8")
         tree = ast.parse(source, feature_version=version)

@@ -60,7 +60,7 @@ def test_it_brings_scripts_into_reach_that_make_their_batches_themselves():
 @pytest.mark.parametrize(
     ("constants", "reason"),
     [
-        ((), "writes out no value of batch_size"),
+        ((), "contains no literal value of"),
         ((constant(value=64),), "has another value than the run, 32"),
         ((constant("a.batch_size"), constant("b.batch_size")), "--set a.batch_size=A,B names one"),
         ((constant(times=2),), "is given a value 2 times"),

@@ -430,5 +430,5 @@ def test_samples_that_are_told_alike_at_another_batch_are_not_believed(wild: Any
     assert (wild["told"].told, wild["told"].place) == (1.0, "input:0:0:8x4:1")
     ((knob, status, reason),) = wild["told_still"].asked
     assert (knob, status) == ("batch_size", "refused")
-    assert "do not follow its batch" in reason
+    assert "does not follow the batch" in reason
     assert wild["told_along"].asked == [["batch_size", "applied", ""]]

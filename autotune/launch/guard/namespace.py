@@ -55,7 +55,7 @@ _READABLE_BY_HANDLE = ("nfs_export=on,redirect_dir=nofollow", "")
 _MEMORY_SHARE = 4
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where the kernel has it)
 _OF_PROCESSES = ("torch_", "nccl-", "sem.mp-", "__KMP_REGISTERED_LIB_", "autotune-replay-")
-"""Prefixes of names that torch, NCCL, Python, OpenMP and autotune use within their own processes."""
+"""Prefixes of names that torch, NCCL, Python, OpenMP and replays use within their own processes."""
 _MOST_SHARED = 64
 _COPY_BYTES = 16 * 1024 * 1024
 NOTE = ".of"

@@ -177,7 +177,7 @@ def test_a_search_is_no_measurement_to_resume(cli, ran, script):
     journaled.journaled(script, label="train-1121-1002", study_id="01KAK2M7Q4ZC0V9X3T5R8W6Y1B")
     code, _, err = cli("scale", "--resume", "train-1121-1002")
     assert code == 5
-    assert "does not say which numbers" in err
+    assert "does not record which numbers" in err
 
 
 def test_a_store_that_does_not_answer_leaves_the_figures_and_a_warning(cli, ran, monkeypatch):

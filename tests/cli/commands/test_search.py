@@ -50,7 +50,7 @@ def test_options_reach_the_spec(cli, script, tune):
         "--max-memory", "2GiB", "--effective-batch", "16..64",
         "--trials", "9", "--seed", "3", "--run-steps", "500",
         "--tracking-uri", "http://x", "--experiment", "e",
-        "--sampler", "tpe", "--transfer", "all", "--concurrency", "2", "--keep-loggers", "--start", "fork",
+        "--sampler", "tpe", "--transfer", "off", "--concurrency", "2", "--keep-loggers", "--start", "fork",
         "--label", "mine", "--out", "sub.yaml", "--output-arg", "--out-dir",
         "--wait-for-quiet", "10m", "--wait", "30m", "--share",
     )  # fmt: skip
@@ -60,7 +60,7 @@ def test_options_reach_the_spec(cli, script, tune):
     assert (spec.max_memory_bytes, spec.effective_batch, spec.budget.trials) == (2 * 1024**3, "16..64", 9)
     assert (spec.seed, spec.run_steps, spec.tracking_uri, spec.experiment) == (3, 500, "http://x", "e")
     assert (spec.sampler, spec.concurrency, spec.keep_loggers, spec.label) == ("tpe", 2, True, "mine")
-    assert spec.transfer == "all"
+    assert spec.transfer == "off"
     assert spec.start is StartPolicy.FORK
     assert spec.out.endswith("/sub.yaml")
     assert spec.output_args == ("--out-dir",)
@@ -78,7 +78,7 @@ def test_options_reach_the_spec(cli, script, tune):
         ([], "no script is given", "--script"),
         (["--", "python"], "no script follows", "train.py"),
         (["--", "python", "-m", "pkg.train"], "finds no module pkg", "--python"),
-        (["--", "torchrun", "--nnodes=2", "train.py"], "on several machines", "--nproc-per-node 2"),
+        (["--", "torchrun", "--nnodes=2", "train.py"], "on several machines", "search on all"),
         (["--", "A=1", "python", "train.py"], "'A=1' is not a script", "set A before autotune"),
         (["--", "./python9", "train.py"], "no interpreter", ""),
         (["--script", "train.py", "--budget", "2"], '"2" has no unit', "2s"),

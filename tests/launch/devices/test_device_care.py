@@ -174,7 +174,7 @@ def test_memory_that_does_not_come_back_holds_nobody_up(
     held = hold(one)
     nvml.used = {0: 5 << 30}
     one.release(held, launch(), told(cuda=True), {})
-    assert "4.00 GiB of device memory did not come back" in caplog.text
+    assert "4.00 GiB of device memory was not released" in caplog.text
 
 
 def test_a_hot_device_is_given_time_to_cool(care: Callable[..., DeviceCare]) -> None:

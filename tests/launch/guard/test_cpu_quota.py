@@ -89,13 +89,13 @@ def test_a_guard_looks_at_the_quota_with_every_sample(
 ) -> None:
     root = tree(tmp_path, SECOND)
     found = quota.find(64, root)
-    monkeypatch.setattr(guard.quota, "find", lambda _cpus: found)
+    monkeypatch.setattr(guard.cpu_quota, "find", lambda _cpus: found)
     samples = guard.Samples()
     samples.take()
     (tmp_path / "sys/fs/cgroup/pod/box/cpu.stat").write_text("usage_usec 9500000\nthrottled_usec 2000000\n")
     samples.take()
     assert [(s.quota_s, s.still_s) for s in read_samples(samples.rows)] == [(7.5, 1.25), (9.5, 2.0)]
-    monkeypatch.setattr(guard.quota, "find", lambda _cpus: None)
+    monkeypatch.setattr(guard.cpu_quota, "find", lambda _cpus: None)
     plain = guard.Samples()
     plain.take()
     assert [(s.quota_s, s.still_s) for s in read_samples(plain.rows)] == [(None, None)]

@@ -53,7 +53,7 @@ class Compile:
         self.roots = 0
         self.called = False
         self.on_ended: list[Callable[[], None]] = []
-        """Called when compilation by autotune ends during a run."""
+        """Called when a knob's compilation ends during a run."""
         self.on_own_function: list[Callable[[], None]] = []
         """Called when the script compiles code other than a call of a trained module.
 

@@ -92,7 +92,7 @@ class TrainedModules:
         self.awaits_backward = False
         """A root in training mode was called since the last backward pass."""
         self.on_precision_ended: Callable[[], None] | None = None
-        """Called when autocast and loss scaling by autotune end during a run."""
+        """Called when a knob's autocast and loss scaling end during a run."""
         compiling.on_ended.append(self._eager)
         self.on_scripting: Callable[[], None] | None = None
         """Called before TorchScript reads a module with active knobs."""

@@ -164,7 +164,7 @@ def test_a_run_whose_samples_are_told_otherwise_than_as_it_was_has_no_rate(told,
     other.told_now = lambda: told
     other.called([(16, 40)])
     assert other.observed() == size
-    assert ("do not follow its batch" in other._state.refusals.get("batch_size", "")) is (size is None)
+    assert ("does not follow the batch" in other._state.refusals.get("batch_size", "")) is (size is None)
 
 
 def test_ends_of_short_epochs_do_not_speak_against_it() -> None:
