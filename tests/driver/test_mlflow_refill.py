@@ -100,7 +100,7 @@ LATER = """
 import sys
 import autotune.cli.commands.ui as ui
 from autotune.cli.main import run
-ui._serve = lambda uri, port, paths, opened: 0 if "answer" in paths else 1
+ui._serve = lambda uri, port, paths, opened, *_: 0 if "answer" in paths else 1
 run(["doctor", "--check-mlflow"])
 code = run([sys.argv[1], "train-1"])
 run(["doctor", "--check-mlflow"])

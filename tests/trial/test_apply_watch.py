@@ -182,12 +182,20 @@ def test_a_cache_that_the_training_process_fills_keeps_its_workers(run: Callable
     assert tuned.told == {**own.told, "workers": [2] * 8}
 
 
-@pytest.mark.parametrize("how", ["counter", "labels"])
-def test_what_samples_depend_on_withdraws_workers_whoever_fills_it(run: Callable[..., Any], how: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "workers", "reason"),
+    [
+        ("counter", [0] * 8, "Your dataset collects what it has fetched (read)"),
+        ("labels", [2] * 4 + [0] * 4, "a dict inside a pass"),
+    ],
+)
+def test_what_samples_depend_on_withdraws_workers(
+    run: Callable[..., Any], how: str, workers: list[int], reason: str
+) -> None:
     tuned = run(KEPT, argv=[how], changes=WORKERS[:1], measure=False)
     assert (tuned.code, tuned.faults) == (0, ""), tuned.err
-    assert tuned.told["workers"] == [2] * 4 + [0] * 4
-    assert "a dict inside a pass" in tuned.err
+    assert tuned.told["workers"] == workers, tuned.err
+    assert reason in tuned.err
 
 
 STAGES = (

@@ -78,7 +78,7 @@ def test_options_reach_the_spec(cli, script, tune):
         ([], "no script is given", "--script"),
         (["--", "python"], "no script follows", "train.py"),
         (["--", "python", "-m", "pkg.train"], "finds no module pkg", "--python"),
-        (["--", "torchrun", "--nnodes=2", "train.py"], "on several machines", "search on all"),
+        (["--", "torchrun", "--nnodes=2", "train.py"], "on several machines", "search on a Ray cluster"),
         (["--", "A=1", "python", "train.py"], "'A=1' is not a script", "set A before autotune"),
         (["--", "./python9", "train.py"], "no interpreter", ""),
         (["--script", "train.py", "--budget", "2"], '"2" has no unit', "2s"),
