@@ -437,8 +437,6 @@ def test_a_timeline_tells_when_the_winner_was_seen_and_paired() -> None:
     ("left", "why"),
     [((), r"no best\.yaml"), (("best.yaml",), "left no journal")],
     ids=["nothing", "an answer"],
-    [((), r"no best\.yaml"), (("best.yaml",), "left no journal")],
-    ids=["nothing", "an answer"],
 )
 def test_an_interpreter_that_fails_is_no_search_that_found_nothing(
     left: tuple[str, ...], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
