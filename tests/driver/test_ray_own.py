@@ -238,7 +238,7 @@ def test_a_cluster_whose_head_has_gone_ends_the_search_with_a_message(
     monkeypatch.setattr(ray_tune._thread, "interrupt_main", lambda: interrupted.append(True))
     one = driver(tmp_path, "ray-head.example:6379")
     lost: list[str] = []
-    one._lost = lambda error: lost.append(str(error))
+    one._lost = lambda error: lost.append(str(error).splitlines()[0])
     one.connect()
     one._session = session = Session()
     one._searcher = begun = Begun()
