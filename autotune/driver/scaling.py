@@ -28,7 +28,7 @@ from autotune.knobs.registry import builtin
 from autotune.launch.devices.load_check import LoadCheck
 from autotune.launch.devices.machine_lock import MachineLock
 from autotune.launch.process import LocalRunner
-from autotune.model.change import Change  # noqa: TC001 - read at run time by the wire
+from autotune.model.change import Change  # noqa: TC001 (`from_wire` resolves the annotations of `Question`)
 from autotune.model.distributed_launch import with_ranks
 from autotune.model.effect import Effect
 from autotune.model.space import Dimension, SearchSpace

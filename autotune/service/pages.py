@@ -56,7 +56,7 @@ MOST_EVENTS: Final = 2000
 
 
 def _csrf(request: Request) -> str:
-    """Return the token for forms of this session; empty without a session."""
+    """Return the anti-forgery token for forms of a signed-in browser; empty without its cookie."""
     session = request.cookies.get(COOKIE, "")
     return hmac.new(session.encode(), b"form", hashlib.sha256).hexdigest() if session else ""
 

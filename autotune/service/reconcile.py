@@ -159,7 +159,7 @@ class Reconciler:
             act(row)
         except (BackendError, SQLAlchemyError):
             raise
-        except Exception as error:  # noqa: BLE001 (raised at the end of the round)
+        except Exception as error:  # noqa: BLE001 (one search must not block the others; raised after all of them)
             self._failed = self._failed or error
 
     def _settle(self, row: Any) -> None:

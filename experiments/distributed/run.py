@@ -20,9 +20,9 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
-import links  # noqa: E402 - the same
-import parity  # noqa: E402 - the same
-import rank_failures  # noqa: E402 - found by the line above
+import links  # noqa: E402 (found through the line above)
+import parity  # noqa: E402
+import rank_failures  # noqa: E402
 
 KINDS: dict[str, Any] = {"parity": parity, "links": links, "failures": rank_failures}
 _UNITS = {"s": 1, "m": 60, "h": 3600}
@@ -72,7 +72,7 @@ def _go_on(kind: Any, table: Path, end_s: float) -> None:
         else:
             try:
                 row = kind.run(case, plain)
-            except Exception as error:  # noqa: BLE001 - a case that breaks is a row, and the rest goes on
+            except Exception as error:  # noqa: BLE001 (a broken case is recorded; the others run)
                 row = {"ok": False, "error": f"{type(error).__name__}: {error}"}
                 plain.clear()
         with table.open("a") as file:

@@ -502,7 +502,7 @@ class OtherNode:
     def _ended(self) -> NodeReport:
         try:
             return wire.loads(NodeReport, ray.get(self._running))
-        except Exception as error:  # noqa: BLE001 (whatever Ray calls it, the part is lost)
+        except Exception as error:  # noqa: BLE001 (any error of Ray means that this part of the trial is lost)
             lost = f"{self._name} was lost: {str(error).splitlines()[0] if str(error) else error!r}"
             return NodeReport(failure=Failure(kind=FailureKind.INFRA_LOST, message=lost))
 
