@@ -483,7 +483,7 @@ def bottleneck(study: Study, config: Config) -> Bottleneck:
 
 def _probed(study: Study) -> list[Trial]:
     """Return the diagnosis runs, without those slowed down by Nsight Systems."""
-    return [t for t in study.told(Stage.DIAGNOSE) if t.fidelity.explains]
+    return [t for t in study.finished(Stage.DIAGNOSE) if t.fidelity.explains]
 
 
 def _with_flops(study: Study, config: Config, seen: Evidence) -> Evidence:

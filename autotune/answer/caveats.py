@@ -93,7 +93,7 @@ def seen_from_outside(study: Study, compared: Sequence[Comparison]) -> list[str]
 def _refused_caveat(study: Study) -> list[str]:
     """Return a sentence about the fastest screened config if a rule on delayed harm excludes it."""
     ranked, steps = screened(study), trace_steps(study)
-    tried = {t.config for t in study.told(Stage.CONFIRM)}
+    tried = {t.config for t in study.finished(Stage.CONFIRM)}
     found = {c: why for c in ranked if c not in tried and (why := barred(study, c, steps)) is not None}
     found = {c: why for c, why in found.items() if fits_and_is_sane(study, c)}
     if not found:

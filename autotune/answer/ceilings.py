@@ -81,7 +81,7 @@ def hopeless(study: Study) -> frozenset[str]:
     dropped = frozenset({FAMILY}) if is_dropped(study) else frozenset[str]()
     if not _of_waits(study, runs) or space is None:
         return dropped
-    ended = study.told()
+    ended = study.finished()
     loading, _ = _of_waits(study, (t for t in ended if not families_of(space, t.config) & _LOADING))
     _, computing = _of_waits(study, ended)
     parts = (loading, computing, *_of_counted_steps(study, runs, fed=True))

@@ -103,12 +103,12 @@ def front_members(study: Study) -> tuple[FrontMember, ...]:
 
 
 def _candidates(study: Study) -> list[_Candidate]:
-    end = min((m.loss[-1].samples for t in study.told() if (m := t.measurement) and m.loss), default=0)
+    end = min((m.loss[-1].samples for t in study.finished() if (m := t.measurement) and m.loss), default=0)
     base = [v for t in loss_traces(study, _BASE).values() if (v := _late_loss(t, end)) is not None]
     middle = statistics.fmean(base) if base else math.inf
     worst = middle + max(_LOSS_SDS * sd(base), _LOSS_FRAC * abs(middle)) if base else math.inf
     runs: dict[Config, list[tuple[int, bool, Measurement]]] = {}
-    for t in in_own_unit(study, study.told()):
+    for t in in_own_unit(study, study.finished()):
         if t.measurement is not None and amortised(study, t.measurement) > 0:
             runs.setdefault(t.config, []).append((t.number, is_disturbed(study, t), t.measurement))
     found: list[_Candidate] = []

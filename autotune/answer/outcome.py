@@ -257,7 +257,7 @@ def _from_screening(
 def _alike(study: Study, *stages: Stage) -> dict[Config, list[float]]:
     """Return config -> ln rates of its undisturbed runs in these stages (default: all)."""
     found: dict[Config, list[float]] = {}
-    for trial in undisturbed(study, in_own_unit(study, study.told(*stages))):
+    for trial in undisturbed(study, in_own_unit(study, study.finished(*stages))):
         rate = amortised(study, trial.measurement) if trial.measurement is not None else 0.0
         if rate > 0.0:
             found.setdefault(trial.config, []).append(math.log(rate))
@@ -345,7 +345,7 @@ def _resume(study: Study, missing: Sequence[str], likely: Comparison | None) -> 
     if likely is not None and likely.wanted_pairs is not None:
         pairs = max(pairs, likely.wanted_pairs - likely.speedup.n)
     base_s = _run_s(baseline_runs(study))
-    all_s = max(base_s, _run_s([t for t in study.told() if t.measurement is not None]))
+    all_s = max(base_s, _run_s([t for t in study.finished() if t.measurement is not None]))
     likely_s = all_s if likely is None else _run_s(_runs(study, likely.config))
     required_s = _SPARE * (len(missing) * all_s + pairs * (base_s + likely_s)) + _ENDING_S
     command = f"autotune resume {study.spec.label}"

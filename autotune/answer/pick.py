@@ -124,7 +124,7 @@ def answer(study: Study, *, score: Callable[[Measurement], float] | None = None)
 
 
 def _mean_score(study: Study, config: Config, score: Callable[[Measurement], float]) -> float:
-    runs = [t.measurement for t in study.told(Stage.CONFIRM) if t.config == config and t.measurement]
+    runs = [t.measurement for t in study.finished(Stage.CONFIRM) if t.config == config and t.measurement]
     return fmean(score(measurement) for measurement in runs)
 
 
@@ -188,7 +188,7 @@ def _kept_over_run(study: Study, chosen: Comparison) -> float:
 
 def _failures(study: Study) -> dict[str, int]:
     counts: dict[str, int] = {}
-    for trial in study.told():
+    for trial in study.finished():
         if trial.failure is not None:
             label = trial.failure.kind.label
             counts[label] = counts.get(label, 0) + 1

@@ -47,7 +47,7 @@ def paired_runs(study: Study) -> dict[Config, list[float]]:
 
 def _runs_of(study: Study, stages: Sequence[Stage]) -> dict[Config, list[float]]:
     rates: dict[Config, list[float]] = {}
-    for trial in undisturbed(study, in_own_unit(study, study.told(*stages))):
+    for trial in undisturbed(study, in_own_unit(study, study.finished(*stages))):
         if trial.measurement is not None:
             rates.setdefault(trial.config, []).append(amortised(study, trial.measurement))
     return rates
@@ -105,7 +105,7 @@ def _charged_once(study: Study, stages: Sequence[Stage]) -> list[tuple[Trial, fl
 
     A warm cache is no gain: the planned run pays for the whole compile.
     """
-    runs = in_own_unit(study, study.told(*stages))
+    runs = in_own_unit(study, study.finished(*stages))
     measured = [(t, t.measurement) for t in runs if t.measurement is not None]
     longest: dict[Config, Measurement] = {}
     for trial, m in measured:
@@ -140,7 +140,7 @@ def amortised(study: Study, measurement: Measurement) -> float:
 
 def baseline_runs(study: Study) -> list[Trial]:
     """Return the undisturbed measured runs of the unchanged script in all stages, in its own unit."""
-    return undisturbed(study, (t for t in in_own_unit(study, study.told()) if t.config.is_baseline))
+    return undisturbed(study, (t for t in in_own_unit(study, study.finished()) if t.config.is_baseline))
 
 
 def own_batch(study: Study) -> float:

@@ -73,7 +73,7 @@ def compare(study: Study) -> list[Comparison]:
 
 def _compared(study: Study) -> list[Comparison]:
     space, cycles = study.space, confirmation_cycles(study)
-    members = [c for c in dict.fromkeys(t.config for t in study.told(Stage.CONFIRM)) if not c.is_baseline]
+    members = [c for c in dict.fromkeys(t.config for t in study.finished(Stage.CONFIRM)) if not c.is_baseline]
     rates = {
         g: {c: amortised(study, t.measurement) for c, t in runs.items() if t.measurement}
         for g, runs in cycles.items()
@@ -134,7 +134,7 @@ def _compared(study: Study) -> list[Comparison]:
                 loss=by_rule(study, config, loss),
                 throughput=_throughput(study, config, cycles, rates),
                 peak_bytes=largest_peak_bytes(study, config),
-                trial=next(t.number for t in study.told() if t.config == config and t.measurement),
+                trial=next(t.number for t in study.finished() if t.config == config and t.measurement),
                 saving=None if saved is None else saved[0],
             )
         )

@@ -121,7 +121,7 @@ def only_disturbed(study: Study) -> frozenset[Config]:
     Empty while the latest measured run was disturbed as well: a repeat would meet the same load, and what
     all runs have in common cancels in pairs.
     """
-    measured = [t for t in study.told() if t.measurement is not None]
+    measured = [t for t in study.finished() if t.measurement is not None]
     is_bad = _judge(study)
     latest = max(measured, key=lambda t: (t.finished_s, t.number), default=None)
     if latest is None or is_bad(latest):
@@ -138,7 +138,7 @@ def baseline_is_steady(study: Study) -> bool:
     """
     if _BASE in only_disturbed(study):
         return False
-    runs = undisturbed(study, (t for t in in_own_unit(study, study.told()) if t.config.is_baseline))
+    runs = undisturbed(study, (t for t in in_own_unit(study, study.finished()) if t.config.is_baseline))
     measured = [(t, t.measurement.throughput) for t in runs if t.measurement is not None]
     if len(measured) > 1:
         low, high = sorted(rate.value for _, rate in measured[-2:])
@@ -182,7 +182,7 @@ def marked_runs(study: Study, configs: Sequence[Config]) -> list[str]:
         study: As of now.
         configs: Configs of the claim, or of its absence.
     """
-    runs = in_own_unit(study, study.told(Stage.CONFIRM))
+    runs = in_own_unit(study, study.finished(Stage.CONFIRM))
     runs = [t for t in runs if t.group > 0 and (t.config.is_baseline or t.config in configs)]
     found = [[flag for flag in MARKS if flag in _flags(t)] for t in runs]
     marked = sum(1 for flags in found if flags)
@@ -200,8 +200,8 @@ def is_crowded(study: Study, config: Config) -> bool:
     What is fastest beside others need not be what is fastest alone: threads that sleep while they wait, or
     fewer of them, lose little then. The pairs are right of the machine as it was, and say nothing of it idle.
     """
-    paired = study.told(Stage.CONFIRM)
-    compared = paired if any(t.config == config for t in paired) else study.told()
+    paired = study.finished(Stage.CONFIRM)
+    compared = paired if any(t.config == config for t in paired) else study.finished()
     runs = [t for t in compared if t.config.is_baseline or t.config == config]
     runs = [t for t in runs if t.measurement is not None]
     return 2 * sum(is_disturbed(study, t) for t in runs) > len(runs)
@@ -244,7 +244,7 @@ def busy_notes(study: Study) -> list[str]:
 
 def left_out(study: Study) -> list[str]:
     """Return runs that count another unit than the script does, so that they compare with nothing."""
-    measured = [t for t in study.told() if t.measurement is not None]
+    measured = [t for t in study.finished() if t.measurement is not None]
     count = len(measured) - len(in_own_unit(study, measured))
     if not count:
         return []

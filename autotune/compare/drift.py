@@ -39,7 +39,7 @@ def drift(study: Study) -> Estimate | None:
     Returns:
         None with fewer than `FEWEST_RUNS` runs, or where all ended at the same time.
     """
-    own = [trial for trial in study.told() if trial.config.is_baseline]
+    own = [trial for trial in study.finished() if trial.config.is_baseline]
     runs = [
         (trial.finished_s, math.log(trial.measurement.throughput.value))
         for trial in in_own_unit(study, own)

@@ -30,7 +30,7 @@ def cycles_left(study: Study) -> int:
     Computed from the end of the last run and the duration of a run. The current round is ignored, so that the
     result does not change during it.
     """
-    runs = study.told(Stage.CONFIRM)
+    runs = study.finished(Stage.CONFIRM)
     if not runs:
         return USUAL_RUNS
     done = max(t.group for t in runs)
@@ -46,7 +46,7 @@ def goes_on(study: Study) -> bool:
     """
     if study.spec.objective == ENERGY or study.spec.purpose:
         return False
-    usual = [t for t in study.told(Stage.CONFIRM) if t.group <= USUAL_RUNS]
+    usual = [t for t in study.finished(Stage.CONFIRM) if t.group <= USUAL_RUNS]
     if sum(t.group == USUAL_RUNS for t in usual) < _PAIR:
         return False
     asked = sum(1 for t in study.trials if t.number <= max(u.number for u in usual))

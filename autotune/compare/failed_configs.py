@@ -29,7 +29,7 @@ def broken(study: Study) -> dict[Config, Trial]:
         study: As of now.
     """
     found: dict[Config, Trial] = {}
-    for trial in study.told():
+    for trial in study.finished():
         failure = trial.failure
         if failure is None or not failure.kind.teaches or trial.config in found:
             continue
@@ -44,5 +44,5 @@ def _was_cut_short(study: Study, trial: Trial) -> bool:
         return False
     own_s = [t.own_s for t in study.of(trial.config) if t.measurement]
     # What never ran is held to what the others took.
-    longest_s = max(own_s or (t.own_s for t in study.told() if t.measurement), default=0.0)
+    longest_s = max(own_s or (t.own_s for t in study.finished() if t.measurement), default=0.0)
     return trial.fidelity.deadline_s < CUT_SHORT * longest_s

@@ -68,7 +68,7 @@ def screening_logs(study: Study, cycles: Mapping[int, Mapping[Config, Trial]]) -
     base = [foreign_cores(runs[_BASE]) for runs in cycles.values() if _BASE in runs]
     usual, cpus = statistics.median(base or [0.0]), study.facts.host.cpus if study.facts is not None else 0
     found: dict[Config, list[float]] = {}
-    for trial in in_own_unit(study, study.told(*_SCREENING)):
+    for trial in in_own_unit(study, study.finished(*_SCREENING)):
         rate = trial.measurement.throughput.value if trial.measurement else 0.0
         if rate > 0.0 and alike(foreign_cores(trial), usual, cpus):
             found.setdefault(trial.config, []).append(math.log(rate))

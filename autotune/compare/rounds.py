@@ -61,7 +61,9 @@ def disturbed_pairs(study: Study, stage: Stage, reference: Config) -> int:
 
 def own_unit(study: Study) -> str:
     """Unit of the script's first measured throughput, ``samples/s`` or ``steps/s``; empty before that."""
-    units = (t.measurement.throughput.unit for t in study.told() if t.config.is_baseline and t.measurement)
+    units = (
+        t.measurement.throughput.unit for t in study.finished() if t.config.is_baseline and t.measurement
+    )
     return next(units, "")
 
 
@@ -95,7 +97,7 @@ def alike(cores: float, other: float, cpus: int) -> bool:
 
 
 def _measured(study: Study, stage: Stage) -> list[Trial]:
-    return [t for t in in_own_unit(study, study.told(stage)) if t.group > 0]
+    return [t for t in in_own_unit(study, study.finished(stage)) if t.group > 0]
 
 
 def _charged_alike(trials: Sequence[Trial]) -> list[Trial]:

@@ -125,7 +125,7 @@ def own_processes(study: Study, fewest: int) -> int:
         study: Study of `autotune.driver.scaling`.
         fewest: Number of processes of the reference.
     """
-    runs = ((processes_of(t.config, fewest), t.measurement) for t in study.told())
+    runs = ((processes_of(t.config, fewest), t.measurement) for t in study.finished())
     # A single process has no figures by rank.
     seen = ((asked, len(m.ranks)) for asked, m in runs if m is not None and m.ranks)
     return next((found for asked, found in seen if found != asked), 0)

@@ -310,7 +310,7 @@ def _said(chosen: Sequence[_Kin], *, has_starts: bool) -> Iterator[str]:
 def _runs(study: Study) -> Iterator[tuple[Config, float | None]]:
     """Screening runs in their order: ln rate over what the script had read by then, None for a failure."""
     # In the order of their results: with several at once the last one started may be the first to end.
-    told = sorted(study.told(*_SCREENED), key=lambda trial: (trial.finished_s, trial.number))
+    told = sorted(study.finished(*_SCREENED), key=lambda trial: (trial.finished_s, trial.number))
     rated = {trial.number for trial in in_own_unit(study, told)}
     own: list[float] = []
     for trial in told:

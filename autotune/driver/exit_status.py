@@ -100,7 +100,7 @@ def exit_code(study: Study, found: Answer) -> int:
 def why_nothing(study: Study) -> AutotuneError:
     """Return the error for a study without a measured baseline: cause, last output lines, remedy."""
     script = Path(study.spec.script).name
-    failed = next((t for t in study.told(Stage.BASELINE) if t.failure is not None), None)
+    failed = next((t for t in study.finished(Stage.BASELINE) if t.failure is not None), None)
     if failed is None or failed.failure is None:
         if study.stopped in ("interrupted", "signal"):
             message = f"the search of {script} was stopped before the baseline was measured"

@@ -35,12 +35,12 @@ def dead_ways(study: Study) -> Dead:
     """
     acted = {
         (change.knob, change.spelling.how)
-        for trial in study.told()
+        for trial in study.finished()
         if trial.measurement is not None
         for change in trial.changes or ()
     }
     found: set[tuple[str, str] | tuple[str, str, Value]] = set()
-    for trial in study.told():
+    for trial in study.finished():
         failure = trial.failure
         if failure is not None and failure.kind is FailureKind.CONFIG_REJECTED:
             knob, how = failure.evidence.get("knob", ""), failure.evidence.get("how", "")

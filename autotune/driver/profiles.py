@@ -29,7 +29,7 @@ def kept_profiles(study: Study, folder: Path) -> dict[str, Path]:
     """
     return {
         _name(trial): path.parent
-        for trial in study.told(Stage.DIAGNOSE)
+        for trial in study.finished(Stage.DIAGNOSE)
         for path in _files(trial, folder, PROFILE_TRACE)
     }
 
@@ -38,7 +38,7 @@ def kept_reports(study: Study, folder: Path) -> dict[str, Path]:
     """Return the same -> report of Nsight Systems, if it is installed and wrote one."""
     return {
         _name(trial): path
-        for trial in study.told(Stage.DIAGNOSE)
+        for trial in study.finished(Stage.DIAGNOSE)
         if trial.fidelity.under_nsys and trial.measurement is not None
         for path in _files(trial, folder, PROFILE_NSYS)
     }
@@ -75,7 +75,7 @@ def profile_lines(study: Study, folder: Path) -> list[str]:
         f"{name}: {path}   (nsys-ui opens it{_PRIVATE_NOTE if _is_private(path) else ''})"
         for name, path in reports.items()
     ]
-    tried = [t for t in study.told(Stage.DIAGNOSE) if t.fidelity.under_nsys and t.failure is not None]
+    tried = [t for t in study.finished(Stage.DIAGNOSE) if t.fidelity.under_nsys and t.failure is not None]
     return lines + [
         f"{_name(t)}: nothing by Nsight Systems: {t.failure.message}" for t in tried if t.failure is not None
     ]
@@ -89,7 +89,7 @@ def _missing(study: Study) -> dict[str, str]:
     wanted = {"baseline": Config()}
     if answer is not None and answer.is_better:
         wanted["winner"] = answer.best.config
-    traced = {_name(t) for t in study.told(Stage.DIAGNOSE) if t.measurement and t.fidelity.explains}
+    traced = {_name(t) for t in study.finished(Stage.DIAGNOSE) if t.measurement and t.fidelity.explains}
     return {
         name: "The process that records it ended without one." if name in traced else _why_none(study, config)
         for name, config in wanted.items()
@@ -97,7 +97,7 @@ def _missing(study: Study) -> dict[str, str]:
 
 
 def _why_none(study: Study, config: Config) -> str:
-    if any(t.config == config for t in study.told(Stage.DIAGNOSE)):
+    if any(t.config == config for t in study.finished(Stage.DIAGNOSE)):
         return why_not_probed(study, config)
     if study.facts is not None and study.facts.run is not None and study.facts.run.without_torch:
         return "The script does not use PyTorch."

@@ -28,7 +28,7 @@ def study_facts(study: Study, answer: Answer | None = None) -> dict[str, Any]:
         if known ``outcome``, ``held_back`` (the script's bottleneck), ``config``, ``speedup`` and
         ``interval`` (its ends, None where unbounded).
     """
-    ended = study.told()
+    ended = study.finished()
     facts: dict[str, Any] = {
         "study": study.spec.study_id,
         "trials": len(ended),

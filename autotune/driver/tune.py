@@ -300,7 +300,7 @@ def _resumable(folded: Study, budget_s: float | None, trials: int | None = None)
     if budget_s is not None:
         spec = replace(spec, budget=replace(spec.budget, seconds=folded.elapsed_s + budget_s))
     if trials is not None:
-        spec = replace(spec, budget=replace(spec.budget, trials=len(folded.told()) + trials))
+        spec = replace(spec, budget=replace(spec.budget, trials=len(folded.finished()) + trials))
     left_s = max(0.0, spec.budget.seconds - folded.elapsed_s)
     if left_s and (cut_s := within_job(left_s)) < left_s:
         spec = replace(spec, budget=replace(spec.budget, seconds=folded.elapsed_s + cut_s))

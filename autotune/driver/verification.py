@@ -403,7 +403,7 @@ def why_nothing_measured(study: Study, again: str) -> AutotuneError:
         again: The command that continues, or starts again.
     """
     script = Path(study.spec.script).name
-    if not study.told() and study.stopped in ("interrupted", "signal"):
+    if not study.finished() and study.stopped in ("interrupted", "signal"):
         kind = StoppedBySignal if study.stopped == "signal" else StoppedEarly
         return kind(f"measuring {script} was stopped before its first measurement", hint=again)
     error = why_nothing(study)

@@ -256,7 +256,7 @@ def _shown_script(script: str, cwd: str) -> str:
 
 def _batch_part(study: Study) -> BatchPart:
     run = study.facts.run if study.facts else None
-    seen = [t.measurement.effective_batch for t in study.told() if t.measurement is not None]
+    seen = [t.measurement.effective_batch for t in study.finished() if t.measurement is not None]
     tried = sorted({round(batch) for batch in seen if batch > 0})
     return BatchPart(
         value=run.effective_batch if run else None,
@@ -286,7 +286,7 @@ def _environment_part(study: Study) -> EnvironmentPart:
 def _provenance_part(study: Study, answer: Answer) -> ProvenancePart:
     finished = study.created + study.elapsed_s
     return ProvenancePart(
-        trials=len(study.told()),
+        trials=len(study.finished()),
         failed=sum(answer.failures.values()),
         seconds=_round(study.elapsed_s),
         method="rotated fresh pairs",

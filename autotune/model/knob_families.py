@@ -78,7 +78,7 @@ def measured(study: Study) -> frozenset[str]:
     if space is None:
         return frozenset()
     found: set[str] = set()
-    for trial in study.told():
+    for trial in study.finished():
         failed = trial.failure is not None and trial.failure.kind.teaches
         if trial.measurement is not None or failed:
             found |= families_of(space, trial.config)

@@ -271,7 +271,7 @@ class Study:
         started = ranks_of(self.spec.launcher) * nodes_of(self.spec.launcher)
         return max(started, 1 if run is None else run.ranks)
 
-    def told(self, *stages: Stage) -> Sequence[Trial]:
+    def finished(self, *stages: Stage) -> Sequence[Trial]:
         """Return trials that have an outcome, of these stages; without any, of all whose figures count.
 
         A probe (`Stage.DIAGNOSE`) explains; it is no measurement to be compared with others.
@@ -285,12 +285,12 @@ class Study:
 
     def of(self, config: Config, *stages: Stage) -> Sequence[Trial]:
         """Return the finished trials of one config."""
-        return [t for t in self.told(*stages) if t.config == config]
+        return [t for t in self.finished(*stages) if t.config == config]
 
     @property
     def baseline(self) -> Sequence[Trial]:
         """Return the finished baseline trials of the first stage."""
-        return self.told(Stage.BASELINE)
+        return self.finished(Stage.BASELINE)
 
     @property
     def open_trials(self) -> Sequence[Trial]:

@@ -79,7 +79,7 @@ class Costs:
         forked: list[float] = []
         compiled: dict[object, list[float]] = {}
         told = _told_by_itself(study)
-        for trial in study.told():
+        for trial in study.finished():
             m = trial.measurement
             if m is None or trial.seconds <= 0:
                 continue
@@ -88,10 +88,10 @@ class Costs:
             if m.compile_s > 1.0 and m.cold_compile:
                 compiled.setdefault(_mode(trial.config, told), []).append(m.compile_s)
         # Runs slowed by other processes do not predict the cost of later runs.
-        calm = [t for t in undisturbed(study, study.told()) if t.measurement]
+        calm = [t for t in undisturbed(study, study.finished()) if t.measurement]
         starts = [t.measurement.startup_s for t in calm if t.measurement]
         plain_s = _recent(_cold_start_runs(calm) or forked)
-        screened = [t for t in study.told(Stage.INITIAL, Stage.REFINE) if t.measurement]
+        screened = [t for t in study.finished(Stage.INITIAL, Stage.REFINE) if t.measurement]
         forks = bool(screened) and screened[-1].start is StartMode.FORK
         costs = cls(
             study=study,
@@ -150,7 +150,7 @@ class Costs:
         """Return the start time that a forked trial saved; claimed configs use a cold start."""
         if trial.start is StartMode.COLD or trial.measurement is None:
             return 0.0
-        told = self.study.told()
+        told = self.study.finished()
         cold = [t.measurement.startup_s for t in told if t.measurement and t.start is StartMode.COLD]
         return max(0.0, statistics.fmean(cold) - trial.measurement.startup_s) if cold else 0.0
 
@@ -170,7 +170,7 @@ class Costs:
         failure of its config. After a first run, which may have started from a cold disk, only half of its
         start is expected again.
         """
-        runs = sum(t.measurement is not None for t in self.study.told())
+        runs = sum(t.measurement is not None for t in self.study.finished())
         slack_s = _SLACK_SHARE * self.plain_s if runs > 1 else -0.5 * self.startup_s
         return seconds + slack_s + 0.5 * _MARGIN_S <= left_s
 

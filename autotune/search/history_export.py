@@ -46,7 +46,7 @@ _SURE: Final = 1.0
 
 def unfit(study: Study) -> str:
     """Return why nothing should be learned from a study, as a sentence; empty if it is suitable."""
-    measured = [t for t in study.told() if t.measurement is not None]
+    measured = [t for t in study.finished() if t.measurement is not None]
     if study.facts is None or study.facts.run is None or not any(t.config.is_baseline for t in measured):
         return "its script was not measured."
     if not study.facts.run.was_seen:
@@ -76,7 +76,9 @@ def lessons(study: Study) -> Earlier | None:
         return None
     paired = {c.config: math.log(c.speedup.value) for c in compare(study) if c.speedup.value > 0}
     # For compiled configs single runs pay a cold compile and pairs a warm one, so only single runs compare.
-    compiled = {t.config for t in study.told() if t.measurement is not None and t.measurement.compile_s > 0}
+    compiled = {
+        t.config for t in study.finished() if t.measurement is not None and t.measurement.compile_s > 0
+    }
     is_speed = study.spec.objective != ENERGY
     surer = {c: log for c, log in paired.items() if is_speed and c not in compiled}
     read = {c: surer.get(c, log) for c, log in model.seen.items() if not c.is_baseline}
@@ -97,7 +99,7 @@ def lessons(study: Study) -> Earlier | None:
 
 def _noise(study: Study) -> float:
     """Return the noise between runs of the unchanged script; 0 with fewer than three."""
-    told = study.told(Stage.BASELINE, Stage.DRIFT_CHECK, Stage.CONFIRM)
+    told = study.finished(Stage.BASELINE, Stage.DRIFT_CHECK, Stage.CONFIRM)
     own = [t for t in in_own_unit(study, told) if t.config.is_baseline]
     rates = [objective_value(study, t.measurement) for t in own if t.measurement is not None]
     logs = [math.log(rate) for rate in rates if rate > 0]
@@ -143,7 +145,7 @@ def _failed(study: Study, feasible: Feasible) -> list[tuple[str, Value]]:
     """Values that never worked: of several configs, alone, or refused."""
     alone = {
         item
-        for t in study.told()
+        for t in study.finished()
         if t.failure is not None and t.failure.kind.teaches and len(t.config) == 1
         for item in t.config.items()
     }

@@ -66,7 +66,7 @@ def search(name, budget, driver, folder):
 def timeline(study):
     """A line per trial, in the order in which they ended; seconds since the search began."""
     lines = []
-    for trial in sorted(study.told(*Stage), key=lambda t: t.finished_s):
+    for trial in sorted(study.finished(*Stage), key=lambda t: t.finished_s):
         line = {
             "elapsed_s": round(trial.finished_s, 1),
             "seconds": round(trial.seconds, 1),

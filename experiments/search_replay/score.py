@@ -211,7 +211,7 @@ def recommended(study, parts=DEFAULT):
 
     Without any the script as it is. A planner whose finalists are not overtaken has no foremost.
     """
-    confirmed = dict.fromkeys(t.config for t in study.told(Stage.CONFIRM) if not t.config.is_baseline)
+    confirmed = dict.fromkeys(t.config for t in study.finished(Stage.CONFIRM) if not t.config.is_baseline)
     out = frozenset()
     if confirmed:
         found = answer_or_none(study)

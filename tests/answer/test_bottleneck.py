@@ -170,9 +170,9 @@ def test_a_probe_explains_and_counts_for_nothing_else() -> None:
     made = study()
     with_probe = replace(made, trials=(*made.trials, probed(6, work_compute_s=0.014)))
     assert bottleneck(with_probe, BASE).kind != "unclear"
-    assert with_probe.told() == made.told()
+    assert with_probe.finished() == made.finished()
     assert len(with_probe.of(BASE)) == len(made.of(BASE))
-    assert [t.number for t in with_probe.told(Stage.DIAGNOSE)] == [6]
+    assert [t.number for t in with_probe.finished(Stage.DIAGNOSE)] == [6]
 
 
 def test_a_run_under_nsight_systems_tells_nothing_of_what_holds_a_config_back() -> None:

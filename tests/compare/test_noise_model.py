@@ -103,7 +103,9 @@ def test_the_prior_grows_with_the_repeats_and_with_the_error_of_the_windows() ->
 
 def test_the_gap_is_the_mean_of_the_pairs_minus_what_screening_read() -> None:
     built = Builder().baseline().screen({BOTH: 150.0}).confirm({BOTH: 200.0}, cycles=3)
-    cycles = {g: {t.config: t for t in built.study.told(Stage.CONFIRM) if t.group == g} for g in (1, 2, 3)}
+    cycles = {
+        g: {t.config: t for t in built.study.finished(Stage.CONFIRM) if t.group == g} for g in (1, 2, 3)
+    }
     screened = screening_logs(built.study, cycles)
     found = screening_gap(BOTH, screened, cycles)
     assert found == pytest.approx(math.log(200.0 / 150.0), abs=0.05)

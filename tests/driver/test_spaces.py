@@ -151,7 +151,7 @@ def test_a_study_with_declared_knobs_folds_to_what_it_was_and_goes_on(tmp_path: 
 def test_a_script_that_waits_gets_its_declared_knobs_tried_beside_those_of_the_loader(tmp_path: Path) -> None:
     knobs = {"num_workers": (0, 2), "precision": (), "channels_last": (), "fused_loss": ()}
     study = Searched(tmp_path, replace(OWN, knobs=knobs), INPUT_BOUND).run(trials=14)
-    tried = [t.config for t in study.told(Stage.INITIAL)]
+    tried = [t.config for t in study.finished(Stage.INITIAL)]
     assert tried[:2] == [Config({"num_workers": 2}), Config({"num_workers": 2, "fused_loss": 1})]
 
 

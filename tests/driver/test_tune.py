@@ -263,7 +263,7 @@ def test_nothing_is_started_beside_a_search_that_is_waited_for(made: Made) -> No
     assert started == []
     assert made.study().stopped == "backend"
     assert made.clock.now_s() >= 600.0, "twice the budget"
-    assert resumed(made, ahead_s=1.0).told()
+    assert resumed(made, ahead_s=1.0).finished()
     assert started[:2] == ["wall", "tracker"]
 
 

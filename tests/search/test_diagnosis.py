@@ -152,7 +152,7 @@ def test_without_a_profile_or_after_a_failure_nothing_runs_under_it() -> None:
     assert nsys_s(made, costs, BASE) == 0.0
     asked = replace(made, spec=replace(made.spec, profile=True), facts=TRACED.facts())
     assert nsys_s(asked, costs, BASE) > probe_s(asked, costs, BASE) > 0.0
-    first = asked.told(Stage.DIAGNOSE)[0]
+    first = asked.finished(Stage.DIAGNOSE)[0]
     failed = replace(
         first,
         fidelity=replace(first.fidelity, probe="nsys"),

@@ -129,7 +129,7 @@ def test_pairs_say_whether_the_simpler_one_is_as_fast(bring: float, best: Config
     assert shortlist(study, EVERY) == (AB, A)
     truth = {Config(): 100.0, A: 150.0, B: 100.0 * bring, AB: 150.0 * bring}
     ended = carried_through(study, truth, EVERY)
-    confirmed = {t.config for t in ended.told(Stage.CONFIRM)}
+    confirmed = {t.config for t in ended.finished(Stage.CONFIRM)}
     assert {A, AB} <= confirmed
     assert answer(ended).best.config == best
 
@@ -390,7 +390,7 @@ def near_the_margin(parts: FeatureFlags, rates: dict[Config, float]) -> Study:
 
 
 def confirmed(study: Study, config: Config) -> int:
-    return sum(t.config == config for t in study.told(Stage.CONFIRM))
+    return sum(t.config == config for t in study.finished(Stage.CONFIRM))
 
 
 def test_a_finalist_whose_loss_cannot_be_cleared_makes_room_and_it_is_said_why() -> None:

@@ -63,7 +63,7 @@ def searched(
 
 def runs(study: Study, config: Config) -> list[int]:
     """Cycles of confirmation in which it ran."""
-    return [t.group for t in study.told(Stage.CONFIRM) if t.config == config]
+    return [t.group for t in study.finished(Stage.CONFIRM) if t.config == config]
 
 
 def proved(*, focuses: bool, twin: bool, scatter: float = 0.1) -> tuple[int, int]:

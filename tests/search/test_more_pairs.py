@@ -73,7 +73,7 @@ def test_on_a_quiet_machine_nothing_is_gone_on_with() -> None:
 def test_whether_there_is_room_is_settled_when_the_usual_cycles_end(more: int, does: bool) -> None:
     long = next(s for s in (searched(3600.0, gain=0.07, seed=n) for n in range(12)) if cycles(s) > USUAL_RUNS)
     usual = replace(long, trials=tuple(t for t in long.trials if t.group <= USUAL_RUNS))
-    ended_s = max(t.finished_s for t in usual.told(Stage.CONFIRM))
+    ended_s = max(t.finished_s for t in usual.finished(Stage.CONFIRM))
     budget = Budget(seconds=ended_s + more * 2 * RUN_S + 0.5)
     for study in (usual, long):
         assert goes_on(replace(study, spec=replace(study.spec, budget=budget))) is does

@@ -328,7 +328,7 @@ def test_in_a_short_search_what_changes_the_training_waits_for_what_keeps_it() -
     share = {}
     for seconds in (240.0, 1800.0):
         study = simulate(Staged(), world, spec(seconds=seconds))
-        told = study.told(Stage.INITIAL, Stage.REFINE)
+        told = study.finished(Stage.INITIAL, Stage.REFINE)
         wild = [t for t in told if world.space.effect(t.config) is Effect.TRAINING]
         share[seconds] = sum(t.seconds for t in wild) / sum(t.seconds for t in told)
     assert share[240.0] < share[1800.0]

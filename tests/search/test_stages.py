@@ -225,7 +225,7 @@ def test_a_loop_that_waits_gets_its_loader_changed_first() -> None:
 def test_confirmation_runs_in_turning_order_with_one_seed_per_cycle() -> None:
     study = searched("compute-bound", 600)
     cycles: dict[int, list[Config]] = {}
-    for trial in study.told(Stage.CONFIRM):
+    for trial in study.finished(Stage.CONFIRM):
         cycles.setdefault(trial.group, []).append(trial.config)
         assert trial.seed == trial.group + 1
     assert len(cycles) >= 3
@@ -406,7 +406,7 @@ def test_a_kept_effective_batch_is_never_changed() -> None:
 
 def test_what_changes_the_training_gets_at_most_a_quarter_of_the_search() -> None:
     study = searched("compute-bound", 1800)
-    told = study.told(*SCREENS)
+    told = study.finished(*SCREENS)
     training_changing = [t for t in told if SPACE.effect(t.config) is Effect.TRAINING]
     assert 0 < sum(t.seconds for t in training_changing) <= 0.25 * 1800
     assert not any("sampler" in t.reason for t in training_changing), "it has turns of its own"
@@ -415,7 +415,7 @@ def test_what_changes_the_training_gets_at_most_a_quarter_of_the_search() -> Non
 @pytest.mark.parametrize("name", ["tpe", "random", "coordinate"])
 def test_so_it_does_with_another_sampler_which_would_look_there_most_of_the_time(name: str) -> None:
     study = simulate(strategy_for(name), family("compute-bound", 0), spec(seconds=900))
-    told = study.told(*SCREENS)
+    told = study.finished(*SCREENS)
     training_changing = [t for t in told if SPACE.effect(t.config) is Effect.TRAINING]
     training_preserving = [t for t in told if t not in training_changing]
     assert training_changing
@@ -450,7 +450,7 @@ def test_a_sampler_whose_tame_part_is_spent_goes_on_with_the_rest() -> None:
     study = simulate(
         strategy_for("brute"), replace(family("compute-bound", 0), space=small), spec(seconds=900)
     )
-    asked = {t.config for t in study.told(*SCREENS)}
+    asked = {t.config for t in study.finished(*SCREENS)}
     assert asked == set(small.enumerate()) - {Config()}
 
 
@@ -459,7 +459,7 @@ def test_what_a_rule_refuses_is_looked_at_within_that_quarter_and_never_confirme
     space = replace(SPACE, dimensions={**SPACE.dimensions, "precision": precision})
     world = World(space=space, speed={**gains(0), ("precision", "fp16"): 3.0})
     study = simulate(Staged(), world, spec(seconds=900))
-    fp16 = [t for t in study.told() if t.config.get("precision") == "fp16"]
+    fp16 = [t for t in study.finished() if t.config.get("precision") == "fp16"]
     assert [t.stage for t in fp16] == [Stage.REFINE], "one look says what it would bring"
     assert sum(t.seconds for t in fp16) <= 0.25 * 900
     assert answer(study).best.config.get("precision") == "bf16"

@@ -158,7 +158,7 @@ def test_what_was_confirmed_before_is_tried_right_after_the_script() -> None:
     # It is confirmed by runs of its own, like any other.
     found = answer(again)
     assert found.best.config == BEST
-    pairs = [t for t in again.told(Stage.CONFIRM) if t.config == BEST]
+    pairs = [t for t in again.finished(Stage.CONFIRM) if t.config == BEST]
     assert found.best.speedup.n <= len(pairs)
     assert beliefs(again).told == (
         "start points from 1 earlier study of this script (test), none taken over unmeasured",

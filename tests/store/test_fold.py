@@ -48,7 +48,7 @@ def test_any_prefix_folds_and_can_be_resumed(length: int) -> None:
     study = fold(prefix)
     told = [e.data["number"] for e in prefix if e.kind == "told"]
     asked = [e.data["trial"]["number"] for e in prefix if e.kind == "asked"]
-    assert [t.number for t in study.told()] == told
+    assert [t.number for t in study.finished()] == told
     assert [t.number for t in study.open_trials] == [n for n in asked if n not in told]
     # Resume: a new life, the open trial given up and asked again, the rest of the story as before.
     again = list(prefix)

@@ -64,8 +64,8 @@ def test_there_are_samples_of_every_form_so_far() -> None:
 def test_it_tells_the_same_study_as_when_it_was_written(old: Path) -> None:
     study = read(old)
     stages = STAGES_LATER.get(old.name, STAGES)
-    assert {stage: len(study.told(stage)) for stage in stages} == stages
-    assert len(study.told()) == sum(stages.values())
+    assert {stage: len(study.finished(stage)) for stage in stages} == stages
+    assert len(study.finished()) == sum(stages.values())
     kinds = [t.outcome.kind for t in study.trials if isinstance(t.outcome, Failure)]
     assert kinds == [FailureKind.CRASH_EXIT] * 2
     for trial in study.trials:
@@ -101,5 +101,5 @@ def test_records_of_a_feature_that_was_removed_are_passed_over(tmp_path: Path) -
     assert any('"visited":{' in text for text in texts)
     assert '"live":true' in texts[0]
     study = read(tmp_path)
-    assert len(study.told()) == len(study.trials) == 17
+    assert len(study.finished()) == len(study.trials) == 17
     assert study.stopped == "finished"

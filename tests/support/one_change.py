@@ -41,4 +41,4 @@ def confirmed(budget_s: float, effect: Effect, outcome: Callable[[Study, Proposa
 
 def cycles(study: Study) -> int:
     """Of confirmation, begun."""
-    return max((t.group for t in study.told(Stage.CONFIRM)), default=0)
+    return max((t.group for t in study.finished(Stage.CONFIRM)), default=0)

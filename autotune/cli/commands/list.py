@@ -84,7 +84,7 @@ def _seen(path: Path) -> dict[str, Any]:
     return {
         "script": script_name(study),
         "path": _script(study),
-        "trials": len(study.told()),
+        "trials": len(study.finished()),
         "state": _STATES.get(study.stopped, study.stopped)
         or ("running" if is_locked(path) else "interrupted"),
         "answer": _outcome(opened),

@@ -209,7 +209,7 @@ def as_dict(found: Scaled) -> dict[str, Any]:
         **as_object(found.scaling),
         "sentences": sentences(found.scaling),
         "knobs": {change.knob: change.value for change in found.question.changes},
-        "rounds": max((t.group for t in found.study.told()), default=0),
+        "rounds": max((t.group for t in found.study.finished()), default=0),
         "stopped": found.study.stopped,
         "study": found.study.spec.label,
         "study_dir": str(found.study_dir),

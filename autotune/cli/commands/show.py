@@ -93,7 +93,7 @@ def show_text(opened: OpenStudy, *, all_trials: bool) -> str:
             )
     if all_trials or answer is None:
         parts.append("trials\n" + wrapped(trials_table(study), terminal_columns()))
-    failed = [t for t in study.told() if t.failure is not None]
+    failed = [t for t in study.finished() if t.failure is not None]
     if failed and not all_trials and answer is not None:
         parts.append("failed\n" + wrapped(trials_table(study, failed), terminal_columns()))
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)

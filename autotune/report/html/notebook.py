@@ -59,7 +59,7 @@ def frame(study: Study) -> Any:
     """
     pandas = _imported("pandas")
     rows: list[dict[str, Any]] = []
-    for trial in study.told():
+    for trial in study.finished():
         measured, failure = trial.measurement, trial.failure
         ratio = speedup_of(study, trial)
         peak = None if measured is None else measured.memory.peak_bytes
@@ -95,7 +95,7 @@ def figure(study: Study, answer: Answer) -> Any:
     for kind, colour in _COLOURS.items():
         shown = [
             (trial.number, ratio.value)
-            for trial in study.told()
+            for trial in study.finished()
             if _kind(trial.config, answer) == kind and (ratio := speedup_of(study, trial)) is not None
         ]
         if shown:

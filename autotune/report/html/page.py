@@ -86,7 +86,7 @@ def report_html(
 
 def _top(view: View, links: Mapping[str, str]) -> list[object]:
     study = view.study
-    spent = f"{summary.plural(len(study.told()), 'trial')} in {summary.duration_text(study.elapsed_s)}"
+    spent = f"{summary.plural(len(study.finished()), 'trial')} in {summary.duration_text(study.elapsed_s)}"
     parts: list[object] = [
         tag("strong", sanitize.script_name(study)),
         clean(study, study.spec.label),

@@ -65,7 +65,7 @@ def front_csv(study: Study, answer: Answer) -> str:
 
 def failed_logs(study: Study) -> dict[str, str]:
     """Map file names to the last output of the first failed trials."""
-    failed = [t for t in study.told() if t.failure is not None and log_tail(t)]
+    failed = [t for t in study.finished() if t.failure is not None and log_tail(t)]
     return {
         f"failed/t{t.number:02d}-{t.failure.kind.label if t.failure else ''}.log": log_tail(t)
         for t in failed[:FAILED_LOGS]
@@ -76,7 +76,7 @@ def pareto_svg(study: Study, answer: Answer) -> str:
     """Draw throughput against peak memory of every measured trial, with the front and the picks."""
     points = [
         (t.measurement.memory.peak_bytes / summary.GIB, t.measurement.throughput.value, t)
-        for t in study.told()
+        for t in study.finished()
         if t.measurement is not None and t.measurement.memory.peak_bytes is not None
     ]
     width, height, left, right, top, bottom = 720, 440, 80, 30, 40, 60

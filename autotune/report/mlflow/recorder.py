@@ -317,11 +317,11 @@ class MlflowSink:
     def _best_so_far(self, study: Study) -> list[Any]:
         """Return the curve of the largest single-run ratio: its increases and its end."""
         curve: list[tuple[Trial, float]] = []
-        for trial in study.told():
+        for trial in study.finished():
             ratio = summary.speedup_of(study, trial)
             if ratio is not None and (not curve or ratio.value > curve[-1][1]):
                 curve.append((trial, ratio.value))
-        if curve and curve[-1][0].number < (last := study.told()[-1]).number:
+        if curve and curve[-1][0].number < (last := study.finished()[-1]).number:
             curve.append((last, curve[-1][1]))
         began_ms = round(study.created * 1000)
         return [
@@ -624,7 +624,7 @@ class MlflowSink:
 
     def _write_logs(self, study: Study) -> None:
         # Not with the trial: its run would need a fourth call while the next one is measured.
-        for trial in study.told():
+        for trial in study.finished():
             if trial.failure is not None and (tail := record.log_tail(trial)):
                 run_id = self._child(study, trial.number)
                 if run_id:
@@ -636,7 +636,7 @@ class MlflowSink:
         front = {m.trial for m in answer.front} if answer is not None else set[int]()
         confirmed = record.confirmed(study, answer)
         children = self._known_children(study)
-        for trial in study.told():
+        for trial in study.finished():
             child = children.get(record.trial_uid(study, trial))
             if child is None:
                 continue
@@ -677,7 +677,7 @@ class MlflowSink:
         return self._children
 
     def _child(self, study: Study, number: int) -> str:
-        trial = next((t for t in study.told() if t.number == number), None)
+        trial = next((t for t in study.finished() if t.number == number), None)
         child = self._known_children(study).get(record.trial_uid(study, trial)) if trial is not None else None
         return child.run_id if child is not None else ""
 

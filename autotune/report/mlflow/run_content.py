@@ -156,7 +156,7 @@ def study_figures(study: Study, answer: Answer | None) -> dict[str, float | None
         }
         figures |= bottleneck_text.why_figures(study, answer)
     return figures | {
-        "trials": float(len(study.told())),
+        "trials": float(len(study.finished())),
         "trials_failed": float(summary.failed_count(study)),
         "search_seconds": study.elapsed_s,
     }

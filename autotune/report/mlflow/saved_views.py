@@ -102,7 +102,7 @@ def view_state(study: Study, answer: Answer | None = None) -> dict[str, Any]:
     """
     changed = sorted({knob for trial in study.trials for knob in trial.config})
     knobs = [knob for knob, _ in in_order(dict.fromkeys(changed, 0))]
-    unit = next((t.measurement.throughput.unit for t in study.told() if t.measurement), "samples/s")
+    unit = next((t.measurement.throughput.unit for t in study.finished() if t.measurement), "samples/s")
     rate = rate_name(unit)
     speedup = "speedup" if study.stopped else "single_run_speedup"
     charts: list[dict[str, Any]] = [

@@ -35,7 +35,7 @@ class EventLines(Listener):
             "id": spec.study_id,
             "script": spec.script,
             "driver": spec.driver,
-            "trials": len(study.told()),
+            "trials": len(study.finished()),
         }
         self._write(study, "study_began", budget_s=spec.budget.seconds, **what)
 
@@ -49,7 +49,7 @@ class EventLines(Listener):
         self._write(study, "note", text=text)
 
     def study_ended(self, study: Study) -> None:
-        self._write(study, "study_ended", stopped=study.stopped, trials=len(study.told()))
+        self._write(study, "study_ended", stopped=study.stopped, trials=len(study.finished()))
         self._outlet.drain(END_S)
 
     def _write(self, study: Study, event: str, **fields: Any) -> None:

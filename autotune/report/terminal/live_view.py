@@ -230,7 +230,7 @@ class Progress(Listener):
         elapsed_s = study.elapsed_s + now_s - self._seen_s
         if self._found is None or self._found[0] is not study:
             self._found = (study, _found(study))
-        told = study.told()
+        told = study.finished()
         left = _clock_text(study.spec.budget.seconds - elapsed_s)
         right = f"{left} left of {duration_text(study.spec.budget.seconds)}"
         running = [
@@ -305,7 +305,7 @@ def _found(study: Study) -> list[Line]:
 
 def _rates(study: Study) -> list[str]:
     """Return the newest rate of each number of processes."""
-    newest = {t.config: t.measurement.throughput for t in study.told() if t.measurement is not None}
+    newest = {t.config: t.measurement.throughput for t in study.finished() if t.measurement is not None}
     return [f"{config_text(config)}: {rate_text(rate)}" for config, rate in newest.items()]
 
 
@@ -315,7 +315,7 @@ def _trouble(study: Study) -> list[Line]:
     lines = [Line("busy", text, "bad") for text in busy_notes(study)[:1]]
     if failed:
         kinds = ", ".join(f"{kind} {count}" for kind, count in failed.items())
-        lines.append(Line("failed", f"{sum(failed.values())} of {len(study.told())}: {kinds}", "bad"))
+        lines.append(Line("failed", f"{sum(failed.values())} of {len(study.finished())}: {kinds}", "bad"))
     else:
         lines.append(Line("failed", "none"))
     return lines
@@ -326,7 +326,7 @@ def _yours(study: Study, answer: Answer) -> str:
     rate = answer.baseline_throughput
     kind = "one run" if rate.n == 1 else f"mean of {rate.n} runs"
     if rate.n < _FEWEST_PAIRS:
-        runs = [t.measurement for t in study.told() if t.config.is_baseline and t.measurement is not None]
+        runs = [t.measurement for t in study.finished() if t.config.is_baseline and t.measurement is not None]
         if len(runs) > 1:
             return f"{rate_text(rate)}, {kind}"
         rate, kind = runs[0].throughput, "within one run"

@@ -208,7 +208,7 @@ def _search(study: Study, answer: Answer, seconds: float) -> str:
     kinds = ", ".join(f"{FailureKind.named(kind).words} {count}" for kind, count in answer.failures.items())
     survived = f"{failed} failed ({kinds})" if failed else "none failed"
     took = f"{duration_text(seconds)} of {duration_text(study.spec.budget.seconds)}"
-    return f"{took}, {plural(len(study.told()), 'trial')}, {survived}"
+    return f"{took}, {plural(len(study.finished()), 'trial')}, {survived}"
 
 
 def _notes(study: Study, answer: Answer, *, most: int) -> list[Row]:

@@ -348,7 +348,7 @@ def _table(found: Compared) -> list[tuple[str, str, str]]:
         (name, left, right) for name, (left, right) in named.items() if name not in {row[0] for row in rows}
     ]
     views = [None if s.answer is None else AnswerView.of(s.answer) for s in sides]
-    rows.append(_row("trials", [str(len(s.study.told())) for s in sides]))
+    rows.append(_row("trials", [str(len(s.study.finished())) for s in sides]))
     rows.append(
         _row(
             "your script",
@@ -378,7 +378,7 @@ def _side_data(side: StudySide) -> dict[str, Any]:
         "id": spec.study_id,
         "label": spec.label,
         "around": dict(_around(side.study)),
-        "trials": len(side.study.told()),
+        "trials": len(side.study.finished()),
     }
     if side.answer is None:
         return {**data, "picks": {}}

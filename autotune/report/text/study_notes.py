@@ -103,7 +103,9 @@ def experiment_note(study: Study, answer: Answer | None, *, run_link: str = "") 
     elif answer is not None and answer.resume:
         lines += [f"Continue: `{answer.resume}`", ""]
     where = f"[{study.spec.label}]({run_link})" if run_link else study.spec.label
-    lines.append(f"Study {where}, {plural(len(study.told()), 'trial')} in {duration_text(study.elapsed_s)}.")
+    lines.append(
+        f"Study {where}, {plural(len(study.finished()), 'trial')} in {duration_text(study.elapsed_s)}."
+    )
     return "\n".join(lines) + "\n"
 
 
@@ -116,9 +118,8 @@ def _short_note(study: Study, answer: Answer | None) -> str:
     elif study.stopped:
         lines += [f"It ended by: {study.stopped}. Continue with `autotune resume {study.spec.label}`."]
     else:
-        lines += [
-            f"{plural(len(study.told()), 'trial')} so far; the answer appears here when the search has ended."
-        ]
+        count = plural(len(study.finished()), "trial")
+        lines += [f"{count} so far; the answer appears here when the search has ended."]
     return "\n".join(lines) + "\n"
 
 
@@ -214,8 +215,8 @@ def _failures(failures: Mapping[str, int]) -> str:
 
 
 def _method(study: Study, answer: Answer) -> list[str]:
-    confirmed = study.told(Stage.CONFIRM)
-    trials, took = plural(len(study.told()), "trial"), duration_text(study.elapsed_s)
+    confirmed = study.finished(Stage.CONFIRM)
+    trials, took = plural(len(study.finished()), "trial"), duration_text(study.elapsed_s)
     lines = [f"- {trials}, each in a process of its own, in {took}."]
     if confirmed and answer.is_better:
         lines.append(

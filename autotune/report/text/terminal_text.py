@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def failure_counts(study: Study) -> dict[str, int]:
     """Return the number of trials by kind of failure, commonest first."""
     counts: dict[str, int] = {}
-    for trial in study.told():
+    for trial in study.finished():
         if trial.failure is not None:
             counts[trial.failure.kind.words] = counts.get(trial.failure.kind.words, 0) + 1
     return dict(sorted(counts.items(), key=lambda pair: -pair[1]))

@@ -63,7 +63,7 @@ def report_data(view: View) -> dict[str, Any]:
             "because": study.because,
             "budget_s": spec.budget.seconds,
             "elapsed_s": rounded(study.elapsed_s),
-            "trials": len(study.told()),
+            "trials": len(study.finished()),
             "trials_failed": summary.failed_count(study),
         },
         "status": summary.status(study, answer),
@@ -88,7 +88,7 @@ def report_data(view: View) -> dict[str, Any]:
         for t in failed(study)
         if t.failure is not None
     ]
-    data["trials"] = [_trial_data(study, t) for t in study.told()]
+    data["trials"] = [_trial_data(study, t) for t in study.finished()]
     return data
 
 

@@ -137,7 +137,7 @@ def tried(study: Study, compared: Sequence[Comparison]) -> list[Tried]:
         compared: Result of `autotune.answer.pick.compare`.
     """
     by_config: dict[Config, list[Trial]] = {}
-    for trial in study.told():
+    for trial in study.finished():
         if trial.measurement is not None:
             by_config.setdefault(trial.config, []).append(trial)
     confirmed = {c.config: c for c in compared}
@@ -208,7 +208,7 @@ def traces(study: Study, config: Config, most: int) -> list[tuple[int, Sequence[
 def failed(study: Study) -> list[Trial]:
     """Return failed trials in order, without those that the user cancelled."""
     return [
-        t for t in study.told() if t.failure is not None and t.failure.kind.family is not Family.CANCELLED
+        t for t in study.finished() if t.failure is not None and t.failure.kind.family is not Family.CANCELLED
     ]
 
 

@@ -207,7 +207,7 @@ def _paired_rate(study: Study, trial: Trial) -> float | None:
     partner = next(
         (
             t
-            for t in study.told(Stage.CONFIRM)
+            for t in study.finished(Stage.CONFIRM)
             if t.group == trial.group and t.config.is_baseline and t.number < trial.number
         ),
         None,
@@ -222,7 +222,7 @@ def best_other(study: Study) -> tuple[float, Trial] | None:
     """
     found = [
         (ratio.value, t)
-        for t in study.told()
+        for t in study.finished()
         if not t.config.is_baseline
         and not changes_training(study, t)
         and (ratio := speedup_of(study, t)) is not None
@@ -247,7 +247,7 @@ def run_name(study: Study, answer: Answer | None) -> str:
     In a narrow window, MLflow shows nothing else of the answer. It wraps between words only and is as wide as
     the longest word, so the name has short words and omits a script named by the experiment.
     """
-    stem, trials = study.spec.stem, plural(len(study.told()), "trial")
+    stem, trials = study.spec.stem, plural(len(study.finished()), "trial")
     state = status(study, answer)
     if state == "failed":
         broken = failed_baseline(study)
@@ -323,7 +323,7 @@ def headline(study: Study, answer: Answer | None, *, interval: bool = False) -> 
 
 def other_configs(study: Study) -> int:
     """Return the number of tried configurations besides the script's own."""
-    return len({t.config for t in study.told() if not t.config.is_baseline})
+    return len({t.config for t in study.finished() if not t.config.is_baseline})
 
 
 def _undecided(study: Study, answer: Answer) -> str:
@@ -417,7 +417,7 @@ def picks_of(answer: Answer | None) -> dict[int, list[str]]:
 def failed_count(study: Study) -> int:
     """Return the number of failed trials, without those that the user cancelled."""
     return sum(
-        1 for t in study.told() if t.failure is not None and t.failure.kind.family is not Family.CANCELLED
+        1 for t in study.finished() if t.failure is not None and t.failure.kind.family is not Family.CANCELLED
     )
 
 

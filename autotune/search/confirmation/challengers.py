@@ -103,7 +103,7 @@ def newcomer(
     Returns:
         None if no config is worth it or the time is too short.
     """
-    told = before.told(Stage.CONFIRM)
+    told = before.finished(Stage.CONFIRM)
     runs, last = Counter(t.config for t in told), max((t.group for t in told), default=0)
     training_preserving = [c for c in members if _is_training_preserving(before, c)]
     if before.spec.objective == ENERGY or not training_preserving or any(runs[c] < CYCLES for c in members):
@@ -127,7 +127,7 @@ def newcomer(
 
 def _latecomers(study: Study) -> int:
     """Return the number of configs that entered after the first complete round."""
-    runs = [t for t in study.told(Stage.CONFIRM) if (t.stage, t.group) not in study.cut]
+    runs = [t for t in study.finished(Stage.CONFIRM) if (t.stage, t.group) not in study.cut]
     runs = [t for t in runs if not t.config.is_baseline]
     first = min((t.group for t in runs), default=0)
     return len({t.config for t in runs} - {t.config for t in runs if t.group == first})
@@ -141,6 +141,6 @@ def _has_time(before: Study, members: Sequence[Config], costs: Costs) -> bool:
     """Return whether five rounds of the script and these members fit the time left since the last run."""
     limit = before.spec.budget.trials
     has_trials = limit is None or limit - len(before.trials) >= _PAIRS * (1 + len(members))
-    left_s = before.spec.budget.seconds - max((t.finished_s for t in before.told()), default=0.0)
+    left_s = before.spec.budget.seconds - max((t.finished_s for t in before.finished()), default=0.0)
     members = [c for c in members if not c.is_baseline]
     return has_trials and _PAIRS * costs.cycle(members) <= left_s

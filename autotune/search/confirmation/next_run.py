@@ -68,7 +68,7 @@ def next_confirmation(study: Study, remaining_s: float, parts: FeatureFlags) -> 
         past = _compared(before)
         members = select_members(before, past, study, costs, remaining_s, parts)
         active = active_members(past, members, group - 1, _begun(before), _more(before))
-        running_s = sum(t.seconds for t in study.told(Stage.CONFIRM) if t.group == group)
+        running_s = sum(t.seconds for t in study.finished(Stage.CONFIRM) if t.group == group)
         focused = focus(past, active, before, remaining_s + running_s, group - 1, parts)
         # Seconds between runs may change the estimate; a config that ran in this round stays in it.
         active = active if any(c in active and c not in focused for c in asked) else focused
@@ -110,7 +110,7 @@ def _before(study: Study, group: int) -> Study:
 
 def _is_late(study: Study, active: Sequence[Config]) -> bool:
     """Return whether a late finalist still has to be compared with the config that would be ablated."""
-    begun, runs = _begun(study), Counter(t.config for t in study.told(Stage.CONFIRM))
+    begun, runs = _begun(study), Counter(t.config for t in study.finished(Stage.CONFIRM))
     first = min(begun.values(), default=0)
     return any(runs[c] < CYCLES and begun.get(c, first + 1) > first for c in active)
 

@@ -295,7 +295,7 @@ def _confirmed(study: Study) -> dict[Config, None]:
 
 def _failed(study: Study) -> bool:
     # A run that was cancelled with its driver is no evidence about its config.
-    failures = [t.failure for t in study.told(Stage.CONFIRM) if t.failure is not None]
+    failures = [t.failure for t in study.finished(Stage.CONFIRM) if t.failure is not None]
     return any(failure.kind.family is not Family.CANCELLED for failure in failures)
 
 
@@ -323,7 +323,7 @@ def _as_hopeless(study: Study, compared: Sequence[Comparison], parts: FeatureFla
         {(k, v) for k, v in c.config.items() if space.effect(Config({k: v})) is not Effect.EXACT}
         for c in given_up(compared, parts)
     ]
-    seen = {t.config for t in study.told(Stage.INITIAL, Stage.REFINE)}
+    seen = {t.config for t in study.finished(Stage.INITIAL, Stage.REFINE)}
     return {c for c in seen if any(changes <= set(c.items()) for changes in touching)}
 
 

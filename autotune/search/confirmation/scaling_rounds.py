@@ -63,7 +63,7 @@ class ScalingRounds(Strategy):
         """Return the runs left in a round; an even round runs the most processes first."""
         if not group:
             return []
-        failed = {t.config for t in study.told() if t.failure is not None and t.failure.kind.teaches}
+        failed = {t.config for t in study.finished() if t.failure is not None and t.failure.kind.teaches}
         order = self._counts if group % 2 else self._counts[::-1]
         configs = [config_of(count, self._counts[0]) for count in order]
         done = {t.config for t in study.trials if t.stage is Stage.CONFIRM and t.group == group}

@@ -108,7 +108,7 @@ class Verification(Strategy):
         return ("faster", "") if is_judged else ("no_difference", "loss_unclear")
 
     def _without_pairs(self, study: Study) -> tuple[str, str]:
-        kinds = [(t.config, t.failure.kind) for t in study.told(Stage.CONFIRM) if t.failure]
+        kinds = [(t.config, t.failure.kind) for t in study.finished(Stage.CONFIRM) if t.failure]
         if (self._config, FailureKind.CONFIG_REJECTED) in kinds:
             return "failed", ""
         is_lost = any(not kind.teaches for _, kind in kinds)

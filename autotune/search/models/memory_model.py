@@ -45,14 +45,16 @@ class MemoryModel:
         """Fit the model to every peak and every out-of-memory failure of the study."""
         limit = memory_limit(study)
         ran_out = tuple(
-            dict.fromkeys(t.config for t in study.told() if t.failure and t.failure.kind.family is Family.OOM)
+            dict.fromkeys(
+                t.config for t in study.finished() if t.failure and t.failure.kind.family is Family.OOM
+            )
         )
         own = _number(space.dimensions["batch_size"].own) if "batch_size" in space.dimensions else 0.0
         model = cls(space, limit, ran_out, None, own)
         rows: list[dict[str, float]] = []
         values: list[float] = []
         noise: list[float] = []
-        for trial in study.told():
+        for trial in study.finished():
             peak = trial.measurement.memory.peak_bytes if trial.measurement else None
             if peak:
                 rows.append(model.features(trial.config))
@@ -119,7 +121,7 @@ def memory_limit(study: Study) -> float | None:
     bounds = [c.at_most for c in study.spec.constraints if c.metric == "peak_memory"]
     if study.spec.max_memory_bytes is not None:
         bounds.append(float(study.spec.max_memory_bytes))
-    limits = [t.measurement.memory.limit for t in study.told() if t.measurement]
+    limits = [t.measurement.memory.limit for t in study.finished() if t.measurement]
     bounds.extend(float(limit) for limit in limits if limit)
     return min(bounds, default=None)
 

@@ -208,7 +208,7 @@ def _roofs(study: Study, base: float) -> tuple[dict[Config, float], dict[Config,
     """
     loader: dict[Config, float] = {}
     compute: dict[Config, float] = {}
-    for trial in study.told():
+    for trial in study.finished():
         m = trial.measurement
         if m is None or trial.group:
             continue

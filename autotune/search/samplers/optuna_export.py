@@ -40,7 +40,7 @@ def write_optuna(study: Study, path: Path) -> int:
     storage = optuna.storages.RDBStorage(f"sqlite:///{path.absolute()}")
     optuna.logging.set_verbosity(optuna.logging.WARNING)  # one line for each study and trial otherwise
     made = optuna.create_study(storage=storage, study_name=study.spec.label, direction="maximize")
-    own, trials = _own(study), study.told()
+    own, trials = _own(study), study.finished()
     knobs = sorted({knob for trial in trials for knob in trial.config})
     choices = {knob: _choices(knob, own, trials) for knob in knobs}
     for trial in trials:

@@ -44,7 +44,7 @@ def cost_power(search: SearchState) -> float:
 
     It decreases over the search to 0 at the end, where nothing follows.
     """
-    told = search.study.told(Stage.INITIAL, Stage.REFINE)
+    told = search.study.finished(Stage.INITIAL, Stage.REFINE)
     if not search.parts.lasting_cost:
         done = sum(1 for t in search.study.trials if t.stage in (Stage.INITIAL, Stage.REFINE))
         return _COST_POWER * max(0.0, 1.0 - done / _COOLED_AFTER)

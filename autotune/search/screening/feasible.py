@@ -48,7 +48,7 @@ class Feasible:
         failed: dict[tuple[str, Value], set[Config]] = {}
         worked: dict[tuple[str, Value], set[Config]] = {}
         refused: set[tuple[str, Value]] = set()
-        for trial in study.told():
+        for trial in study.finished():
             refused |= _refused(trial)
             side = worked if trial.measurement else failed if _blames(trial) else None
             if side is None:
@@ -57,12 +57,12 @@ class Feasible:
                 side.setdefault(item, set()).add(trial.config)
         out = {i for i, configs in failed.items() if len(configs) >= QUARANTINE and i not in worked}
         if separates:
-            ran = {t.config for t in study.told() if t.measurement}
+            ran = {t.config for t in study.finished() if t.measurement}
             # A run over its time limit may have had too little time: it is no proof by itself.
-            blamed = [t for t in study.told() if _blames(t)]
+            blamed = [t for t in study.finished() if _blames(t)]
             crashed = [t for t in blamed if t.failure and t.failure.kind.family is Family.CRASH]
             # A start point extends the best so far; its value is blamed only after a run by itself.
-            alone = {i for t in study.told() if is_single(space, t.config) for i in t.config.items()}
+            alone = {i for t in study.finished() if is_single(space, t.config) for i in t.config.items()}
             late = {t.config for t in crashed if t.stage is not Stage.INITIAL}
             every = {t.config for t in crashed}
             out |= {i for i in failed if i not in worked and _without(i, every if i in alone else late, ran)}
@@ -113,7 +113,7 @@ def suspect(study: Study, feasible: Feasible) -> Config | None:
 
     A single change is its own suspect, and an out-of-memory failure needs no explanation.
     """
-    failed = [t for t in study.told() if t.failure is not None and _blames(t) and not t.group]
+    failed = [t for t in study.finished() if t.failure is not None and _blames(t) and not t.group]
     if not failed:
         return None
     config = failed[-1].config

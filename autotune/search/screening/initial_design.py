@@ -61,7 +61,7 @@ def next_start(search: SearchState) -> Suggestion | None:
 
 def start_is_over(search: SearchState) -> bool:
     """Return whether start trials have used their share of the screening time."""
-    spent = sum(t.seconds for t in search.study.told(Stage.INITIAL))
+    spent = sum(t.seconds for t in search.study.finished(Stage.INITIAL))
     whole = spent + max(0.0, search.spare_s)
     return search.is_refining or spent > _START_SHARE * whole + search.costs.plain_s
 
@@ -233,7 +233,7 @@ def _only_failed_beside_others(search: SearchState, config: Config) -> bool:
     space, items = search.space, set(config.items())
     if not is_single(space, config):
         return False
-    ran = [t for t in search.study.told() if items <= set(t.config.items()) and not t.group]
+    ran = [t for t in search.study.finished() if items <= set(t.config.items()) and not t.group]
     return bool(ran) and all(t.failure is not None and not is_single(space, t.config) for t in ran)
 
 

@@ -110,7 +110,7 @@ def left_for_training_changing_s(search: SearchState, scale: float = 1.0) -> flo
 
     Pending runs count with their expected duration. `scale` multiplies the share.
     """
-    told = search.study.told(Stage.INITIAL, Stage.REFINE)
+    told = search.study.finished(Stage.INITIAL, Stage.REFINE)
     spent = sum(t.seconds for t in told if not search.training_preserving(t.config))
     running = [t.config for t in search.study.open_trials if not search.training_preserving(t.config)]
     spent += sum(search.costs.screening(config) for config in running)
@@ -134,7 +134,7 @@ def simpler(search: SearchState) -> Suggestion | None:
 
 def separating(search: SearchState) -> Suggestion | None:
     """Return a config that separates a failing value from its other changes."""
-    last = next((t for t in reversed(search.study.told()) if t.failure is not None), None)
+    last = next((t for t in reversed(search.study.finished()) if t.failure is not None), None)
     if last is None or last.reason.startswith(_APART) or not search.parts.separates:
         return None  # another failure has another reason, and one such run is enough
     config = suspect(search.study, search.feasible)
@@ -147,7 +147,7 @@ def for_front(search: SearchState) -> Suggestion | None:
     """Return the most memory spared for its speed if no gain in speed is expected; for part of the time."""
     if not search.parts.front_share or search.study.spec.objective == ENERGY:
         return None
-    told = search.study.told(Stage.INITIAL, Stage.REFINE)
+    told = search.study.finished(Stage.INITIAL, Stage.REFINE)
     whole = sum(t.seconds for t in told) + max(0.0, search.spare_s)
     spent = sum(t.seconds for t in told if t.reason.startswith(FRONT))
     seen = [c for c in search.model.seen if search.training_preserving(c)]

@@ -201,7 +201,7 @@ class SearchState:
 
         Training-changing configs compete for another pick, so they set no limit for training-preserving ones.
         """
-        told = [t for t in self.study.told() if t.measurement is not None]
+        told = [t for t in self.study.finished() if t.measurement is not None]
         if self.training_preserving(config):
             told = [t for t in told if self.training_preserving(t.config)]
         rates = [t.measurement.throughput for t in told if t.measurement is not None]

@@ -28,7 +28,7 @@ def no_progress(search: SearchState, patience: int) -> bool:
     """Return whether the last refine trials brought nothing new."""
     # Replicates and runs for less memory do not search for speed.
     others = (AGAIN, FRONT)
-    told = [t for t in search.study.told(Stage.INITIAL, Stage.REFINE) if not t.reason.startswith(others)]
+    told = [t for t in search.study.finished(Stage.INITIAL, Stage.REFINE) if not t.reason.startswith(others)]
     refined = [t for t in told if t.stage is Stage.REFINE]
     if len(refined) < patience:
         return False

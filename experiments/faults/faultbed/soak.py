@@ -332,8 +332,8 @@ def _one_study(trials: int, folder: Path, _after_each: Any) -> Count:
         again = fold(journal.entries(), build=space_of)
     resume_s = time.monotonic() - begun
     count.facts["resume_s"] = round(resume_s, 2)
-    if len(again.told()) != count.injected or resume_s > RESUME_S:
-        count.notes.append(f"resuming {len(again.told())} trials took {resume_s:.1f} s")
+    if len(again.finished()) != count.injected or resume_s > RESUME_S:
+        count.notes.append(f"resuming {len(again.finished())} trials took {resume_s:.1f} s")
     count.survived = 0 if count.notes else count.injected
     return count
 

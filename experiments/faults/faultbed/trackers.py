@@ -163,7 +163,7 @@ def _compare(home: Path, server: FakeMlflow, count: Count) -> None:
     with Journal.open(home, ballast_bytes=0) as journal:
         study = fold(journal.entries(), build=space_of)
         pending = journal.unsent(MLFLOW)
-    expected = {f"{STUDY_ID}/t{trial.number:04d}a": trial for trial in study.told()}
+    expected = {f"{STUDY_ID}/t{trial.number:04d}a": trial for trial in study.finished()}
     uids = Counter(run["tags"].get("autotune.trial_uid", "") for run in server.runs.values())
     parents = uids.pop("", 0)
     count.lost = len(set(expected) - set(uids)) + int(parents == 0)

@@ -151,7 +151,7 @@ def test_what_is_confirmed_and_what_is_estimated_are_told_apart(tree):
 def test_every_measured_configuration_is_a_point_and_the_picks_are_labelled(tree, study):
     chart = next(s for s in tree.all("svg") if "pareto-w-t" in s.attributes.get("aria-labelledby", ""))
     tips = [t.text for t in chart.all("title")][1:]
-    measured = {t.config for t in study.told() if t.measurement is not None}
+    measured = {t.config for t in study.finished() if t.measurement is not None}
     assert len(tips) == len(measured)
     labels = [t.text for t in chart.all("text")]
     assert {"your script", "best", "safe"} <= set(labels)
@@ -173,7 +173,9 @@ def test_a_config_that_changes_the_training_says_what_its_ratio_is_of(study, fou
 
 def test_failures_are_told_by_kind_and_config_with_their_last_lines(tree, study):
     text = tree.by_id("failures").text
-    broken = next(t for t in study.told() if t.failure is not None and t.failure.kind.label == "crash_exit")
+    broken = next(
+        t for t in study.finished() if t.failure is not None and t.failure.kind.label == "crash_exit"
+    )
     assert "exited with an error" in text
     assert "out of GPU memory" in text
     assert f"t{broken.number:02d}" in text
@@ -422,7 +424,7 @@ def test_a_secret_in_a_name_or_a_value_stays_out_of_the_page(study, monkeypatch)
     run = replace(study.facts.run, values={"note": "canary-0123456789"})
     told = replace(study, trials=trials, spec=spec, facts=replace(study.facts, run=run))
     again = repick(told, SelectionCriteria(max_memory_bytes=answer(told).best.peak_bytes - 1))
-    assert any(t.config == named for t in told.told())
+    assert any(t.config == named for t in told.finished())
     assert "canary" not in report_html(told, answer(told))
     assert "canary" not in report_html(told, answer(told), repicked=again)
 

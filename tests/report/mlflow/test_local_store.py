@@ -369,7 +369,7 @@ from autotune.driver.sync import mlflow_sink
 study = made.study(study_id=sys.argv[2], label="train-" + sys.argv[2][-1])
 sink = mlflow_sink()
 sink.open()
-for trial in study.told():
+for trial in study.finished():
     sink.send("trial_ended", {"wall_s": made.WALL_S + trial.number, "number": trial.number}, study)
 ended = {"wall_s": made.WALL_S + 99, "why": "x", "best_yaml": "picks: {}"}
 sink.send("study_ended", ended, study, made.found())

@@ -92,7 +92,7 @@ def client(uri: str) -> Iterator[Any]:
 
 def send_all(sink: MlflowSink, study: Study, answer: Any, *, best_yaml: str = "picks: {}\n") -> None:
     sink.send("study_began", {"wall_s": made.WALL_S}, study)
-    for trial in study.told():
+    for trial in study.finished():
         sink.send(
             "trial_ended", {"wall_s": made.WALL_S + 12 * (trial.number + 1), "number": trial.number}, study
         )

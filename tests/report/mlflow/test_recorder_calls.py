@@ -144,7 +144,7 @@ def test_the_curve_of_the_best_so_far_is_sent_at_the_end_in_one_call(client: Cli
     (curve,) = [points for points in curves if points]
     steps, values = zip(*curve, strict=True)
     assert list(steps) == sorted(set(steps))
-    assert steps[-1] == study.told()[-1].number, "here it ends"
+    assert steps[-1] == study.finished()[-1].number, "here it ends"
     assert list(values[:-1]) == sorted(set(values[:-1])), "where it rises, and no more"
     assert 2 <= len(values) < 12
     assert values[-1] == max(values)

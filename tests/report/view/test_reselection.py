@@ -49,7 +49,7 @@ def test_what_single_runs_saw_is_an_estimate_and_never_the_pick(study):
     again = repick(study, SelectionCriteria(max_memory_bytes=answer(study).safe.peak_bytes - 1))
     assert not again.answer.is_better
     assert again.answer.best.config.is_baseline
-    confirmed = {t.config for t in study.told(Stage.CONFIRM)}
+    confirmed = {t.config for t in study.finished(Stage.CONFIRM)}
     for estimate in again.estimates:
         assert estimate.config not in confirmed
         assert estimate.ratio > 1.0
@@ -86,7 +86,7 @@ def test_without_a_baseline_there_is_nothing_to_pick_against(study):
 def test_a_config_that_diverged_is_no_estimate(study):
     training_preserving = [
         t
-        for t in study.told(Stage.REFINE)
+        for t in study.finished(Stage.REFINE)
         if t.measurement is not None
         and t.config not in (WINNER, SAFE)
         and study.space.effect(t.config) is not Effect.TRAINING
@@ -104,7 +104,7 @@ def test_a_config_that_diverged_is_no_estimate(study):
 def test_a_config_that_failed_where_it_was_to_be_confirmed_is_no_estimate(study):
     bound = SelectionCriteria(max_memory_bytes=answer(study).safe.peak_bytes - 1)
     first = repick(study, bound).estimates[0].config
-    pair = next(t for t in study.told(Stage.CONFIRM) if not t.config.is_baseline)
+    pair = next(t for t in study.finished(Stage.CONFIRM) if not t.config.is_baseline)
     crash = Failure(kind=FailureKind.CRASH_EXIT, message="exit code 1")
     failed = replace(pair, number=len(study.trials), config=first, outcome=crash)
     assert first not in {e.config for e in repick(study.with_trial(failed), bound).estimates}

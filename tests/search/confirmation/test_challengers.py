@@ -64,7 +64,7 @@ def confirmed(
 
 def members(study: Study) -> list[Config]:
     """Who was confirmed, in the order they came in."""
-    runs = study.told(Stage.CONFIRM)
+    runs = study.finished(Stage.CONFIRM)
     return [c for c in dict.fromkeys(t.config for t in runs) if not c.is_baseline]
 
 
@@ -83,14 +83,14 @@ def test_a_leader_that_was_lucky_is_overtaken_by_what_it_had_kept_out() -> None:
 
 def test_the_run_of_a_newcomer_says_why_it_is_there() -> None:
     ended = confirmed(screened(LUCKY, "a", "b"), TRUTH)
-    first, *later = (t.reason for t in ended.told(Stage.CONFIRM) if t.config == B)
+    first, *later = (t.reason for t in ended.finished(Stage.CONFIRM) if t.config == B)
     assert first.endswith("By all runs so far it may be faster than the first finalist.")
     assert all("may be faster" not in reason for reason in later)
 
 
 def test_nobody_comes_in_before_the_leader_has_three_pairs() -> None:
     ended = confirmed(screened(LUCKY, "a", "b"), TRUTH)
-    assert min(t.group for t in ended.told(Stage.CONFIRM) if t.config == B) == 4
+    assert min(t.group for t in ended.finished(Stage.CONFIRM) if t.config == B) == 4
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -107,7 +107,7 @@ def test_a_newcomer_needs_time_for_five_cycles_with_who_is_there(more: int, come
     ended = confirmed(screened(LUCKY, "a", "b"), TRUTH, left_s=(5 + more) * RUN_S)
     assert (B in members(ended)) is comes
     if comes:
-        runs = [t.config for t in ended.told(Stage.CONFIRM)]
+        runs = [t.config for t in ended.finished(Stage.CONFIRM)]
         assert runs.count(B) >= 5
 
 

@@ -86,7 +86,7 @@ def test_a_search_looks_for_less_memory_where_nothing_faster_is_expected_and_onl
     assert lean
     assert all("lean" in t.config for t in lean)
     assert not [t for t in without.trials if t.reason.startswith("For less memory")]
-    screened_s = sum(t.seconds for t in with_share.told(Stage.INITIAL, Stage.REFINE))
+    screened_s = sum(t.seconds for t in with_share.finished(Stage.INITIAL, Stage.REFINE))
     assert sum(t.seconds for t in lean) <= 0.2 * (screened_s + 900.0)
     first = with_share.trials.index(lean[0])
     # Up to there both are the same search.

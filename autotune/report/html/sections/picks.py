@@ -106,7 +106,7 @@ def _missing(answer: Answer) -> dict[str, str]:
 
 
 def _method(study: Study, answer: Answer) -> Markup:
-    if not study.told(Stage.CONFIRM):
+    if not study.finished(Stage.CONFIRM):
         return paragraphs("Nothing was confirmed in pairs, so nothing is claimed.", class_="small soft")
     claim = f" Its interval is one of {100 * answer.best.speedup.confidence:.4g} %"
     share = claim if answer.is_better else ""

@@ -49,7 +49,7 @@ def tiles(view: View, answer: Answer) -> Markup:
     what_failed = f"{summary.plural(count, 'trial')}, survived" if count else "nothing"
     told.append(("What failed", what_failed, kinds))
     spent = f"of {summary.duration_text(study.spec.budget.seconds)} allowed"
-    trials = summary.plural(len(study.told()), "trial")
+    trials = summary.plural(len(study.finished()), "trial")
     told.append(("Cost of the search", summary.duration_text(study.elapsed_s), f"{trials}, {spent}"))
     told += [(name.capitalize(), text, "") for name, text in energy_rows(study, answer)]
     return tag(

@@ -28,7 +28,7 @@ def time_section(view: View) -> Markup:
     """Return the chart of time; empty before a trial ended."""
     study = view.study
     # A probe is no measurement, but it used time.
-    told = [t for t in (*study.told(), *study.told(Stage.DIAGNOSE)) if t.finished_s > 0]
+    told = [t for t in (*study.finished(), *study.finished(Stage.DIAGNOSE)) if t.finished_s > 0]
     if not told:
         return Markup()
     spans = sorted(

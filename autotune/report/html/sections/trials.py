@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def trials_section(view: View) -> Markup:
     """Return the table of trials; empty before one ended."""
     study = view.study
-    told = study.told()
+    told = study.finished()
     if not told:
         return Markup()
     marks = summary.picks_of(view.answer)
