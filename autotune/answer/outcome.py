@@ -30,7 +30,7 @@ from autotune.model.knob_families import FAMILIES, applicable, measured
 from autotune.model.measurement import Estimate
 from autotune.model.study import SCRIPT_CHANGED, VERIFY
 from autotune.model.trial import Stage
-from autotune.statistics.intervals import sd, t_quantile
+from autotune.statistics.intervals import ratio_of_log, sd, t_quantile
 from autotune.statistics.spread import run_spread
 
 if TYPE_CHECKING:
@@ -239,13 +239,7 @@ def _from_screening(
     return Comparison(
         config=config,
         effect=Effect.TRAINING if study.space is None else study.space.effect(config),
-        speedup=Estimate(
-            value=math.exp(log),
-            low=math.exp(log - half),
-            high=math.exp(log + half),
-            n=sum(t.stage in _SCREENING for t in runs),
-            unit="ratio",
-        ),
+        speedup=ratio_of_log(log, half, sum(t.stage in _SCREENING for t in runs)),
         logs={},
         loss=_UNJUDGED,
         throughput=mean_rate(windows, rate_unit(study)),

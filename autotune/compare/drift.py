@@ -13,13 +13,13 @@ import statistics
 from typing import TYPE_CHECKING
 
 from autotune.compare.rounds import in_own_unit
-from autotune.model.measurement import Estimate
-from autotune.statistics.intervals import t_quantile
+from autotune.statistics.intervals import ratio_of_log, t_quantile
 from autotune.statistics.spread import run_spread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autotune.model.measurement import Estimate
     from autotune.model.study import Study
 
 FEWEST_RUNS = 5
@@ -58,13 +58,7 @@ def drift(study: Study) -> Estimate | None:
     rest = math.fsum((y - level - slope * (t - middle)) ** 2 for t, y in runs)
     df = len(runs) - 2
     half = t_quantile(0.975, df) * math.sqrt(rest / df / power)
-    return Estimate(
-        value=math.exp(slope * span_s),
-        low=math.exp((slope - half) * span_s),
-        high=math.exp((slope + half) * span_s),
-        n=len(runs),
-        unit="ratio",
-    )
+    return ratio_of_log(slope * span_s, half * span_s, len(runs))
 
 
 def drifted(study: Study) -> Estimate | None:

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from autotune.compare.amortised_rate import paired_runs, screened_runs
 from autotune.compare.disturbances import without_disturbed
 from autotune.model.config import Config, Value
-from autotune.model.measurement import Estimate
-from autotune.statistics.intervals import t_quantile
+from autotune.statistics.intervals import ratio_of_log, t_quantile
 from autotune.statistics.spread import BELIEVED_RUNS, BELIEVED_SD, run_spread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from autotune.model.measurement import Estimate
     from autotune.model.study import Study
 
 _SPREAD: Final = 0.5
@@ -50,16 +50,14 @@ class ValueEffect:
     """One value of one knob, estimated.
 
     Args:
-        ratio: How many times as fast as with the script's own value, all else equal.
-        low, high: Interval of about 95 % under the fit.
+        ratio: How many times as fast as with the script's own value, all else equal; the interval is about
+            95 % under the fit.
         configs: Configurations that had it.
     """
 
     knob: str
     value: Value
-    ratio: float
-    low: float
-    high: float
+    ratio: Estimate
     configs: int
 
 
@@ -73,9 +71,7 @@ class Interaction:
     """
 
     knobs: tuple[str, str]
-    ratio: float
-    low: float
-    high: float
+    ratio: Estimate
     configs: int
 
 
@@ -116,11 +112,9 @@ class _Fit(NamedTuple):
         variance = math.fsum(self.spread[i][j] for i in terms for j in terms)
         return self.quantile * math.sqrt(max(0.0, variance))
 
-    def ratio(self, terms: Iterable[int]) -> dict[str, float]:
-        """Return the joint ratio of these terms, with its interval."""
-        some = list(terms)
-        mean, half = math.fsum(self.mean[i] for i in some), self.half_width(some)
-        return {"ratio": math.exp(mean), "low": math.exp(mean - half), "high": math.exp(mean + half)}
+    def ratio(self, terms: Sequence[int]) -> Estimate:
+        """Return the joint ratio of these terms; n is 0, as no pair measured it."""
+        return ratio_of_log(math.fsum(self.mean[i] for i in terms), self.half_width(terms), 0)
 
 
 class _Row(NamedTuple):
@@ -144,18 +138,18 @@ def estimated(study: Study) -> Effects:
         return Effects()
     own = Counter(item for c in fit.configs for item in c.items())
     values = [
-        ValueEffect(knob=knob, value=value, configs=own[knob, value], **fit.ratio([fit.places[term]]))
+        ValueEffect(knob=knob, value=value, configs=own[knob, value], ratio=fit.ratio([fit.places[term]]))
         for term, (knob, value) in fit.singles.items()
     ]
     interactions = [
-        Interaction(knobs=(p[0], p[1]), configs=fit.together[p], **fit.ratio([place]))
+        Interaction(knobs=(p[0], p[1]), configs=fit.together[p], ratio=fit.ratio([place]))
         for p in fit.pairs
         for place in (fit.places[p],)
         if abs(fit.mean[place]) > max(_MATTERS, fit.half_width([place]))
     ]
     return Effects(
-        values=tuple(sorted(values, key=lambda e: -e.ratio)),
-        interactions=tuple(sorted(interactions, key=lambda e: -abs(math.log(e.ratio)))),
+        values=tuple(sorted(values, key=lambda e: -e.ratio.value)),
+        interactions=tuple(sorted(interactions, key=lambda e: -abs(math.log(e.ratio.value)))),
         configs=len(fit.configs),
     )
 
@@ -183,10 +177,7 @@ def parts(study: Study, config: Config) -> dict[tuple[str, ...], Estimate]:
     found: dict[tuple[str, ...], Estimate] = {}
     for knobs in _known_together([tuple(group) for group in groups.values()], taken, fit):
         if len(knobs) < len(config):
-            some = fit.ratio(taken(knobs))
-            found[knobs] = Estimate(
-                value=some["ratio"], low=some["low"], high=some["high"], n=0, unit="ratio"
-            )
+            found[knobs] = fit.ratio(taken(knobs))
     return dict(sorted(found.items(), key=lambda item: -item[1].value))
 
 
@@ -246,9 +237,11 @@ def _fitted(study: Study) -> _Fit | None:
     taken = math.fsum(row.runs * spread[i][j] for row in rows for i in row.terms for j in row.terms)
     squares, df = df * noise**2 + left, df + len(rows) - taken / noise**2
     believed = BELIEVED_RUNS * BELIEVED_SD**2
-    if (squares - believed) / (df - BELIEVED_RUNS) > BELIEVED_SD**2:
+    own_df = df - BELIEVED_RUNS
+    if own_df >= 1.0 and (squares - believed) / own_df > BELIEVED_SD**2:
         # The runs scatter by more than is believed, and a belief in less would make intervals too narrow.
-        squares, df = squares - believed, df - BELIEVED_RUNS
+        # With less than one degree of freedom they show no scatter: what is left over is the priors' pull.
+        squares, df = squares - believed, own_df
     noise = math.sqrt(squares / df)
     mean, spread = _solved(rows, prior, noise)
     return _Fit(tried, singles, pairs, joint, places, mean, spread, _quantile(df))

@@ -11,6 +11,7 @@ import functools
 import itertools
 import math
 import statistics
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ from autotune.model.measurement import Estimate
 OWN_SPREAD = 1.5
 """So many times the pooled spread, one's own counts with its own degrees of freedom."""
 
+_LARGEST_LOG = math.log(sys.float_info.max)
 _MAX_RHO = 0.9
 _FEWEST_FOR_RHO = 4
 _FEWEST_FOR_STEADY = 6
@@ -209,18 +211,13 @@ def ratio_from(
         raise ValueError(message)
     n, mean = len(log_ratios), statistics.fmean(log_ratios)
     half = t_quantile(0.5 + confidence / 2.0, df) * spread / math.sqrt(n) if df > 0.0 else math.inf
-    return Estimate(
-        value=math.exp(mean),
-        low=_exp(mean - half),
-        high=_exp(mean + half),
-        n=n,
-        unit="ratio",
-        confidence=confidence,
-    )
+    return ratio_of_log(mean, half, n, confidence=confidence)
 
 
-def _exp(value: float) -> float:
-    return math.exp(value) if value < 700.0 else math.inf
+def ratio_of_log(mean: float, half: float, n: int, *, confidence: float = 0.95) -> Estimate:
+    """Ratio whose logarithm is `mean`, give or take `half`; an end too large for a number is infinity."""
+    low, high = (math.exp(x) if x < _LARGEST_LOG else math.inf for x in (mean - half, mean + half))
+    return Estimate(value=math.exp(mean), low=low, high=high, n=n, unit="ratio", confidence=confidence)
 
 
 def form_blocks(

@@ -118,7 +118,7 @@ def changing(study):
     """What went to configs that change the training: {stage: [runs, seconds, of them such runs, seconds]}."""
     found = {}
     for name, stages in {"screening": SCREENING, "confirmation": (Stage.CONFIRM,)}.items():
-        runs = study.told(*stages)
+        runs = study.finished(*stages)
         such = [t for t in runs if study.space and study.space.effect(t.config) is Effect.TRAINING]
         found[name] = [
             x for part in (runs, such) for x in (len(part), round(sum(t.seconds for t in part), 1))
@@ -133,7 +133,7 @@ def course(study, answer):
     answer itself, which may be the script as it is), and what has read fastest. As there, neither names what
     changes the training.
     """
-    told = sorted(study.told(*Stage), key=lambda trial: trial.finished_s)
+    told = sorted(study.finished(*Stage), key=lambda trial: trial.finished_s)
     points = []
     for k, trial in enumerate(told):
         until = sorted(told[: k + 1], key=lambda t: t.number)

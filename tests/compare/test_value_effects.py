@@ -36,12 +36,12 @@ def test_effects_that_multiply_are_found_again():
 
     effects = estimated(study(rate))
     found = {(e.knob, e.value): e for e in effects.values}
-    assert found["a", 2].ratio == pytest.approx(1.4, rel=0.03)
-    assert found["a", 1].ratio == pytest.approx(1.1, rel=0.03)
-    assert found["b", "x"].ratio == pytest.approx(0.9, rel=0.03)
+    assert found["a", 2].ratio.value == pytest.approx(1.4, rel=0.03)
+    assert found["a", 1].ratio.value == pytest.approx(1.1, rel=0.03)
+    assert found["b", "x"].ratio.value == pytest.approx(0.9, rel=0.03)
     for effect in effects.values:
-        assert effect.low < effect.ratio < effect.high
-    assert found["c", True].low < 1.0 < found["c", True].high
+        assert effect.ratio.low < effect.ratio.value < effect.ratio.high
+    assert found["c", True].ratio.low < 1.0 < found["c", True].ratio.high
     assert effects.interactions == ()
     assert best_of_each(effects)[0].knob == "a"
     assert best_of_each(effects)[0].value == 2
@@ -53,8 +53,19 @@ def test_two_knobs_that_need_one_another_are_named():
 
     (joint, *_rest) = estimated(study(rate)).interactions
     assert joint.knobs == ("b", "c")
-    assert joint.ratio > 1.1
-    assert joint.low > 1.0
+    assert joint.ratio.value > 1.1
+    assert joint.ratio.low > 1.0
+
+
+@pytest.mark.parametrize("gain", [3.0, 40.0, 200.0])
+def test_a_large_gain_of_single_runs_is_no_scatter(gain):
+    trials = [measured(0, Config(), 100.0, Stage.BASELINE)]
+    for knob, factor in {"a": 1.0, "b": gain, "c": 1.01}.items():
+        trials.append(measured(len(trials), Config({knob: 1}), 100.0 * factor))
+    found = estimated(Study(spec=spec(), trials=tuple(trials), stopped="finished"))
+    largest = best_of_each(found)[0]
+    assert largest.knob == "b"
+    assert largest.ratio.low > 0.75 * gain
 
 
 def test_knobs_that_were_only_changed_together_are_not_told_apart():
@@ -62,7 +73,7 @@ def test_knobs_that_were_only_changed_together_are_not_told_apart():
     effects = estimated(study(lambda config: 1.5 if config else 1.0, configs=[both, both, Config({"a": 1})]))
     assert effects.interactions == ()
     found = {e.knob: e for e in effects.values}
-    assert found["b"].high > 1.5 > found["b"].low
+    assert found["b"].ratio.high > 1.5 > found["b"].ratio.low
 
 
 def test_without_anything_tried_there_is_nothing():
@@ -74,9 +85,9 @@ def test_without_anything_tried_there_is_nothing():
 def test_the_runs_that_confirm_tell_the_scatter_and_nothing_else():
     before = estimated(report_study.made(20, cycles=0, ablations=0))
     after = estimated(report_study.made(20))
-    ratios = {(e.knob, e.value): e.ratio for e in after.values}
-    assert {(e.knob, e.value): e.ratio for e in before.values} == pytest.approx(ratios, rel=0.01)
-    assert all(e.low < e.ratio < e.high for e in after.values)
+    ratios = {(e.knob, e.value): e.ratio.value for e in after.values}
+    assert {(e.knob, e.value): e.ratio.value for e in before.values} == pytest.approx(ratios, rel=0.01)
+    assert all(e.ratio.low < e.ratio.value < e.ratio.high for e in after.values)
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say():

@@ -17,6 +17,7 @@ from autotune.statistics.intervals import (
     is_tight,
     mean_interval,
     ratio_interval,
+    ratio_of_log,
     sd_bounds,
     steady_start,
     t_quantile,
@@ -197,3 +198,9 @@ def test_a_start_beyond_doubt_is_no_part_of_the_interval() -> None:
     assert doubted_start(blocks_of([2.0, 1.6, 1.3, *steady]), 3) == (1.0, 1.0)
     assert doubted_start(blocks_of(steady), 0) == (1.0, 1.0)
     assert doubted_start(blocks_of(steady), len(steady) - 1) == (1.0, 1.0), "nothing to compare it with"
+
+
+def test_an_end_too_large_for_a_number_is_infinity() -> None:
+    ratio = ratio_of_log(0.1, 1e100, 3)
+    assert (ratio.low, ratio.high, ratio.n) == (0.0, math.inf, 3)
+    assert ratio_of_log(0.0, 709.0, 3).high == pytest.approx(math.exp(709.0))

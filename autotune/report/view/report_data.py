@@ -127,9 +127,9 @@ def _answer_data(view: View, answer: Answer) -> dict[str, Any]:
                 {
                     "knob": e.knob,
                     "value": redact(e.value, free=True) if isinstance(e.value, str) else e.value,
-                    "ratio": rounded(e.ratio),
-                    "low": rounded(e.low),
-                    "high": rounded(e.high),
+                    "ratio": rounded(e.ratio.value),
+                    "low": rounded(e.ratio.low),
+                    "high": rounded(e.ratio.high),
                     "configs": e.configs,
                 }
                 for e in effects.values
@@ -137,9 +137,9 @@ def _answer_data(view: View, answer: Answer) -> dict[str, Any]:
             "interactions": [
                 {
                     "knobs": list(e.knobs),
-                    "ratio": rounded(e.ratio),
-                    "low": rounded(e.low),
-                    "high": rounded(e.high),
+                    "ratio": rounded(e.ratio.value),
+                    "low": rounded(e.ratio.low),
+                    "high": rounded(e.ratio.high),
                     "configs": e.configs,
                 }
                 for e in effects.interactions

@@ -227,7 +227,7 @@ def _no_larger(effects: Effects, answer: Answer | None) -> Effects:
         return effects
     picks = [p for p in (answer.best, answer.safe, answer.fastest) if p is not None]
     most = max(pick.speedup.value for pick in picks)
-    return replace(effects, values=tuple(e for e in effects.values if e.ratio <= most))
+    return replace(effects, values=tuple(e for e in effects.values if e.ratio.value <= most))
 
 
 def _measurements(trials: Sequence[Trial]) -> list[Measurement]:

@@ -15,6 +15,7 @@ from autotune.report.view.sanitize import clean
 
 if TYPE_CHECKING:
     from autotune.answer.contributions import Contribution, Contributions
+    from autotune.model.measurement import Estimate
     from autotune.report.view.study_view import View
 
 _MOST_EFFECTS: Final = 14
@@ -105,9 +106,9 @@ def _effects_figure(view: View, found: Contributions) -> Markup:
     rows += [
         figures.Ratio(
             label=f"{e.knob} {sanitize.value_text(e.value)}",
-            value=e.ratio,
-            low=e.low,
-            high=e.high,
+            value=e.ratio.value,
+            low=e.ratio.low,
+            high=e.ratio.high,
             class_="other",
             shape="diamond",
             is_hollow=True,
@@ -144,8 +145,8 @@ def _interactions(view: View) -> Markup:
     rows = [
         (
             f"{e.knobs[0]} with {e.knobs[1]}",
-            f"{100 * (e.ratio - 1):+.0f} % [{100 * (e.low - 1):+.0f}, {100 * (e.high - 1):+.0f}]",
-            "gain less together than separately" if e.ratio < 1 else "gain more together than separately",
+            _gain(e.ratio),
+            f"gain {'less' if e.ratio.value < 1 else 'more'} together than separately",
             summary.plural(e.configs, "configuration"),
         )
         for e in found
@@ -160,3 +161,8 @@ def _interactions(view: View) -> Markup:
         tag("h3", "Knobs that interact"),
         table(columns, rows, caption="Estimated from single runs; not confirmed"),
     )
+
+
+def _gain(ratio: Estimate) -> str:
+    value, low, high = (100 * (x - 1) for x in (ratio.value, ratio.low, ratio.high))
+    return f"{value:+.0f} % [{low:+.0f}, {high:+.0f}]"
