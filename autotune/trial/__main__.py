@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from autotune.trial.loop.replaced_constants import Constants
 
 _TAIL_LINES = 40
-_MESSAGE_CHARS = 500
 _THREADS_S = 0.05
 
 
@@ -244,7 +243,7 @@ def _run_measured(session: TrialRuntime, body: Callable[[TrialRuntime], Any]) ->
         recorder.broke(
             kind=kind_of(error),
             error=type(error).__name__,
-            message=(str(error).strip().splitlines() or [""])[0][:_MESSAGE_CHARS],
+            message=ranks.first_line(session.plan, 0, error),
             tail="".join(_lines(error))[-8000:],
             code=130 if isinstance(error, KeyboardInterrupt) else 1,
         )

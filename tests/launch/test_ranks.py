@@ -162,6 +162,21 @@ class TestTrial:
         assert isinstance(found, Failure), found
         assert (found.kind, message in found.message) == (kind, True), found.message
 
+    @pytest.mark.parametrize(
+        ("code", "kind"),
+        [
+            ("raise ValueError('no such thing')", FailureKind.CRASH_EXIT),
+            ("raise MemoryError()", FailureKind.OOM_HOST),
+        ],
+    )
+    def test_the_first_rank_is_named_as_well(
+        self, script: Path, tmp_path: Path, code: str, kind: FailureKind
+    ) -> None:
+        script.write_text(TRAIN.replace("steps == 30 and rank == 1", "steps == 8 and rank == 0"))
+        found = outcome(tmp_path, launch(script, "--at-thirty", code))
+        assert isinstance(found, Failure), found
+        assert (found.kind, "(rank 0 of 2)" in found.message) == (kind, True), found.message
+
     def test_what_all_of_them_refuse_is_told_as_with_one(self, script: Path, tmp_path: Path) -> None:
         # The first one is not the first to say so.
         script.write_text(

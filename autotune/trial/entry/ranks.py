@@ -100,18 +100,23 @@ def tell_exit(plan: Plan, rank: int, code: int) -> None:
 
 def tell(plan: Plan, rank: int, error: BaseException, tail: str) -> None:
     """Report that this process failed, in addition to rank 0's reports."""
-    lines = str(error).strip().splitlines() or [""]
     _tell(
         plan,
         Broke(
             kind=kind_of(error),
             error=type(error).__name__,
-            message=f"{lines[0][:_MESSAGE_CHARS]} (rank {rank} of {plan.ranks})",
+            message=first_line(plan, rank, error),
             tail=tail[-_TAIL_CHARS:],
             phase="",
             rank=rank,
         ),
     )
+
+
+def first_line(plan: Plan, rank: int, error: BaseException) -> str:
+    """Return the first line of an error's message, with the rank if several train together."""
+    line = (str(error).strip().splitlines() or [""])[0][:_MESSAGE_CHARS]
+    return line if plan.ranks == 1 else f"{line} (rank {rank} of {plan.ranks})".strip()
 
 
 def tell_untuned(plan: Plan, rank: int, knob: str, why: str) -> None:
