@@ -104,7 +104,8 @@ class BestFile:
             if run is None
             else script_facts(run.inspected, run.args, cwd=str(Path.cwd()))
         )
-        facts = Facts(host=host_facts(), script=script)
+        launcher = (self.best.study.launcher or "") if run is None else run.launcher
+        facts = Facts(host=host_facts(), script=script, launcher=launcher)
         return accepted(found, facts, knobs, allow=allow, has_script=run is not None)
 
     def fitting(self, pick: PickPart, changes: Sequence[Change], run: Command) -> Fitting:

@@ -95,7 +95,11 @@ def look(command: Command, *, limit_s: float, run: bool = True) -> InspectRun:
             f"a limit of {limit_s:g} s is shorter than any start: at least {SHORTEST_S:.0f}s",
             hint="--limit 60s, or --static to run nothing",
         )
-    facts = Facts(host=machine.host_facts(), script=script_facts(command.inspected, command.args))
+    facts = Facts(
+        host=machine.host_facts(),
+        script=script_facts(command.inspected, command.args),
+        launcher=command.launcher,
+    )
     spec = _spec(command, limit_s)
     known = InspectRun(facts=facts, space=_space(Study(spec=spec, facts=facts)))
     if not run:

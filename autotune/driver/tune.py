@@ -772,6 +772,7 @@ def _static_facts(spec: StudySpec) -> Facts:
         effective_batch_rule=spec.effective_batch,
         declared=own_values(specs, script=script, args=spec.args, environ=os.environ),
         advice=advise(spec.inspected, host),
+        launcher=spec.launcher,
     )
 
 

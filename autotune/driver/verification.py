@@ -362,7 +362,12 @@ def facts_of(spec: StudySpec, command: Command) -> Facts:
     if spec.python != sys.executable:
         found = interpreter(spec.python, spec.options)
         host = replace(host, python=found.version, versions=found.versions)
-    return Facts(host=host, script=script_facts(command.inspected, command.args), effective_batch_rule="keep")
+    return Facts(
+        host=host,
+        script=script_facts(command.inspected, command.args),
+        effective_batch_rule="keep",
+        launcher=command.launcher,
+    )
 
 
 def _planner(request: VerificationRequest) -> FixedPlanner:

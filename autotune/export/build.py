@@ -32,7 +32,7 @@ from autotune.export.parts import (
     StudyPart,
     sealed,
 )
-from autotune.model.change import Change, Flag, Keyword, Patch
+from autotune.model.change import Change, Flag, Keyword, Launcher, Patch
 from autotune.model.config import Config, Value
 from autotune.model.run_length import planned_steps
 from autotune.text.redact import redact_args, redact_data
@@ -112,7 +112,7 @@ def _change_part(change: Change) -> ChangePart:
     return ChangePart(
         knob=change.knob,
         how=spelling.how,  # pyright: ignore[reportArgumentType]
-        spelling="" if isinstance(spelling, Patch) else spelling.text,
+        spelling="" if isinstance(spelling, (Patch, Launcher)) else spelling.text,
         also=list(spelling.names[1:]) if isinstance(spelling, Flag) else [],
         value=change.value,
         delivered=change.delivered,

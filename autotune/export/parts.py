@@ -98,7 +98,7 @@ class ChangePart(Part):
     """
 
     knob: str
-    how: Literal["flag", "env", "keyword", "patch", "constant"]
+    how: Literal["flag", "env", "keyword", "patch", "constant", "launcher"]
     spelling: str = ""
     also: list[str] = Field(default_factory=list[str])
     value: KnobValue

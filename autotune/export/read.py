@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from autotune.errors import UnknownKnob, UsageError, did_you_mean
 from autotune.export.parts import MINOR, SCHEMA, BestConfig, ChangePart, Part, PickPart
-from autotune.model.change import Change, Constant, Env, Flag, Keyword, Patch
+from autotune.model.change import Change, Constant, Env, Flag, Keyword, Launcher, Patch
 from autotune.model.distributed_launch import MOST_RANKS, is_launcher
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def _core_change(part: ChangePart) -> Change:
         )
     else:
         _check_known(part)
-        spelling = Patch()
+        spelling = Launcher() if part.how == "launcher" else Patch()
     return Change(
         knob=part.knob, value=part.value, spelling=spelling, delivered=part.delivered, site=part.site
     )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 MICRO: Final = "batch_size"
 FACTOR: Final = "accumulation"
+PROCESSES: Final = "processes"
 _EFFECTIVE: Final = "effective_batch"
 _WORKERS: Final = "num_workers"
 _OUTLIVE: Final = "persistent_workers"
@@ -48,7 +49,7 @@ def unlike_step(study: Study, trial: Trial, run: RunFacts | None) -> Failure | N
     workers_by_own = hows.get(_WORKERS) in OWN_WAYS and _OUTLIVE not in config
     if workers_by_own and (redealt := _redealt(own.loader, run.loader)):
         return _failure(trial, _WORKERS, hows[_WORKERS], redealt)
-    if not {MICRO, FACTOR} & set(config):
+    if not {MICRO, FACTOR, PROCESSES} & set(config):
         return None
     # What the user declared may be the rate itself.
     if any(spec.name in config for spec in study.spec.space.declared):
@@ -57,7 +58,9 @@ def unlike_step(study: Study, trial: Trial, run: RunFacts | None) -> Failure | N
         compiles = config.get("compile_mode", "off") != "off"
         if weighed := _weighed(own, run, config.get(FACTOR), compiles=compiles):
             return _failure(trial, FACTOR, hows[FACTOR], weighed)
-    taken = next((knob for knob in (MICRO, FACTOR) if knob in config and hows.get(knob) in OWN_WAYS), "")
+    # Which of them the script derives other values from is not known if the number of processes differs.
+    by_own = (knob for knob in (MICRO, FACTOR) if knob in config and hows.get(knob) in OWN_WAYS)
+    taken = PROCESSES if PROCESSES in config else next(by_own, "")
     wanted = config.get(_EFFECTIVE, own.effective_batch)
     if taken and (other := _other_batch(run.effective_batch, wanted) or _other_training(own, run)):
         return _failure(trial, taken, hows[taken], other)

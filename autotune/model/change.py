@@ -107,7 +107,20 @@ class Constant:
         return f"{self.names[0]}={self.was} at {self.file}:{self.line}" if self.file else self.names[0]
 
 
-Spelling = Flag | Env | Keyword | Patch | Constant
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """The number of processes that the command's launcher starts: ``torchrun --nproc-per-node``."""
+
+    @property
+    def how(self) -> str:
+        return "launcher"
+
+    @property
+    def text(self) -> str:
+        return "number of processes"
+
+
+Spelling = Flag | Env | Keyword | Patch | Constant | Launcher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

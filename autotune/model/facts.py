@@ -231,6 +231,7 @@ class LoaderFacts:
         rebuilt: Several loaders were built there and each was read once: one per pass.
         fetch_state: State that its fetches change; None without any, or for a cache of unchanging samples.
         shares: For a stream: samples of a pass, and of each of two workers; empty if unknown.
+        is_split: Its sampler gives each process its own part of every effective batch.
     """
 
     site: str
@@ -263,6 +264,7 @@ class LoaderFacts:
     rebuilt: bool = False
     fetch_state: FetchState | None = None
     shares: tuple[int, ...] = ()
+    is_split: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -608,6 +610,7 @@ class Facts:
         declared: What the command line, the environment or the option's default give for knobs that
             the user declared; absent where it could not be read.
         advice: On the script as it was inspected, in the order of files and lines.
+        launcher: The command's launcher, as in `autotune.model.distributed_launch`; empty without one.
     """
 
     host: HostFacts
@@ -616,6 +619,7 @@ class Facts:
     effective_batch_rule: str = "explore"
     declared: Mapping[str, Value] = field(default_factory=dict[str, Value])
     advice: tuple[Advice, ...] = ()
+    launcher: str = ""
 
     def value(self, knob: str) -> Value | None:
         """Return the script's own value of this knob, None if it could not be read."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from autotune.errors import UsageError
 from autotune.knobs.declared import SDK_VALUE, DeclaredKnob, declared_knob, refuse_powerful
 from autotune.knobs.vocabulary import is_value
-from autotune.model.change import Change, Constant, Env, Flag, Keyword, Spelling
+from autotune.model.change import Change, Constant, Env, Flag, Keyword, Launcher, Spelling
 from autotune.model.effect import Effect
 from autotune.model.study import DeclaredSpec
 from autotune.source.constants import key_of
@@ -170,5 +170,7 @@ def _named(spelling: Spelling) -> str:
             return f"the argument {spelling.text}"
         case Constant():
             return f"the constant {spelling.text}"
+        case Launcher():
+            return f"the launcher's {spelling.text}"
         case _:
             return "a patch in the process"

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING
 from autotune.errors import did_you_mean
 from autotune.knobs.common import LOADER, constant_of
 from autotune.knobs.frameworks import ways
-from autotune.model.change import Change, Constant, Env, Flag, Keyword, Patch, Refusal, Spelling
+from autotune.model.change import (
+    Change,
+    Constant,
+    Env,
+    Flag,
+    Keyword,
+    Launcher,
+    Patch,
+    Refusal,
+    Spelling,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -97,7 +107,7 @@ def _by(spelling: Spelling, knob: Knob, value: Value, facts: Facts) -> Change | 
             return _by_keyword(spelling, knob, value, facts)
         case Constant():
             return _by_constant(spelling, knob, value, facts)
-        case Patch():
+        case Patch() | Launcher():
             return Change(knob=knob.name, value=value, spelling=spelling)
 
 
@@ -150,4 +160,5 @@ def _kind(spelling: Spelling) -> str:
         "keyword": "keyword argument",
         "patch": "in-process patch",
         "constant": "a constant of its source",
+        "launcher": "the launcher",
     }[spelling.how]

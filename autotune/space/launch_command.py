@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autotune.model.change import Change, Env, Flag
-from autotune.model.distributed_launch import launch_variables, nodes_of, rank_words, ranks_of
+from autotune.model.change import Change, Env, Flag, Launcher
+from autotune.model.distributed_launch import launch_variables, nodes_of, rank_words, ranks_of, with_ranks
 from autotune.model.environment_variables import with_setting
 from autotune.model.trial import Launch
 
@@ -63,6 +63,7 @@ def build_launch(
         source: File that constants are relative to, if not the script.
         stdin: As in `Launch`.
     """
+    launcher = changed_launcher(launcher, changes)
     argv = (*rank_words(launcher), *with_flags(args, changes))
     env = {**env, **launch_variables(launcher, env)}
     variables: dict[str, str] = {}
@@ -90,6 +91,12 @@ def build_launch(
         source=source,
         stdin=stdin,
     )
+
+
+def changed_launcher(launcher: str, changes: Sequence[Change]) -> str:
+    """Return the launcher with the number of processes of these changes; without a launcher, none."""
+    counts = [int(change.value) for change in changes if isinstance(change.spelling, Launcher)]
+    return with_ranks(launcher, counts[0]) if launcher and counts else launcher
 
 
 def with_flags(args: Sequence[str], changes: Sequence[Change]) -> tuple[str, ...]:

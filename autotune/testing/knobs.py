@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from autotune.knobs.vocabulary import is_value
 from autotune.model.change import Change, Env, Flag
 from autotune.model.config import Config, Value
+from autotune.model.distributed_launch import several
 from autotune.model.effect import Effect
 from autotune.model.facts import (
     OPTION,
@@ -130,6 +131,13 @@ DDP_RUN = replace(
         "cpu_affinity": "none",
     },
 )
+SPLIT_RUN = replace(
+    DDP_RUN,
+    loader=replace(LOADER, is_split=True),
+    effective_batch=64,
+    values={**DDP_RUN.values, "processes": 2},
+)
+"""The same with a `DistributedSampler`."""
 FSDP_RUN = replace(
     CPU_RUN,
     ranks=2,
@@ -164,9 +172,10 @@ def facts(
     script: ScriptFacts = SCRIPT,
     run: RunFacts | None = CPU_RUN,
     rule: str = "explore",
+    launcher: str = "",
 ) -> Facts:
     """Facts of a small training loop on a CPU machine, but for what is given."""
-    return Facts(host=host, script=script, run=run, effective_batch_rule=rule)
+    return Facts(host=host, script=script, run=run, effective_batch_rule=rule, launcher=launcher)
 
 
 def example_facts() -> Sequence[Facts]:
@@ -257,6 +266,9 @@ def example_facts() -> Sequence[Facts]:
         facts(run=replace(transformer, model=replace(model, blocks=watched), input_shapes_vary=True)),
         facts(run=replace(transformer, gradients_pause=True, values={**CPU_RUN.values, **in_model})),
         facts(run=DDP_RUN),
+        facts(run=None, launcher=several(4)),
+        facts(run=SPLIT_RUN, launcher=several(2)),
+        facts(run=SPLIT_RUN, launcher=several(2), rule="keep"),
         facts(run=FSDP_RUN),
         facts(run=DEEPSPEED_RUN),
         facts(host=GPU_HOST, run=replace(DEEPSPEED_RUN, model=GPU_RUN.model)),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from autotune.knobs.frameworks import DEEPSPEED
 from autotune.knobs.registry import builtin
-from autotune.model.change import Constant, Env, Flag, Keyword, Patch, Spelling
+from autotune.model.change import Constant, Env, Flag, Keyword, Launcher, Patch, Spelling
 from autotune.testing.knobs import example_facts
 
 if TYPE_CHECKING:
@@ -122,6 +122,8 @@ def _way(spelling: Spelling) -> str:
             return f"a constant in the source, such as `{spelling.names[0]}`"
         case Patch():
             return "a patch in the training process"
+        case Launcher():
+            return f"the launcher's {spelling.text}"
 
 
 def refusals(knob: Knob) -> list[str]:

@@ -75,7 +75,7 @@ def test_whatever_a_search_would_choose_is_taken_over_as_it_is():
                     assert taken(change, facts=replace(facts, run=None)) == change
                     seen.add(change.spelling.how)
                     dead |= {(knob.name, change.spelling.how)}
-    assert seen == {"flag", "env", "keyword", "patch", "constant"}
+    assert seen == {"flag", "env", "keyword", "patch", "constant", "launcher"}
 
 
 @pytest.mark.parametrize("name", ["LD_PRELOAD", "PYTHONPATH", "PYTHONSTARTUP", "BASH_ENV", "OMP_NUM_THREADS"])

@@ -200,6 +200,7 @@ def plain_command(changes: Sequence[Change], run: Command) -> str:
     """
     from autotune.export.formats.command import command_line
     from autotune.export.formats.content import TunedValues, way_of, whole
+    from autotune.space.launch_command import changed_launcher
 
     start = [run.python, *run.options, *(("-m", run.module) if run.module else (run.script,))]
     tuned = TunedValues(changes=tuple(changes))
@@ -207,7 +208,8 @@ def plain_command(changes: Sequence[Change], run: Command) -> str:
     inside = [change for change in changes if change.knob not in said.said]
     lines = [f"# {c.knob}={c.value}: {way_of(c)}, needs `autotune apply`" for c in inside]
     if run.launcher:
-        lines.append(f"# without {run.launcher}, whose variables the script needs: start it with that")
+        launcher = changed_launcher(run.launcher, [c for c in changes if c.knob in said.said])
+        lines.append(f"# without {launcher}, whose variables the script needs: start it with that")
     return "\n".join([*lines, said.text])
 
 

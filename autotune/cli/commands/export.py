@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from autotune.export.formats.content import Exported, TunedValues
     from autotune.export.formats.source import ScriptSource
     from autotune.inspection.command_line import Command
+    from autotune.model.change import Change
 
 EXPORT_SCHEMA = "autotune.export/v1"
 
@@ -191,6 +192,7 @@ def _form(to: Format, form: str) -> str:
 
 def _exported(to: Format, form: str, chosen: PickPart, asked: _Asked) -> Exported:
     from autotune.export.formats.content import TunedValues, whole
+    from autotune.space.launch_command import changed_launcher
 
     run = asked.file.command(asked.words, asked.python) if to is Format.diff else None
     if run is not None and chosen.changes and not asked.force and not _is_same(run, asked):
@@ -204,7 +206,7 @@ def _exported(to: Format, form: str, chosen: PickPart, asked: _Asked) -> Exporte
         changes=changes,
         knobs=chosen.knobs,
         on_device=bool(best.environment.gpu),
-        launcher=best.study.launcher or "",
+        launcher=changed_launcher(best.study.launcher or "", changes),
     )
     return whole(_format(to, form, asked, run), tuned)
 
@@ -214,8 +216,7 @@ def _format(to: Format, form: str, asked: _Asked, run: Command | None) -> Callab
         case Format.argv:
             from autotune.export.formats.command import command_line
 
-            start, args = _started(asked)
-            return lambda tuned: command_line(tuned, start, args, os.environ)
+            return lambda tuned: command_line(tuned, *_started(asked, tuned.changes), os.environ)
         case Format.env:
             from autotune.export.formats.command import environment_file
 
@@ -241,30 +242,35 @@ def _format(to: Format, form: str, asked: _Asked, run: Command | None) -> Callab
             return lambda tuned: _diff(tuned, run, asked)
 
 
-def _started(asked: _Asked) -> tuple[list[str], list[str]]:
+def _started(asked: _Asked, changes: Sequence[Change]) -> tuple[list[str], list[str]]:
     """Return the words that start the script, as typed, and the script's own arguments."""
     from autotune.inspection.command_line import read_command
+    from autotune.model.distributed_launch import launch_words
+    from autotune.space.launch_command import changed_launcher
 
     if not asked.words:
-        return _searched(asked)
+        return _searched(asked, changes)
     run = read_command(asked.words, python=asked.python)
     count = len(asked.words) - len(run.args)
-    if tuple(asked.words[count:]) != run.args:
+    launcher = changed_launcher(run.launcher, changes)
+    if launcher != run.launcher or tuple(asked.words[count:]) != run.args:
         started = ["-m", run.module] if run.module else [run.script]
-        return [run.python, *run.options, *started], [*run.args]
+        start = launch_words(launcher, run.python) if launcher != run.launcher else [run.python]
+        return [*start, *run.options, *started], [*run.args]
     start = asked.words[:count]
     is_bare = len(start) == 1 and Path(start[0]).is_file() and not os.access(start[0], os.X_OK)
     return ["python", *start] if is_bare else start, [*run.args]
 
 
-def _searched(asked: _Asked) -> tuple[list[str], list[str]]:
+def _searched(asked: _Asked, changes: Sequence[Change]) -> tuple[list[str], list[str]]:
     """Return the words and arguments of the searched command, which may not be runnable here."""
     from autotune.model.distributed_launch import launch_words
+    from autotune.space.launch_command import changed_launcher
     from autotune.text.redact import restore
 
     args, part = asked.file.arguments(asked.python), asked.file.best.study
     started = ["-m", part.module] if part.module else [restore(part.script)]
-    start = launch_words(part.launcher or "", restore(part.python or ""))
+    start = launch_words(changed_launcher(part.launcher or "", changes), restore(part.python or ""))
     return [*start, *(part.options or []), *started], args
 
 

@@ -7,7 +7,7 @@ import shlex
 from typing import TYPE_CHECKING, Final
 
 from autotune.export.formats.content import Exported, Left, why_left
-from autotune.model.change import Env, Flag
+from autotune.model.change import Env, Flag, Launcher
 from autotune.model.environment_variables import with_setting
 from autotune.space.launch_command import with_flags
 
@@ -28,11 +28,11 @@ def command_line(
 
     Args:
         tuned: The pick.
-        start: Words that start the script: ``python train.py``.
+        start: Words that start the script, with the pick's number of processes: ``python train.py``.
         args: Arguments of the script, into which the options are inserted.
         environ: The variables at hand: lists in them are kept.
     """
-    said = [change for change in tuned.changes if isinstance(change.spelling, (Flag, Env))]
+    said = [change for change in tuned.changes if isinstance(change.spelling, (Flag, Env, Launcher))]
     variables, notes = _variables(said, environ)
     words = [*start, *with_flags(args, said)]
     prefix = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from autotune.knobs.registry import builtin
-from autotune.model.change import Constant, Env, Flag, Keyword, Spelling
+from autotune.model.change import Constant, Env, Flag, Keyword, Launcher, Spelling
 from autotune.model.config import Value
 from autotune.text.printable import one_line
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from autotune.model.change import Change
 
 
-TOGETHER: Final = ("batch_size", "accumulation")
+TOGETHER: Final = ("batch_size", "accumulation", "processes")
 """Knobs that make a step together: one of them alone would change the training."""
 
 
@@ -163,6 +163,8 @@ def way_of(change: Change) -> str:
             return f"{change.spelling.text}"
         case Constant():
             return f"the constant {change.spelling.text}"
+        case Launcher():
+            return f"the launcher's {change.spelling.text}"
         case _:
             return "a patch in the process"
 
@@ -180,6 +182,8 @@ def why_left(change: Change, what: str) -> str:
             return f"{what} has nothing for it; it is an argument, {change.spelling.text}"
         case Constant():
             return f"{what} has nothing for it; it is the constant {change.spelling.text} (--as diff)"
+        case Launcher():
+            return f"{what} has nothing for it; it is the launcher's {change.spelling.text} (--as argv)"
         case _:
             return f"{what} has nothing for it; autotune sets it inside the running process"
 

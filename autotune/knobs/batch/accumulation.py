@@ -9,6 +9,7 @@ from autotune.knobs.batch import batching
 from autotune.knobs.common import as_count, constant_of, dealt_by_batch, flag_variants, joined, listed
 from autotune.knobs.compile.compile_mode import graphs_forbid_accumulation
 from autotune.knobs.distributed.ddp_no_sync import refuse_deferred
+from autotune.knobs.distributed.wrapper_knob import PROCESSES
 from autotune.knobs.frameworks import (
     ACCELERATOR,
     ARGUMENTS,
@@ -182,7 +183,7 @@ class Accumulation(Knob):
         return _seams(facts, run) or _mathematics(run) or _loop(facts) or _pass(run)
 
     def idle(self, facts: Facts, varied: Collection[str]) -> str | None:
-        if {"batch_size", "effective_batch"} & set(varied):
+        if {"batch_size", "effective_batch", PROCESSES} & set(varied):
             return None
         return "Accumulation follows batch_size and effective_batch, and neither is varied."
 

@@ -9,6 +9,7 @@ from autotune.knobs.base import Knob, Patches
 from autotune.knobs.batch import batching
 from autotune.knobs.batch.accumulation import Accumulation
 from autotune.knobs.batch.batching import BATCH_CONSTANTS, shown, unseen
+from autotune.knobs.batch.processes import Processes
 from autotune.knobs.common import (
     LOADER,
     as_count,
@@ -19,6 +20,7 @@ from autotune.knobs.common import (
     loader_of,
 )
 from autotune.knobs.declared import given_value
+from autotune.knobs.distributed.wrapper_knob import PROCESSES
 from autotune.knobs.frameworks import ARGUMENTS, DEEPSPEED, fits_by_keras, is_row, refuse_engine, setting
 from autotune.knobs.traits import LateHarm, Prior
 from autotune.model.change import Keyword, Patch, Spelling
@@ -106,9 +108,10 @@ class BatchSize(Knob):
         if own is None:
             return ()
         if Accumulation().refuse(facts) is not None:
-            return self._possible(
-                batching.micros({"effective_batch": batching.effective_values(facts)}, facts), facts
-            )
+            values: dict[str, Sequence[Value]] = {"effective_batch": batching.effective_values(facts)}
+            if Processes().refuse(facts) is None:
+                values[PROCESSES] = Processes().domain(facts)
+            return self._possible(batching.micros(values, facts), facts)
         effectives = batching.effective_values(facts)
         ladder = {int(own.micro * 2.0**k) for k in _STEPS if own.micro * 2.0**k % 1 == 0}
         fits = {m for m in ladder if any(e % m == 0 for e in effectives)}
@@ -134,7 +137,9 @@ class BatchSize(Knob):
         if batching.own_micro(facts) is None and loader_of(facts) is not None:
             return "The loader has no batch size of its own: the dataset or a sampler makes the batches."
         if facts.effective_batch_rule == "keep":
-            return self.idle(facts, ("accumulation",) if Accumulation().refuse(facts) is None else ())
+            factor = ("accumulation",) if Accumulation().refuse(facts) is None else ()
+            ranks = (PROCESSES,) if Processes().refuse(facts) is None else ()
+            return self.idle(facts, (*factor, *ranks))
         return None
 
     def refuse_spelling(self, spelling: Spelling, facts: Facts) -> str | None:
@@ -180,7 +185,7 @@ class BatchSize(Knob):
         return None
 
     def idle(self, facts: Facts, varied: Collection[str]) -> str | None:
-        if {"accumulation", "effective_batch"} & set(varied):
+        if {"accumulation", "effective_batch", PROCESSES} & set(varied):
             return None
         reason = Accumulation().refuse(facts) or "Accumulation is not part of this search."
         return f"Another batch_size would change the effective batch, which is kept. {reason}"

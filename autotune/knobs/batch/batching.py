@@ -8,10 +8,11 @@ accumulation, which always follows.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from autotune.knobs.common import constants_named, counted_by_batch, listed, no_loader
+from autotune.knobs.distributed.wrapper_knob import PROCESSES
 from autotune.model.change import Constant
 from autotune.model.facts import OPTION, TOLD
 
@@ -207,14 +208,22 @@ def settle_batch(config: Config, facts: Facts, varied: Collection[str]) -> Confi
     Without accumulation, the micro-batch alone changes the effective batch, and the config has to name both.
     """
     own = own_batch(facts)
-    if own is None or not {MICRO, EFFECTIVE} & set(config):
+    if own is None or not {MICRO, EFFECTIVE, PROCESSES} & set(config):
         return config.without(FACTOR)
-    effective = _count(config.get(EFFECTIVE, own.effective))
+    kept = own.effective
+    effective = _count(config.get(EFFECTIVE, kept))
     micro = _count(config.get(MICRO, own.micro))
-    if effective is None or micro is None:
+    ranks = _count(config.get(PROCESSES, own.ranks))
+    if effective is None or micro is None or ranks is None:
         return f"A batch size is a whole number of samples, not {config.text()}."
+    if ranks != own.ranks:
+        own = replace(own, ranks=ranks)
+        # A space drops the script's own micro-batch, so naming it is the same as naming none.
+        config = config.without(MICRO) if micro == own.micro else config
+        if MICRO not in config and MICRO in varied and effective % own.of(1, own.factor) == 0:
+            micro = effective // own.of(1, own.factor)
     if FACTOR not in varied:
-        return _without_factor(config, own, effective, micro)
+        return _without_factor(config, own, effective, micro, kept)
     whole = own.of(micro, 1)
     if whole > effective and MICRO not in config and MICRO in varied and effective % own.ranks == 0:
         micro, whole = effective // own.ranks, effective
@@ -225,10 +234,10 @@ def settle_batch(config: Config, facts: Facts, varied: Collection[str]) -> Confi
         )
     if effective % whole:
         return f"A micro-batch of {micro}{own.each} does not divide the effective batch of {effective}."
-    return _named(config, own, micro, effective // whole)
+    return _named(config, own, micro, effective // whole, kept)
 
 
-def _without_factor(config: Config, own: OwnBatch, effective: int, micro: int) -> Config | str:
+def _without_factor(config: Config, own: OwnBatch, effective: int, micro: int, kept: int) -> Config | str:
     if MICRO not in config:
         if effective % own.of(1, own.factor):
             return (
@@ -242,16 +251,17 @@ def _without_factor(config: Config, own: OwnBatch, effective: int, micro: int) -
             f"because accumulation cannot make up for it here; effective_batch={made} "
             f"has to be named with it."
         )
-    return _named(config, own, micro, own.factor)
+    return _named(config, own, micro, own.factor, kept)
 
 
-def _named(config: Config, own: OwnBatch, micro: int, factor: int) -> Config:
+def _named(config: Config, own: OwnBatch, micro: int, factor: int, kept: int) -> Config:
+    """Return the config with the batch knobs that differ; `kept` is the script's own effective batch."""
     settled = config.without(MICRO, FACTOR, EFFECTIVE)
     if micro != own.micro:
         settled = settled.with_(**{MICRO: micro})
     if factor != own.factor:
         settled = settled.with_(**{FACTOR: factor})
-    if own.of(micro, factor) != own.effective:
+    if own.of(micro, factor) != kept:
         settled = settled.with_(**{EFFECTIVE: own.of(micro, factor)})
     return settled
 
@@ -263,7 +273,8 @@ def factors(values: Mapping[str, Sequence[Value]], facts: Facts) -> tuple[int, .
         return ()
     micros = {*_counts(values.get(MICRO, ())), own.micro}
     effectives = {*_counts(values.get(EFFECTIVE, ())), own.effective}
-    each = {e // own.ranks for e in effectives if e % own.ranks == 0}
+    counts = {*_counts(values.get(PROCESSES, ())), own.ranks}
+    each = {e // ranks for e in effectives for ranks in counts if e % ranks == 0}
     micros |= each if MICRO in values else set()
     return tuple(sorted({e // m for e in each for m in micros if e % m == 0}))
 
@@ -274,8 +285,8 @@ def micros(values: Mapping[str, Sequence[Value]], facts: Facts) -> tuple[int, ..
     if own is None:
         return ()
     effectives = {*_counts(values.get(EFFECTIVE, ())), own.effective}
-    least = own.of(1, own.factor)
-    return tuple(sorted({e // least for e in effectives if e % least == 0}))
+    leasts = {own.factor * ranks for ranks in {*_counts(values.get(PROCESSES, ())), own.ranks}}
+    return tuple(sorted({e // least for e in effectives for least in leasts if e % least == 0}))
 
 
 def _counts(values: Sequence[Value]) -> set[int]:

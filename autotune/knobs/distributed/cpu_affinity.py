@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.distributed.wrapper_knob import refuse_single
+from autotune.knobs.distributed.wrapper_knob import refuse_single, settle_single
 from autotune.model.change import Patch, Spelling
 from autotune.model.effect import Effect
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from autotune.knobs.traits import ActsAt
-    from autotune.model.config import Value
+    from autotune.model.config import Config, Value
     from autotune.model.facts import Facts
 
 
@@ -47,6 +47,9 @@ class CpuAffinity(Knob):
         if facts.host.cpus < facts.run.ranks:
             return "There are fewer CPUs than processes, so none could have one of its own."
         return refuse_single(facts)
+
+    def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:
+        return settle_single(self.name, config)
 
     def patch(self, value: Value, patches: Patches) -> None:
         patches.distributed.set(self.name, value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from autotune.knobs.distributed.wrapper_knob import DistributedKnob, parallel_of
+from autotune.knobs.distributed.wrapper_knob import DistributedKnob, parallel_of, settle_single
 from autotune.model.effect import Effect
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class DdpCommHook(DistributedKnob):
     def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:
         # PowerSGD compresses gradients itself, and bf16 weights have gradients of 16 bits.
         other = bool(config.get("ddp_powersgd_rank", 0)) or config.get("pure_bf16") is True
-        return config.without(self.name) if other else config
+        return config.without(self.name) if other else settle_single(self.name, config)
 
 
 def _dtypes(facts: Facts) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from autotune.knobs.distributed.wrapper_knob import SwitchKnob
+from autotune.knobs.distributed.wrapper_knob import SwitchKnob, settle_single
 from autotune.model.effect import Effect
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class DdpStaticGraph(SwitchKnob):
         return None
 
     def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:
-        return config.without(self.name) if _defers(config) else config
+        return config.without(self.name) if _defers(config) else settle_single(self.name, config)
 
 
 def _defers(config: Config) -> bool:

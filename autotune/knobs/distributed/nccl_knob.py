@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.distributed.wrapper_knob import parallel_of, refuse_single
+from autotune.knobs.distributed.wrapper_knob import parallel_of, refuse_single, settle_single
 from autotune.model.effect import Effect
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from autotune.model.change import Env, Spelling
-    from autotune.model.config import Value
+    from autotune.model.config import Config, Value
     from autotune.model.facts import Facts
 
 DEFAULT: Final = "default"
@@ -59,6 +59,9 @@ class NcclKnob(Knob):
         if facts.run is not None and self.variable in (facts.run.environ_set or ()):
             return f"The script sets {self.variable} itself."
         return super().refuse_spelling(spelling, facts)
+
+    def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:
+        return settle_single(self.name, config)
 
     def environment(self, value: Value, spelling: Env, facts: Facts) -> str | None:
         if value == DEFAULT:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import as_switch
@@ -10,11 +10,13 @@ from autotune.model.change import Patch, Spelling
 from autotune.source.loops import OWN_GRADIENT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
-    from autotune.model.config import Value
+    from autotune.model.config import Config, Value
     from autotune.model.facts import Facts, ParallelFacts
 
+PROCESSES: Final = "processes"
+"""Name of the knob that is the number of processes."""
 _NAMES = {"ddp": "DistributedDataParallel", "fsdp": "fully_shard (FSDP2)"}
 
 
@@ -28,6 +30,11 @@ def refuse_single(facts: Facts) -> str | None:
     if facts.run is not None and facts.run.ranks == 1:
         return "A single process trains, which exchanges nothing."
     return None
+
+
+def settle_single(name: str, config: Config) -> Config:
+    """Return the config without this knob of several processes if it starts one process only."""
+    return config.without(name) if config.get(PROCESSES) == 1 else config
 
 
 def uses_gradients(facts: Facts) -> bool:
@@ -59,6 +66,9 @@ class DistributedKnob(Knob):
     def refuse_wrapper(self, parallel: ParallelFacts, facts: Facts) -> str | None:
         """Return why this wrapper must keep the script's own value: a whole sentence, or None."""
         return None
+
+    def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:
+        return settle_single(self.name, config)
 
     def patch(self, value: Value, patches: Patches) -> None:
         patches.distributed.set(self.name, value)

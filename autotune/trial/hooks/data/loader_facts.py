@@ -47,6 +47,19 @@ def described(loader: Any, torch: Any) -> LoaderFacts:
         random=looks_random(dataset, source),
         shuffles=not iterable and _draws_order(loader, torch),
         mp_context=_configured_method(loader),
+        is_split=not iterable and _is_split(loader, torch),
+    )
+
+
+def _is_split(loader: Any, torch: Any) -> bool:
+    """Return whether `DistributedSampler` deals samples to the processes in turn, or Accelerate batches.
+
+    Their parts then form the same effective batch, whatever their number is.
+    """
+    batches = getattr(loader, "batch_sampler", None)
+    sampler = getattr(batches, "sampler", getattr(loader, "sampler", None))
+    return isinstance(sampler, torch.utils.data.DistributedSampler) or (
+        type(batches).__name__ == "BatchSamplerShard" and not getattr(batches, "split_batches", True)
     )
 
 

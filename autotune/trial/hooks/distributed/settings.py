@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 from autotune.trial.hooks.distributed.affinity import AFFINITY, Affinity
@@ -26,6 +27,8 @@ _OF_DEEPSPEED: Final = {
     "deepspeed_overlap_comm": "deepspeed.overlap_comm",
 }
 """Knob -> setting of a framework."""
+PROCESSES: Final = "processes"
+"""Setting that is the size of the group of all processes; the launcher sets it."""
 
 
 class Distributed:
@@ -71,7 +74,9 @@ class Distributed:
             self.parallel.set(setting, value)
 
     def observed(self, setting: str, /) -> Value | None:
-        """Return the setting of every wrapper in use."""
+        """Return the setting of every wrapper in use, or of the group of all processes."""
+        if setting == PROCESSES:
+            return self._world_size()
         if self._state.ranks == 1:
             return None
         if setting in _OF_DEEPSPEED:
@@ -83,6 +88,12 @@ class Distributed:
         if setting == SHARD_OPTIMIZER:
             return self._optimizer.observed()
         return (self._sharding if setting in SETTINGS else self.parallel).observed(setting)
+
+    def _world_size(self) -> int | None:
+        distributed = importlib.import_module("torch.distributed")
+        if distributed.is_available() and distributed.is_initialized():
+            return int(distributed.get_world_size())
+        return 1 if self._state.ranks == 1 else None
 
     def facts(self) -> ParallelFacts | None:
         """Return what the run has shown; None for one process, and without a wrapper."""
