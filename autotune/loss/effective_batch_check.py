@@ -63,7 +63,7 @@ def unlike_step(study: Study, trial: Trial, run: RunFacts | None) -> Failure | N
     taken = PROCESSES if PROCESSES in config else next(by_own, "")
     wanted = config.get(_EFFECTIVE, own.effective_batch)
     if taken and (other := _other_batch(run.effective_batch, wanted) or _other_training(own, run)):
-        return _failure(trial, taken, hows[taken], other)
+        return _failure(trial, taken, hows.get(taken, ""), other)
     moved = "" if _EFFECTIVE in config else _moved(own.optimizer, run.optimizer)
     if not moved:
         return None

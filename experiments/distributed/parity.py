@@ -11,9 +11,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from autotune.knobs.common import LOADER
 from autotune.knobs.frameworks import DEEPSPEED
 from autotune.launch.direct_run import run_plain
-from autotune.model.change import Change, Keyword, Patch
+from autotune.model.change import Change, Keyword, Launcher, Patch, Spelling
 from autotune.model.distributed_launch import several
 from autotune.space.launch_command import build_launch
 
@@ -43,10 +44,15 @@ NEEDS = {
     "lit": "lightning",
     "zero_stage": "deepspeed",
 }
-_KEYWORDS = {
-    "deepspeed_zero_stage": "zero_optimization.stage",
-    "deepspeed_bucket_size": "zero_optimization.reduce_bucket_size",
+_SPELLINGS: dict[str, Spelling] = {
+    "deepspeed_zero_stage": Keyword(DEEPSPEED, "zero_optimization.stage"),
+    "deepspeed_bucket_size": Keyword(DEEPSPEED, "zero_optimization.reduce_bucket_size"),
+    "batch_size": Keyword(LOADER, "batch_size"),
+    "processes": Launcher(),
 }
+"""Knob -> delivery, if it is no patch."""
+_MICRO = {"plain_ddp": 8, "accumulates": 8}
+"""Script -> samples per micro-batch, for cases with another number of processes."""
 
 
 def cases() -> list[dict[str, Any]]:
@@ -60,7 +66,7 @@ def cases() -> list[dict[str, Any]]:
         }
         for ranks in (2, 4)
         for script, tried in CASES.items()
-        for settings in (_possible(each, ranks) for each in tried)
+        for settings in (_possible(each, ranks) for each in (*tried, *_other_counts(script, ranks)))
         # A copy of the parameters over both of two processes is what FSDP does by itself.
         if settings.get("fsdp_shard_ranks") != ranks
     ]
@@ -72,6 +78,13 @@ def cases() -> list[dict[str, Any]]:
         order.append((case["ranks"], places[which]))
         places[which] += 1
     return [case for _, case in sorted(zip(order, found, strict=True), key=lambda pair: pair[0])]
+
+
+def _other_counts(script: str, ranks: int) -> list[dict[str, Any]]:
+    """Return other numbers of processes at the same effective batch."""
+    micro = _MICRO.get(script)
+    counts = [n for n in (1, 2, 4) if n != ranks] if micro else []
+    return [{"processes": n, "batch_size": micro * ranks // n} for n in counts]
 
 
 def _possible(settings: dict[str, Any], ranks: int) -> dict[str, Any]:
@@ -93,11 +106,11 @@ def run(case: dict[str, Any], plain: dict[tuple[str, int], list[dict[str, Any]]]
     before = plain[which]
     after, readings = _train(*which, case["settings"])
     scale = max(abs(number) for number in before[0]["weights"])
-    gaps = [abs(a - b) for r in range(case["ranks"]) for a, b in _pairs(before[r], after[r])]
+    # All ranks have equal parameters before, and after as well if `alike` holds.
+    gaps = [abs(a - b) for found in after for a, b in _pairs(before[0], found)]
     alike = all(found["weights"] == after[0]["weights"] for found in after)
-    counted = all(
-        (b["steps"], b["samples"]) == (a["steps"], a["samples"]) for b, a in zip(before, after, strict=True)
-    )
+    counted = {found["steps"] for found in (*before, *after)} == {before[0]["steps"]}
+    counted = counted and sum(b["samples"] for b in before) == sum(a["samples"] for a in after)
     applied = {knob: readings.get(knob) for knob in case["settings"]}
     largest = max(gaps) / scale
     return {
@@ -122,7 +135,7 @@ def _train(script: str, ranks: int, settings: dict[str, Any]) -> tuple[list[dict
         Change(
             knob=knob,
             value=value,
-            spelling=Keyword(DEEPSPEED, _KEYWORDS[knob]) if knob in _KEYWORDS else Patch(),
+            spelling=_SPELLINGS.get(knob, Patch()),
         )
         for knob, value in settings.items()
     )
@@ -145,7 +158,8 @@ def _train(script: str, ranks: int, settings: dict[str, Any]) -> tuple[list[dict
         if code:
             message = f"{script} with {ranks} ranks and {_text(settings)} ended with code {code}"
             raise RuntimeError(message)
-        found = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(ranks)]
+        count = settings.get("processes", ranks)
+        found = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(count)]
         status = folder / "plan" / "status.json"
         readings = json.loads(status.read_text()) if status.exists() else []
         return found, {r["knob"]: r["found"] for r in readings}

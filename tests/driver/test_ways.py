@@ -237,6 +237,23 @@ def test_an_option_that_moves_the_learning_rate_with_the_batch_gives_way_to_the_
     made.journal.close()
 
 
+def test_a_rate_that_follows_the_number_of_processes_is_another_training(tmp_path: Path) -> None:
+    made = ByOption(tmp_path, [Config()])
+    made.told(made.ask())
+    one = Config({"processes": 1, "batch_size": 64})
+    trial = replace(made.session.study.trials[0], config=one, changes=())
+    moved = replace(made.run, optimizer=replace(SGD, rates=(0.05, 0.005)))
+    failure = unlike_step(made.session.study, trial, moved)
+    assert failure is not None
+    assert "processes=1 does not act alone: the script moves its learning rate" in failure.message
+    divided = replace(made.run, effective_batch=made.run.effective_batch * 2)
+    failure = unlike_step(made.session.study, trial, divided)
+    assert failure is not None
+    assert "a step is over 64 samples" in failure.message
+    assert unlike_step(made.session.study, trial, made.run) is None
+    made.journal.close()
+
+
 def test_a_rate_that_stays_as_it_is_up_to_rounding_leaves_the_option_its_way(tmp_path: Path) -> None:
     made = ByOption(tmp_path, [Config(), HALF])
     made.told(made.ask())

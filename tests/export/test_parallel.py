@@ -10,10 +10,12 @@ from picks import argument, patch, tuned
 
 from autotune.export.formats.accelerate import accelerate_config
 from autotune.export.formats.command import command_line
+from autotune.export.formats.content import whole
 from autotune.export.formats.deepspeed import deepspeed_config
 from autotune.export.formats.huggingface import training_arguments
 from autotune.export.formats.lightning import lightning_keywords
 from autotune.knobs.frameworks import DEEPSPEED
+from autotune.model.change import Change, Flag, Launcher
 from autotune.model.distributed_launch import launch_words, several
 
 PICK = tuned(
@@ -92,3 +94,19 @@ def test_a_command_line_begins_with_the_launcher_and_its_number_of_processes() -
     assert command_line(PICK, start, ["--lr", "1"], {}).text == (
         "torchrun --nnodes 2 --nproc-per-node 4 train.py --lr 1\n"
     )
+
+
+def test_another_number_of_processes_is_that_of_the_file_and_of_the_command() -> None:
+    count = Change(knob="processes", value=8, spelling=Launcher())
+    micro = Change(knob="batch_size", value=4, spelling=Flag(("--batch-size",)), delivered="4")
+    pick = replace(tuned(count, micro), launcher=several(2))
+    said = whole(lambda tuned: command_line(tuned, [*launch_words(several(8)), "train.py"], [], {}), pick)
+    assert said.text == "torchrun --nproc-per-node 8 train.py --batch-size=4\n"
+    assert said.said == ("processes", "batch_size")
+    # The file has no key for the micro-batch, without which the number would change the training.
+    file = whole(accelerate_config, pick)
+    assert file.said == ()
+    assert {left.knob for left in file.left} == {"processes", "batch_size"}
+    assert file.data["num_processes"] == 2
+    alone = accelerate_config(replace(pick, changes=(count,)))
+    assert (alone.said, alone.data["num_processes"]) == (("processes",), 8)

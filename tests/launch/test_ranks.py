@@ -18,7 +18,7 @@ from autotune.launch.direct_run import run_plain
 from autotune.launch.guard import process_tree
 from autotune.launch.process import LocalRunner
 from autotune.launch.result.process_reports import ProcessReports
-from autotune.model.change import Change, Flag
+from autotune.model.change import Change, Flag, Launcher
 from autotune.model.config import Config
 from autotune.model.distributed_launch import several
 from autotune.model.measurement import Measurement
@@ -77,7 +77,9 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-def launch(script: Path, *args: str, batch: int = 0, measure: bool = True) -> Launch:
+def launch(
+    script: Path, *args: str, batch: int = 0, measure: bool = True, changes: tuple[Change, ...] = ()
+) -> Launch:
     change = Change(knob="batch_size", value=batch, spelling=Flag(("--batch-size",)), delivered=str(batch))
     kept = {"PATH", "HOME", "LANG"}
     return build_launch(
@@ -86,14 +88,14 @@ def launch(script: Path, *args: str, batch: int = 0, measure: bool = True) -> La
         python=sys.executable,
         cwd=str(script.parent),
         env={name: value for name, value in os.environ.items() if name in kept},
-        changes=(change,) if batch else (),
+        changes=(change,) if batch else changes,
         launcher=several(2),
         measure=measure,
         protect=measure,
     )
 
 
-def outcome(tmp_path: Path, started: Launch) -> Outcome:
+def outcome(tmp_path: Path, started: Launch, *, ranks: int = 2) -> Outcome:
     runner = LocalRunner(study_dir=tmp_path / "study", progress_floor_s=8.0, space_floor_bytes=1)
     assignment = Assignment(
         uid=f"t0000-a1-{os.getpid() % 2**24:06x}",
@@ -106,7 +108,7 @@ def outcome(tmp_path: Path, started: Launch) -> Outcome:
     assert process_tree.marked(assignment.uid) == []
     if isinstance(ended.outcome, Measurement):
         assert ended.facts is not None
-        assert ended.facts.ranks == 2
+        assert ended.facts.ranks == ranks
         assert ended.facts.model is not None
     return ended.outcome
 
@@ -161,6 +163,27 @@ class TestTrial:
         found = outcome(tmp_path, launch(script, "--at-thirty", code))
         assert isinstance(found, Failure), found
         assert (found.kind, message in found.message) == (kind, True), found.message
+
+    @pytest.mark.parametrize("count", [1, 3])
+    def test_another_number_of_processes_is_read_back_on_all_of_them(
+        self, script: Path, tmp_path: Path, count: int
+    ) -> None:
+        change = Change(knob="processes", value=count, spelling=Launcher())
+        started = launch(script, "--batch-size", "8", changes=(change,))
+        found = outcome(tmp_path, started, ranks=count)
+        assert isinstance(found, Measurement), found
+        # 512 samples do not divide by 3 processes: the last batch of a pass is smaller.
+        assert found.effective_batch == pytest.approx(8 * count, rel=0.05)
+        assert len(found.ranks) == (count if count > 1 else 0)
+
+    def test_a_script_that_keeps_its_group_smaller_is_refused(self, script: Path, tmp_path: Path) -> None:
+        group = "dist.init_process_group('gloo', init_method='tcp://localhost:0', rank=0, world_size=1)"
+        script.write_text(TRAIN.replace('dist.init_process_group("gloo")', group))
+        change = Change(knob="processes", value=3, spelling=Launcher())
+        found = outcome(tmp_path, launch(script, changes=(change,)))
+        assert isinstance(found, Failure), found
+        assert (found.kind, found.evidence["knob"]) == (FailureKind.CONFIG_REJECTED, "processes")
+        assert found.message == "Requested 3, found 1."
 
     @pytest.mark.parametrize(
         ("code", "kind"),

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.model.change import Change, Env, Flag, Keyword
+from autotune.model.change import Change, Env, Flag, Keyword, Launcher
 from autotune.model.distributed_launch import FREE_PORT, launch_words, ranks_of, several
-from autotune.space.launch_command import build_launch, with_flags
+from autotune.space.launch_command import build_launch, changed_launcher, with_flags
 from autotune.space.training_environment import user_environment
 
 BATCH = Change(knob="batch_size", value=64, spelling=Flag(("--batch-size", "-b")), delivered="64")
@@ -201,3 +201,14 @@ def test_a_variable_that_holds_several_settings_keeps_the_users_own() -> None:
     )
     assert launch.env["LD_PRELOAD"] == "/lib/x.so:/lib/j.so:/lib/mine.so"
     assert launch.env["PYTORCH_ALLOC_CONF"] == "max_split_size_mb:128,expandable_segments:True"
+
+
+def test_the_number_of_processes_of_a_change_replaces_that_of_the_launcher() -> None:
+    four = Change(knob="processes", value=4, spelling=Launcher())
+    env = launched(several(2), {}, [four])
+    assert (env["WORLD_SIZE"], env["LOCAL_WORLD_SIZE"]) == ("4", "4")
+    assert changed_launcher(several(2), [four]) == several(4)
+    assert changed_launcher("accelerate --num_processes 2 -- ACCELERATE_MIXED_PRECISION=bf16", [four]) == (
+        "accelerate --num_processes 4 -- ACCELERATE_MIXED_PRECISION=bf16"
+    )
+    assert changed_launcher("", [four]) == "", "a script without a launcher is started once"

@@ -192,7 +192,6 @@ def _form(to: Format, form: str) -> str:
 
 def _exported(to: Format, form: str, chosen: PickPart, asked: _Asked) -> Exported:
     from autotune.export.formats.content import TunedValues, whole
-    from autotune.space.launch_command import changed_launcher
 
     run = asked.file.command(asked.words, asked.python) if to is Format.diff else None
     if run is not None and chosen.changes and not asked.force and not _is_same(run, asked):
@@ -206,7 +205,7 @@ def _exported(to: Format, form: str, chosen: PickPart, asked: _Asked) -> Exporte
         changes=changes,
         knobs=chosen.knobs,
         on_device=bool(best.environment.gpu),
-        launcher=changed_launcher(best.study.launcher or "", changes),
+        launcher=best.study.launcher or "",
     )
     return whole(_format(to, form, asked, run), tuned)
 

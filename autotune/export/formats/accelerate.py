@@ -10,6 +10,7 @@ from autotune.export.formats.content import Exported, Left, fields_of, translate
 from autotune.export.formats.parallel import accelerator_argument
 from autotune.knobs.frameworks import ACCELERATOR
 from autotune.model.distributed_launch import nodes_of, ranks_of
+from autotune.space.launch_command import changed_launcher
 
 if TYPE_CHECKING:
     from autotune.export.formats.content import TunedValues
@@ -69,7 +70,8 @@ def accelerate_config(tuned: TunedValues) -> Exported:
 
 def _processes(tuned: TunedValues) -> dict[str, Any]:
     """Return the keys for the processes that the search started; empty for a single one."""
-    count, nodes = ranks_of(tuned.launcher), nodes_of(tuned.launcher)
+    launcher = changed_launcher(tuned.launcher, tuned.changes)
+    count, nodes = ranks_of(launcher), nodes_of(launcher)
     if count * nodes == 1:
         return {}
     # Its launcher starts several processes under this type alone; on a CPU, MULTI_CPU is for mpirun.

@@ -29,7 +29,7 @@ class TunedValues:
         changes: Differences from the script, with the measured delivery.
         knobs: Every known value under this pick, the script's own included.
         on_device: The machine of the search has an accelerator.
-        launcher: As in `autotune.model.distributed_launch`, or "".
+        launcher: The script's own, as in `autotune.model.distributed_launch`, or "".
     """
 
     changes: tuple[Change, ...]
