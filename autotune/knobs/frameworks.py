@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 ARGUMENTS: Final = "transformers.TrainingArguments"
 TRAINER: Final = "transformers.Trainer"
 LIGHTNING: Final = "lightning.Trainer"
+LIGHTNING_DDP: Final = "lightning.pytorch.strategies.DDPStrategy"
+"""Also what ``Trainer(strategy="ddp")`` constructs."""
 ACCELERATOR: Final = "accelerate.Accelerator"
 DEEPSPEED: Final = "deepspeed.initialize"
 """Rows are entries of the configuration that it receives, as a dictionary or a file."""
@@ -27,6 +29,7 @@ OWNER_OF: Final = {
     ARGUMENTS: "transformers",
     TRAINER: "transformers",
     LIGHTNING: "lightning",
+    LIGHTNING_DDP: "lightning",
     ACCELERATOR: "accelerate",
     DEEPSPEED: "deepspeed",
 }

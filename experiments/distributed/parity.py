@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from autotune.knobs.common import LOADER
-from autotune.knobs.frameworks import DEEPSPEED
+from autotune.knobs.frameworks import ARGUMENTS, DEEPSPEED, LIGHTNING_DDP
+from autotune.knobs.registry import builtin
 from autotune.launch.direct_run import run_plain
-from autotune.model.change import Change, Keyword, Launcher, Patch, Spelling
+from autotune.model.change import Change, Keyword, Spelling
 from autotune.model.distributed_launch import several
 from autotune.space.launch_command import build_launch
 
@@ -35,6 +36,7 @@ CASES: dict[str, tuple[dict[str, Any], ...]] = {
     "trainer": (_DDP,),
     "lit": (_DDP,),
     "zero_stage": ({"deepspeed_zero_stage": 2}, {"deepspeed_bucket_size": 2000}),
+    "trainer_zero": ({"deepspeed_zero_stage": 2}, {"deepspeed_bucket_size": 2000}),
     "spawns": ({**_DDP, "ddp_static_graph": True}, _SHARED),
 }
 """Script -> settings that are tried together."""
@@ -43,14 +45,16 @@ NEEDS = {
     "trainer": "transformers",
     "lit": "lightning",
     "zero_stage": "deepspeed",
+    "trainer_zero": "deepspeed",
 }
-_SPELLINGS: dict[str, Spelling] = {
-    "deepspeed_zero_stage": Keyword(DEEPSPEED, "zero_optimization.stage"),
-    "deepspeed_bucket_size": Keyword(DEEPSPEED, "zero_optimization.reduce_bucket_size"),
-    "batch_size": Keyword(LOADER, "batch_size"),
-    "processes": Launcher(),
+"""Script -> package without which it is skipped."""
+_TARGETS = {
+    "trainer": ARGUMENTS,
+    "lit": LIGHTNING_DDP,
+    "zero_stage": DEEPSPEED,
+    "trainer_zero": DEEPSPEED,
 }
-"""Knob -> delivery, if it is no patch."""
+"""Script -> the framework's options that deliver what they can."""
 _MICRO = {"plain_ddp": 8, "accumulates": 8}
 """Script -> samples per micro-batch, for cases with another number of processes."""
 
@@ -135,7 +139,7 @@ def _train(script: str, ranks: int, settings: dict[str, Any]) -> tuple[list[dict
         Change(
             knob=knob,
             value=value,
-            spelling=_SPELLINGS.get(knob, Patch()),
+            spelling=_delivery(script, knob),
         )
         for knob, value in settings.items()
     )
@@ -165,6 +169,12 @@ def _train(script: str, ranks: int, settings: dict[str, Any]) -> tuple[list[dict
         return found, {r["knob"]: r["found"] for r in readings}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _delivery(script: str, knob: str) -> Spelling:
+    """Return the delivery by the script's framework if there is one, else the last of the knob's."""
+    ways, target = builtin()[knob].spellings, _TARGETS.get(script, LOADER)
+    return next((w for w in ways if isinstance(w, Keyword) and w.target == target), ways[-1])
 
 
 def _text(settings: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ import pytest
 from knob_facts import gpu, run
 
 from autotune.knobs import frameworks
-from autotune.knobs.frameworks import ACCELERATOR, ARGUMENTS, DEEPSPEED, LIGHTNING, TRAINER
+from autotune.knobs.frameworks import ACCELERATOR, ARGUMENTS, DEEPSPEED, LIGHTNING, LIGHTNING_DDP, TRAINER
 from autotune.knobs.registry import builtin
 from autotune.model.change import Change, Keyword, Patch
 from autotune.model.config import Config
@@ -66,6 +66,10 @@ def way_of(name: str, value: Value, given: Facts) -> str:
         (("transformers",), "compile_mode", "default", f"{ARGUMENTS}:torch_compile"),
         (("transformers",), "fused_optimizer", True, f"{ARGUMENTS}:optim"),
         (("transformers",), "channels_last", True, "in-process patch"),
+        (("transformers", "accelerate"), "ddp_bucket_cap_mb", 50, f"{ARGUMENTS}:ddp_bucket_cap_mb"),
+        (("transformers",), "ddp_gradient_as_bucket_view", True, "in-process patch"),
+        (("lightning",), "ddp_static_graph", True, f"{LIGHTNING_DDP}:static_graph"),
+        (("accelerate",), "ddp_bucket_cap_mb", 50, "in-process patch"),
         (("lightning",), "precision", "bf16", f"{LIGHTNING}:precision"),
         (("lightning",), "accumulation", 2, f"{LIGHTNING}:accumulate_grad_batches"),
         (("lightning",), "num_workers", 2, "torch.utils.data.DataLoader:num_workers"),

@@ -56,6 +56,7 @@ VALUES: dict[str, Value] = {
     "pin_memory": True,
     "precision": "bf16",
     "prefetch_factor": 8,
+    "processes": 4,
     "pure_bf16": True,
     "set_to_none": True,
     "tf32": "high",

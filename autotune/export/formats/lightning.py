@@ -15,9 +15,9 @@ from autotune.export.formats.content import (
     translated,
     why_left,
 )
-from autotune.export.formats.parallel import DDP_ARGUMENTS, strategy_argument
+from autotune.export.formats.parallel import strategy_argument
 from autotune.knobs.common import LOADER
-from autotune.knobs.frameworks import LIGHTNING
+from autotune.knobs.frameworks import LIGHTNING, LIGHTNING_DDP
 
 if TYPE_CHECKING:
     from autotune.export.formats.content import TunedValues
@@ -46,8 +46,8 @@ def lightning_keywords(tuned: TunedValues, *, keywords: bool) -> Exported:
             trainer |= own
         elif of_loader is not None:
             loader |= of_loader
-        elif change.knob in DDP_ARGUMENTS:
-            strategy[DDP_ARGUMENTS[change.knob]] = change.value
+        elif (of_strategy := arguments_of(change, (LIGHTNING_DDP,))) is not None:
+            strategy |= of_strategy
         else:
             call = strategy_argument(change)
             reason = own or (f"it is not a literal: {call}" if call else why_left(change, "the Trainer"))
@@ -65,7 +65,7 @@ def lightning_keywords(tuned: TunedValues, *, keywords: bool) -> Exported:
         said=tuple(change.knob for change in said),
         left=tuple(left),
         notes=(
-            *translated(said, LIGHTNING, LOADER),
+            *translated(said, LIGHTNING, LIGHTNING_DDP, LOADER),
             *about_accumulation(said, LIGHTNING),
             *(["`strategy` is for Trainer(strategy=DDPStrategy(**strategy))"] if strategy else []),
         ),

@@ -15,21 +15,13 @@ DDP_ARGUMENTS: Final = {
     "ddp_static_graph": "static_graph",
 }
 """Knob -> argument of the constructor, by the names of torch 2.13."""
-_ARGUMENTS: Final = ("ddp_bucket_cap_mb", "ddp_find_unused_parameters", "ddp_static_graph")
-"""Knobs that are fields of `TrainingArguments` by the same name."""
 _HOOKS: Final = {"fp16": "fp16_compress_hook", "bf16": "bf16_compress_hook"}
 """Value of ``ddp_comm_hook`` -> function of `torch.distributed.algorithms.ddp_comm_hooks.default_hooks`."""
 
 
-def training_argument(change: Change) -> dict[str, Value] | str | None:
-    """Return the field of `TrainingArguments` for a value, or why there is none; None for other knobs."""
-    if change.knob not in _ARGUMENTS:
-        return None
-    if not isinstance(change.value, float):
-        return {change.knob: change.value}
-    if change.value.is_integer():
-        return {change.knob: int(change.value)}
-    return f"`{change.knob}` is a whole number of MiB"
+def training_argument(change: Change) -> dict[str, Value] | None:
+    """Return the field of `TrainingArguments` 5.23 that older releases lack; None for other knobs."""
+    return {change.knob: change.value} if change.knob == "ddp_static_graph" else None
 
 
 def strategy_argument(change: Change) -> str:

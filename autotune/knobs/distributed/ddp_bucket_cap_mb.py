@@ -6,12 +6,15 @@ import math
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from autotune.knobs.distributed.wrapper_knob import DistributedKnob, parallel_of
+from autotune.knobs.frameworks import ARGUMENTS, LIGHTNING_DDP
+from autotune.model.change import Keyword, Patch, Spelling
 from autotune.model.effect import Effect
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from autotune.knobs.traits import ActsAt
+    from autotune.knobs.traits import ActsAt, Fields
+    from autotune.model.change import Change
     from autotune.model.config import Value
     from autotune.model.facts import Facts, ParallelFacts
 
@@ -35,6 +38,11 @@ class DdpBucketCapMb(DistributedKnob):
     effect: ClassVar[Effect] = Effect.EXACT
     ordinal: ClassVar[bool] = True
     unit: ClassVar[str] = "MiB"
+    spellings: ClassVar[Sequence[Spelling]] = (
+        Keyword(ARGUMENTS, "ddp_bucket_cap_mb"),
+        Keyword(LIGHTNING_DDP, "bucket_cap_mb"),
+        Patch(),
+    )
     rank: ClassVar[int] = 300
     acts_at: ClassVar[ActsAt] = "construction"
     first_value: ClassVar[Value | None] = "one_bucket"
@@ -60,6 +68,15 @@ class DdpBucketCapMb(DistributedKnob):
         assert isinstance(own, (int, float))
         if parallel.gradient_bytes <= _MB * min(_FIRST_MB, own):
             return "All gradients fit into the first bucket."
+        return None
+
+    def arguments(self, value: Value, spelling: Keyword) -> Mapping[str, Value | None]:
+        whole = isinstance(value, float) and value.is_integer()
+        return {spelling.name: int(value) if whole else value}
+
+    def exported(self, change: Change, target: str, changed: Mapping[str, Value]) -> Fields:
+        if target == ARGUMENTS and isinstance(change.value, float) and not change.value.is_integer():
+            return f"`{self.name}` is a whole number of MiB"
         return None
 
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from autotune.knobs.distributed.wrapper_knob import SwitchKnob
+from autotune.knobs.frameworks import ARGUMENTS, LIGHTNING_DDP
+from autotune.model.change import Keyword, Patch, Spelling
 from autotune.model.effect import Effect
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from autotune.knobs.traits import ActsAt
     from autotune.model.facts import Facts, ParallelFacts
 
@@ -27,6 +31,11 @@ class DdpFindUnusedParameters(SwitchKnob):
     family: ClassVar[str] = "wrapper"
     rank: ClassVar[int] = 330
     acts_at: ClassVar[ActsAt] = "construction"
+    spellings: ClassVar[Sequence[Spelling]] = (
+        Keyword(ARGUMENTS, "ddp_find_unused_parameters"),
+        Keyword(LIGHTNING_DDP, "find_unused_parameters"),
+        Patch(),
+    )
 
     def refuse_wrapper(self, parallel: ParallelFacts, facts: Facts) -> str | None:
         if self.own(facts) is False:

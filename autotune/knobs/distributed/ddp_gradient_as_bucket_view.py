@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from autotune.knobs.distributed.wrapper_knob import SwitchKnob, uses_gradients
+from autotune.knobs.frameworks import LIGHTNING_DDP
+from autotune.model.change import Keyword, Patch, Spelling
 from autotune.model.effect import Effect
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from autotune.knobs.traits import ActsAt
     from autotune.model.facts import Facts, ParallelFacts
 
@@ -24,6 +28,7 @@ class DdpGradientAsBucketView(SwitchKnob):
     family: ClassVar[str] = "wrapper"
     rank: ClassVar[int] = 340
     acts_at: ClassVar[ActsAt] = "construction"
+    spellings: ClassVar[Sequence[Spelling]] = (Keyword(LIGHTNING_DDP, "gradient_as_bucket_view"), Patch())
 
     def refuse_wrapper(self, parallel: ParallelFacts, facts: Facts) -> str | None:
         if uses_gradients(facts):

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from autotune.knobs.distributed.wrapper_knob import SwitchKnob, settle_single
+from autotune.knobs.frameworks import LIGHTNING_DDP
+from autotune.model.change import Keyword, Patch, Spelling
 from autotune.model.effect import Effect
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from autotune.knobs.traits import ActsAt
     from autotune.model.config import Config, Value
@@ -29,6 +31,7 @@ class DdpStaticGraph(SwitchKnob):
     family: ClassVar[str] = "wrapper"
     rank: ClassVar[int] = 350
     acts_at: ClassVar[ActsAt] = "construction"
+    spellings: ClassVar[Sequence[Spelling]] = (Keyword(LIGHTNING_DDP, "static_graph"), Patch())
 
     def refuse_wrapper(self, parallel: ParallelFacts, facts: Facts) -> str | None:
         if self.own(facts) is True:

@@ -8,7 +8,7 @@ import inspect
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from autotune.knobs.frameworks import ARGUMENTS, DEEPSPEED, TRAINER
+from autotune.knobs.frameworks import ARGUMENTS, DEEPSPEED, LIGHTNING_DDP, TRAINER
 from autotune.trial.hooks.libraries.deepspeed_config import configuration
 from autotune.trial.hooks.libraries.frameworks import let_divide, without_stronger
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _DEFINED_IN = {
     "accelerate.Accelerator": ("accelerate.accelerator",),
     "lightning.Trainer": ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer"),
+    LIGHTNING_DDP: ("lightning.pytorch.strategies.ddp", "pytorch_lightning.strategies.ddp"),
     "lightning.pytorch.Trainer": ("lightning.pytorch.trainer.trainer",),
     "pytorch_lightning.Trainer": ("pytorch_lightning.trainer.trainer",),
     "transformers.TrainingArguments": ("transformers.training_args",),
