@@ -105,7 +105,7 @@ def look(command: Command, *, limit_s: float, run: bool = True) -> InspectRun:
     if not run:
         return known
     try:
-        check_one_machine(command)
+        check_one_machine(command, "inspect")
         verify(command)
         facts = replace(facts, host=_host(command))
         ended, stopped = _run(spec, facts, limit_s)

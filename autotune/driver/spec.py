@@ -343,7 +343,7 @@ def build_spec(command: Command, options: SearchOptions) -> StudySpec:
         stdin=redirected_stdin(),
     )
     if not options.address:
-        check_one_machine(command)
+        check_one_machine(command, "search")
     verify(command)
     return spec
 

@@ -102,7 +102,12 @@ def resolve(python: str, words: Sequence[str]) -> Launched:
         raise _refused(lines[-1] if lines else f"exit code {done.returncode}")
     answer: dict[str, Any] = json.loads(line.removeprefix(_ANSWER))
     if answer["nodes"] not in ("1", "1:1"):
-        raise _refused("it starts processes on several machines, see docs/scaling.md")
+        several = f"torchrun --nnodes {answer['nodes']} --nproc-per-node {answer['count']} train.py ..."
+        raise UsageError(
+            "accelerate launch starts processes on several machines, which is carried over for torchrun only",
+            hint=f"a script with an Accelerator runs under torchrun, too: -- {several}; "
+            "its file's settings are variables then, such as ACCELERATE_MIXED_PRECISION=bf16",
+        )
     if answer["no_python"]:
         raise _refused("--no_python starts a program that is not a Python script")
     script = ["-m", answer["script"]] if answer["module"] else [answer["script"]]

@@ -15,7 +15,7 @@ from autotune.inspection import launchers
 from autotune.inspection.interpreter import Interpreter, interpreter, module_file
 from autotune.inspection.script import script_facts
 from autotune.inspection.shebang import wrapped_module, written_interpreter
-from autotune.model.distributed_launch import nodes_of
+from autotune.model.distributed_launch import nodes_of, ranks_of, several
 from autotune.text.redact import redact, redact_args
 
 if TYPE_CHECKING:
@@ -148,17 +148,35 @@ def _is_text(text: str) -> bool:
     return True
 
 
-def check_one_machine(command: Command) -> None:
+_ON_ONE_MACHINE: Final = {
+    "verify": "compare on one machine: autotune verify best.yaml -- {single}",
+    "scale": "measure up to the processes of one machine: autotune scale -- {single}",
+    "inspect": "inspect one machine's processes: autotune inspect -- {single}; or --static to run nothing",
+    "search": "search on a Ray cluster: autotune search --address auto -- {several}",
+    "apply": "apply on all machines: torchrun --nnodes {nodes} ... "
+    "-m autotune apply best.yaml -- python {script}",
+}
+"""Command -> what to do instead with a launcher of several machines."""
+
+
+def check_one_machine(command: Command, verb: str) -> None:
     """Refuse a launcher that names several machines, where there is no cluster to run it on.
+
+    Args:
+        command: The user's command.
+        verb: Name of the command of autotune that it was passed to.
 
     Raises:
         UsageError: It does.
     """
-    if nodes_of(command.launcher) > 1:
+    nodes, ranks = nodes_of(command.launcher), ranks_of(command.launcher)
+    if nodes > 1:
+        script = f"-m {command.module}" if command.module else Path(command.script).name
+        started = {"single": several(ranks) if ranks > 1 else "torchrun", "several": command.launcher}
+        words = {key: f"{text} {script} ..." for key, text in started.items()}
         raise UsageError(
-            f"{command.launcher} starts processes on several machines, and this runs on one",
-            hint="search on a Ray cluster: autotune search --address auto -- torchrun --nnodes 2 ...; "
-            "apply on all machines: torchrun --nnodes 2 ... -m autotune apply best.yaml -- python train.py",
+            f"{command.launcher} starts processes on several machines, and autotune {verb} runs on one",
+            hint=_ON_ONE_MACHINE[verb].format(nodes=nodes, script=script, **words),
         )
 
 

@@ -397,7 +397,14 @@ def _deepspeed(words: Sequence[str], python: str, program: str) -> Within:
             is_module = True
         elif name == "no_local_rank":
             options.append("--no_local_rank")
-        elif not (name in _DEEPSPEED_LEFT_OUT or (name == "num_nodes" and value == "1")):
+        elif name == "hostfile" or (name == "num_nodes" and value != "1"):
+            raise UsageError(
+                f"deepspeed {word} starts processes on several machines, "
+                "which is carried over for torchrun only",
+                hint="a script with deepspeed.initialize runs under torchrun, too: "
+                "-- torchrun --nnodes 2 --nproc-per-node 8 train.py ...",
+            )
+        elif not (name in _DEEPSPEED_LEFT_OUT or name == "num_nodes"):
             raise UsageError(
                 f"deepspeed's option {word} cannot be carried over",
                 hint="on one machine: -- deepspeed --num_gpus 2 train.py ...",

@@ -378,9 +378,18 @@ def test_several_machines_are_for_a_search_on_a_cluster(project: Path) -> None:
     )  # fmt: skip
     assert "3 processes on each of 2 machines" in command.notes[0]
     assert launch_variables(command.launcher, {})["WORLD_SIZE"] == "6"
-    with pytest.raises(UsageError, match="starts processes on several machines, and this runs on one"):
-        check_one_machine(command)
-    check_one_machine(read_command(["torchrun", "--nproc-per-node", "3", "train.py"], python=sys.executable))
+    one = read_command(["torchrun", "--nproc-per-node", "3", "train.py"], python=sys.executable)
+    for verb, hint in {
+        "verify": "autotune verify best.yaml -- torchrun --nproc-per-node 3 train.py",
+        "scale": "autotune scale -- torchrun --nproc-per-node 3 train.py",
+        "inspect": "autotune inspect -- torchrun --nproc-per-node 3 train.py ...; or --static",
+        "search": "autotune search --address auto -- torchrun --nnodes 2 --nproc-per-node 3 train.py",
+        "apply": "torchrun --nnodes 2 ... -m autotune apply best.yaml -- python train.py",
+    }.items():
+        with pytest.raises(UsageError, match=f"several machines, and autotune {verb} runs on one") as caught:
+            check_one_machine(command, verb)
+        assert hint in (caught.value.hint or "")
+        check_one_machine(one, verb)
 
 
 def test_what_torchrun_does_beside_starting_is_left_out_and_said(project: Path) -> None:
@@ -415,6 +424,7 @@ import argparse, os, subprocess, sys
 def launch_command_parser():
     parser = argparse.ArgumentParser()
     parser.add_argument("--num_processes", type=int, default=1)
+    parser.add_argument("--num_machines", type=int, default=1)
     parser.add_argument("--config_file")
     parser.add_argument("-m", "--module", action="store_true")
     parser.add_argument("--no_python", action="store_true")
@@ -434,7 +444,7 @@ def launch_command(args):
     if "simple" in text:
         return simple_launcher(args)
     import torch.distributed.run as run
-    args.nproc_per_node = args.num_processes
+    args.nproc_per_node, args.nnodes = args.num_processes // args.num_machines, str(args.num_machines)
     run.run(args)
 """
 
@@ -479,6 +489,14 @@ def test_accelerate_with_a_file_for_one_process_keeps_what_the_file_sets(project
     assert (command.module, command.args, ranks_of(command.launcher)) == ("package.train", ("x",), 1)
     assert launch_variables(command.launcher, {})["ACCELERATE_MIXED_PRECISION"] == "bf16"
     assert "RANK" not in launch_variables(command.launcher, {})
+
+
+@pytest.mark.usefixtures("with_accelerate")
+def test_accelerate_on_several_machines_is_refused_with_the_command_of_torchrun(project: Path) -> None:
+    words = ["accelerate", "launch", "--num_machines", "2", "--num_processes", "8", "train.py"]
+    with pytest.raises(UsageError, match="on several machines") as caught:
+        read_command(words, python=sys.executable)
+    assert "torchrun --nnodes 2 --nproc-per-node 4 train.py" in (caught.value.hint or "")
 
 
 def test_a_file_of_others_sets_no_other_variable_by_a_launcher() -> None:
@@ -536,7 +554,8 @@ def test_a_launcher_in_an_environment_is_one(project: Path) -> None:
         (["accelerate", "launch"], "no script follows", "accelerate launch train.py"),
         (["accelerate", "test"], "not a training script", "accelerate launch"),
         (["deepspeed", "train.py"], "finds no device", "--num_gpus 2"),
-        (["deepspeed", "--hostfile", "x", "train.py"], "--hostfile cannot be carried over", "--num_gpus 2"),
+        (["deepspeed", "--hostfile", "x", "train.py"], "--hostfile starts processes on", "--nnodes 2"),
+        (["deepspeed", "--num_nodes", "2", "train.py"], "on several machines", "torchrun --nnodes 2"),
         (["mpirun", "-n", "2", "python", "train.py"], "starts processes itself", "torchrun"),
         (["uv", "sync"], "not a training script", "uv run"),
         (["uv", "run", "--with", "x", "train.py"], "not known here", "--python"),

@@ -97,7 +97,7 @@ def apply(
     run = _under_torchrun(given.command(command or [], python), typed=bool(command))
     for note in run.notes:
         print(f"autotune: {note}", file=sys.stderr)
-    check_one_machine(run)
+    check_one_machine(run, "apply")
     verify(run)
     is_other = _check(best, chosen, run, force=force or print_env)
     changes = given.changes(chosen, run, allow=allow or ())

@@ -145,7 +145,7 @@ def _asked(
         raise UsageError("no script is given", hint="autotune scale -- torchrun --nproc-per-node 8 train.py")
     if not config:
         run = read_command(words, python=python)
-        check_one_machine(run)
+        check_one_machine(run, "scale")
         check(run)
         counts = _counts(processes, ranks_of(run.launcher))
         return run, Question(counts=counts, rounds=rounds, price=price)
@@ -154,7 +154,7 @@ def _asked(
     given = BestFile(config)
     name, chosen = given.best.chosen(pick)
     run = given.command(words, python)
-    check_one_machine(run)
+    check_one_machine(run, "scale")
     check(run)
     counts = _counts(processes, ranks_of(run.launcher))
     changes = given.changes(chosen, run, allow=allow) if chosen.changes else ()

@@ -99,7 +99,7 @@ def verify(
             raise UsageError(f"--at-least {at_least:g} is no ratio", hint="for example --at-least 1.2")
         seconds, quiet_s, turn_s = budget_s(budget), wait_s(wait_for_quiet), wait_s(wait, "--wait")
         run = given.command(command or [], python)
-        check_one_machine(run)
+        check_one_machine(run, "verify")
         check(run)
         changes = given.changes(chosen, run, allow=allow or ())
         from autotune.driver import verification

@@ -148,7 +148,7 @@ def test_a_script_that_starts_its_own_processes_is_refused_after_one_run(cli, mo
     [
         ((), "no script is given"),
         (("--", "python", "train.py"), "starts one process"),
-        (("--", "torchrun", "--nnodes", "2", "train.py"), "several machines, and this runs on one"),
+        (("--", "torchrun", "--nnodes", "2", "train.py"), "several machines, and autotune scale runs on one"),
         (("--processes", "1", *COMMAND), "'1' is not a list of at least two numbers"),
         (("--processes", "2,2", *COMMAND), "not a list of at least two numbers"),
         (("--processes", "0,2", *COMMAND), "not a list"),
