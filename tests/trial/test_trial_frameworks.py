@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.knobs.frameworks import ACCELERATOR, ARGUMENTS, DEEPSPEED, LIGHTNING, TRAINER
+from autotune.knobs.frameworks import ACCELERATOR, ARGUMENTS, DEEPSPEED, LIGHTNING, LIGHTNING_DDP, TRAINER
 from autotune.knobs.registry import builtin
 from autotune.model.change import Change, Keyword
 from autotune.trial.actuators.framework_keywords import Keywords
@@ -117,6 +117,11 @@ class TorchTrainer:
     def fit(self, x, epochs=1):
         return x * epochs
 """
+STRATEGY_MODULE = """
+class DDPStrategy:
+    def __init__(self, accelerator=None, **kwargs):
+        self.accelerator, self.kwargs = accelerator, kwargs
+"""
 FAKES = {
     "keras": "",
     "keras.src": "",
@@ -133,6 +138,10 @@ FAKES = {
     "deepspeed.runtime.dataloader": DEEPSPEED_LOADER_MODULE,
     "accelerate": "",
     "accelerate.accelerator": ACCELERATOR_MODULE,
+    "lightning": "",
+    "lightning.pytorch": "",
+    "lightning.pytorch.strategies": "",
+    "lightning.pytorch.strategies.ddp": STRATEGY_MODULE,
 }
 
 
@@ -198,6 +207,19 @@ def test_arguments_reach_a_dataclass_of_the_scripts_own(bench: Bench) -> None:
         assert (made.bf16, made.fp16, made.mixed_precision) == (True, False, "bf16")
         assert (made.dataloader_num_workers, made.dataloader_prefetch_factor) == (2, 4)
     assert bench.readings.delivered[ARGUMENTS, "bf16"] == "bf16"
+
+
+def test_lightnings_strategy_is_constructed_with_the_arguments(bench: Bench) -> None:
+    bench.change("ddp_bucket_cap_mb", 100.0, LIGHTNING_DDP, "bucket_cap_mb")
+    bench.change("ddp_find_unused_parameters", False, LIGHTNING_DDP, "find_unused_parameters")
+    cls = importlib.import_module("lightning.pytorch.strategies.ddp").DDPStrategy
+    # As its registry constructs "ddp_find_unused_parameters_true".
+    made = cls(accelerator="cpu", find_unused_parameters=True, start_method="popen")
+    wanted = {"find_unused_parameters": False, "bucket_cap_mb": 100, "start_method": "popen"}
+    assert (made.accelerator, made.kwargs) == ("cpu", wanted)
+    assert type(made.kwargs["bucket_cap_mb"]) is int
+    bench.undo.undo_all()
+    assert cls(bucket_cap_mb=1).kwargs == {"bucket_cap_mb": 1}
 
 
 def test_keras_owns_what_its_fit_trains_and_no_model_that_is_only_built(bench: Bench) -> None:
