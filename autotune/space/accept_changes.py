@@ -85,6 +85,8 @@ def _declared(knob: Knob, change: Change, facts: Facts, *, has_script: bool) -> 
             if has_script and not _is_written(change.spelling, facts):
                 return f"The script has no constant {change.spelling.text}."
             return _made(change, change.spelling, "")
+        case Launcher() if knob.resolve(change.value, facts) is None:
+            return f"{change.value} processes are more than this machine has CPUs."
         case _:
             return _made(change, way, "")
 

@@ -15,7 +15,7 @@ from study_fakes import facts, good_answer, spec, study
 
 from autotune.export.best_config import write_best
 from autotune.inspection.host import host_facts
-from autotune.model.change import Change, Flag, Keyword, Patch
+from autotune.model.change import Change, Flag, Keyword, Launcher, Patch
 from autotune.model.config import Config, Value
 from autotune.model.distributed_launch import ACCELERATE, DEEPSPEED, TORCH_LAUNCH, launcher_text, several
 from autotune.model.facts import ScriptFacts
@@ -68,7 +68,7 @@ def change(knob: str, value: Value, line: int) -> Change:
     if knob == "num_workers":
         target = "torch.utils.data.DataLoader"
         return Change(knob=knob, value=value, spelling=Keyword(target, knob), site=f"train.py:{line}")
-    return Change(knob=knob, value=value, spelling=Patch())
+    return Change(knob=knob, value=value, spelling=Launcher() if knob == "processes" else Patch())
 
 
 @pytest.fixture
@@ -77,8 +77,8 @@ def script(tmp_path: Path) -> Path:
     return written(tmp_path)
 
 
-def written(tmp_path: Path, launcher: str = "") -> Path:
-    """The script, and a best.yaml of a search under this launcher."""
+def written(tmp_path: Path, launcher: str = "", **more: Value) -> Path:
+    """The script, and a best.yaml of a search under this launcher, with more knobs."""
     path = tmp_path / "train.py"
     path.write_text(TRAIN)
     line = next(n for n, text in enumerate(TRAIN.splitlines(), 1) if "# built here" in text)
@@ -88,7 +88,7 @@ def written(tmp_path: Path, launcher: str = "") -> Path:
         script=ScriptFacts(path=str(path), sha256=hashlib.sha256(path.read_bytes()).hexdigest()),
     )
     answer = good_answer()
-    tuned = Config({"batch_size": 8, "num_workers": 1, "precision": "bf16"})
+    tuned = Config({"batch_size": 8, "num_workers": 1, "precision": "bf16", **more})
     assert answer.best is not None
     answer = replace(answer, best=replace(answer.best, config=tuned))
     given = spec(script=str(path), cwd=str(tmp_path), args=(), launcher=launcher, python=sys.executable)
@@ -151,6 +151,24 @@ def test_apply_starts_the_processes_of_the_search_by_itself(tmp_path: Path, laun
     for rank in (0, 1):
         said = (tmp_path / f"rank{rank}.txt").read_text().strip()
         assert said == "2 64 [('torch.bfloat16', 8)] 1 True"
+
+
+def test_apply_starts_the_number_of_processes_of_the_file(tmp_path: Path) -> None:
+    written(tmp_path, several(2), processes=1)
+    plain = run(tmp_path, "apply", "best.yaml", "--print-env").stdout
+    assert "start it with that" in plain
+    assert run(tmp_path, "export", "best.yaml", "--as", "argv").stdout.splitlines()[-1].startswith("torchrun")
+    done = run(tmp_path, "apply", "best.yaml")
+    assert done.returncode == 0, done.stderr
+    # 256 samples in batches of 8, four times.
+    assert (tmp_path / "rank0.txt").read_text().startswith("1 128 [('torch.bfloat16', 8)] 1")
+    assert not (tmp_path / "rank1.txt").exists()
+
+
+def test_a_launcher_of_the_users_own_with_another_number_is_refused(tmp_path: Path) -> None:
+    done = applied(written(tmp_path, several(2), processes=1))
+    assert done.returncode != 0
+    assert "processes" in done.stderr
 
 
 @pytest.mark.slow

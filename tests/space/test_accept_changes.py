@@ -9,7 +9,7 @@ from autotune.errors import UsageError
 from autotune.knobs.declared import SDK_VALUE
 from autotune.knobs.registry import builtin, knobs_for
 from autotune.knobs.vocabulary import _imagined
-from autotune.model.change import Change, Constant, Env, Flag, Keyword, Patch
+from autotune.model.change import Change, Constant, Env, Flag, Keyword, Launcher, Patch
 from autotune.model.config import Config
 from autotune.model.effect import Effect
 from autotune.model.facts import Facts, HostFacts, ScriptConstant, ScriptFacts, ScriptFlag
@@ -240,3 +240,14 @@ def test_a_framework_argument_is_taken_by_its_row():
     change = Change(knob="precision", value="bf16", spelling=replace(row, defining_module="evil"))
     assert taken(change).spelling == row
     assert taken(Change(knob="precision", value="bf16", spelling=Patch())).spelling == Patch()
+
+
+def test_a_file_starts_no_more_processes_than_the_machine_has_cpus():
+    facts = replace(HERE, launcher="torchrun --nproc-per-node 1")
+    for count in (1, HOST.cpus):
+        change = Change(knob="processes", value=count, spelling=Launcher())
+        assert taken(change, facts=facts) == change
+    many = Change(knob="processes", value=64, spelling=Launcher())
+    assert "64 processes are more than this machine has CPUs" in refused(many, facts=facts)
+    assert taken(many, facts=replace(HERE, launcher="torchrun --nproc-per-node 64")) == many
+    assert "no value" in refused(replace(many, value=10**6), facts=facts)
