@@ -960,8 +960,9 @@ def test_a_further_machine_runs_the_unchanged_script_and_no_figure_depends_on_it
     assert reference is not None
     session.start(reference, node="10.0.0.2")
     session.tell(reference.uid, TrialResult(trial=reference.trial, outcome=measurement(), seconds=1.0))
-    session.close()
-    study = fold(session._journal.entries())
+    started = [entry.data for entry in session._journal.entries() if entry.kind == "started"]
+    assert [data.get("node", "") for data in started] == ["", "10.0.0.2"]
+    study = session.study
     (trial,) = study.finished(Stage.REFERENCE)
     assert (trial.node, trial.config.is_baseline) == ("10.0.0.2", True)
     assert trial not in study.finished()
