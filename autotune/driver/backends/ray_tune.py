@@ -63,7 +63,7 @@ from autotune.shortage import address_space, shortage
 from autotune.text.redact import redact, redact_args
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator
 
     from autotune.driver.session import Session
     from autotune.launch.gang import Witness
@@ -657,7 +657,7 @@ def cluster_nodes(gpus: int, concurrency: int, accelerator: str) -> list[Cluster
     return found
 
 
-def _places(bundles: Sequence[dict[str, float]], config: dict[str, Any]) -> Any:
+def _places(bundles: list[dict[str, int | float]], config: dict[str, Any]) -> Any:
     """Return the resources of a trial: one bundle on its node, or one on each of several nodes."""
     if len(bundles) > 1:
         return tune.PlacementGroupFactory(bundles, strategy="STRICT_SPREAD")
@@ -799,7 +799,7 @@ class RayDriver:
         searcher = SessionSearcher(self._session, arm, placement)
         searcher.bell = self._bell
         threading.Thread(target=self._watch, args=(searcher,), daemon=True).start()
-        bundle = {"CPU": 1.0, "GPU": float(gpus)}
+        bundle: dict[str, int | float] = {"CPU": 1, "GPU": gpus}
         if spec.accelerator_type:
             bundle[ACCELERATOR + spec.accelerator_type] = 0.001
         trainable = tune.with_resources(Launcher, functools.partial(_places, [bundle] * nodes))
