@@ -26,7 +26,12 @@ if TYPE_CHECKING:
     from autotune.model.trial import Launch
 
 IN_PROCESS = ("keyword", "patch", "constant")
-_DELIVERY = {"flag": "option", "env": "variable", "patch": "a patch in the process"}
+_DELIVERY = {
+    "flag": "option",
+    "env": "variable",
+    "patch": "a patch in the process",
+    "launcher": "the launcher",
+}
 """Deliveries in the file -> texts for users, where they differ."""
 
 
