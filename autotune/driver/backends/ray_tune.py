@@ -353,6 +353,8 @@ class SessionSearcher(Searcher):
         node = self._nodes.pop(trial_id, None)
         if node is not None and self._placement is not None:
             self._placement.ends(node)
+            if error:
+                self._placement.loses(node)
         self._woken_s = time.monotonic()
 
     def withdraw_all(self) -> None:
