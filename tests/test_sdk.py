@@ -126,7 +126,7 @@ def test_an_endless_script_is_measured_by_what_it_says(run):
     assert (ran.code, ran.faults) == (0, ""), ran.err
     assert ran.done.why == "measured"
     assert ran.reading("batch").status == "applied"
-    assert (ran.facts.samples_source, ran.facts.effective_batch) == ("told", 8)
+    assert (ran.facts.samples_source, ran.facts.effective_batch) == ("reported", 8)
     assert ran.facts.without_torch
     assert ran.facts.loader is ran.facts.model is ran.facts.optimizer is None
     found = measured(ran)

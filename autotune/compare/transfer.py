@@ -432,5 +432,5 @@ def _gib(size: int) -> int:
 def _data(run: RunFacts) -> str:
     loader, inputs = run.loader, run.inputs
     batches = None if loader is None else (loader.kind, loader.batch_size, loader.dataset_length)
-    made = None if inputs is None else (inputs.said, inputs.shape)
+    made = None if inputs is None else (inputs.batch_size, inputs.shape)
     return _digest(batches, made, run.effective_batch, run.input_shapes_vary)

@@ -246,7 +246,7 @@ class Session:
                 trial = replace(trial, changes=planned.launch.changes if is_planned else None)
                 because = self._study.because
                 self._append(
-                    "asked",
+                    "proposed",
                     f"{trial.number}/{trial.attempt}",
                     {"trial": trial, "uid": uid, "elapsed_s": self.elapsed_s}
                     | ({"because": because} if because != known else {}),
@@ -594,7 +594,7 @@ class Session:
             "facts": facts,
             "start": ended.start,
         }
-        self._append("told", f"{trial.number}/{trial.attempt}", data, command=command)
+        self._append("finished", f"{trial.number}/{trial.attempt}", data, command=command)
         before = dead_ways(self._study)
         self._study = replace(self._study.with_trial(ended_trial), elapsed_s=self.elapsed_s)
         if facts is not None and self._study.facts is not None:

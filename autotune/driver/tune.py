@@ -390,7 +390,7 @@ class _Search:
                 "elapsed_s": 0.0,
                 "facts": None,
             }
-            self._append("told", f"told/{place}", data)
+            self._append("finished", f"finished/{place}", data)
         else:
             reason = "the search ended while it ran"
             lost: dict[str, object] = {"number": trial.number, "attempt": trial.attempt, "reason": reason}

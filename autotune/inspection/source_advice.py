@@ -533,7 +533,7 @@ def _constant_samples(tree: ast.Module, name: str) -> Iterator[Advice]:
         samples = constant_samples(call)
         if samples is not None:
             yield Advice(
-                kind="told",
+                kind="samples",
                 file=name,
                 line=call.lineno,
                 part="search",

@@ -185,9 +185,9 @@ def example_facts() -> Sequence[Facts]:
         flags=(ScriptFlag(names=("--amp", "--no-amp"), dest="amp", kind="pair", autocast="bf16"),),
         hazards=("own_autocast",),
     )
-    seen = InputFacts(said=32, dims=(1,), shape=(16, 32))
+    seen = InputFacts(batch_size=32, dims=(1,), shape=(16, 32))
     by_option = replace(CPU_RUN, loader=None, samples_source=OPTION, inputs=seen)
-    unlike = replace(by_option, samples_source="input", inputs=InputFacts(said=32))
+    unlike = replace(by_option, samples_source="input", inputs=InputFacts(batch_size=32))
     twice = replace(unlike, inputs=replace(seen, calls_per_backward=2.0))
     bare = RunFacts()
     workers = replace(LOADER, num_workers=4, prefetch_factor=2, random=True, fetch_cpu_frac=0.05)

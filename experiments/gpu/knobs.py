@@ -233,8 +233,8 @@ def run(model, changes, folder, limit_s=LIMIT_S):
         )
     except subprocess.TimeoutExpired:
         return None, [], {"code": None, "last_line": f"out of time after {limit_s:.0f} s"}
-    lines = [line for line in done.stdout.splitlines() if line.startswith("TOLD ")]
-    told = json.loads(lines[-1].removeprefix("TOLD ")) if lines else None
+    lines = [line for line in done.stdout.splitlines() if line.startswith("REPORTED ")]
+    told = json.loads(lines[-1].removeprefix("REPORTED ")) if lines else None
     status = folder / "status.json"
     readings = json.loads(status.read_text()) if status.exists() else []
     last = (done.stderr.strip().splitlines() or [""])[-1]

@@ -55,10 +55,10 @@ def tuned_by_rival(options, name):
         )
     except subprocess.TimeoutExpired:
         return {"failed": f"out of time after {limit_s} s"}
-    lines = [line for line in done.stdout.splitlines() if line.startswith("TOLD ")]
+    lines = [line for line in done.stdout.splitlines() if line.startswith("REPORTED ")]
     if not lines:
         return {"failed": (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]}
-    return json.loads(lines[-1].removeprefix("TOLD "))
+    return json.loads(lines[-1].removeprefix("REPORTED "))
 
 
 def compared(options, name, changes, best):

@@ -314,7 +314,7 @@ def test_inspect_shows_the_values_that_a_script_asks_for(cli, script):
     script.write_text("import autotune\nbatch = autotune.value('batch', 64)\nautotune.step(samples=64)\n")
     data = json.loads(cli("inspect", "train.py", "--static", "--json")[1])
     assert data["values"] == [{"name": "batch", "file": "train.py", "line": 2, "default": 64}]
-    assert [hint["kind"] for hint in data["advice"]] == ["told"]
+    assert [hint["kind"] for hint in data["advice"]] == ["samples"]
     out = cli("inspect", "train.py", "--static")[1]
     assert "value      batch: requested at train.py:2, default 64" in out
     assert "keyword: autotune.value:batch" in out

@@ -48,8 +48,8 @@ def journaled(
             "elapsed_s": 9.0 * n + 9, "facts": known.run,
         }  # fmt: skip
         rows += [
-            ("asked", f"asked/{n}/1", {"trial": trial, "uid": f"t{n}"}),
-            ("told", f"told/{n}/1", outcome),
+            ("proposed", f"proposed/{n}/1", {"trial": trial, "uid": f"t{n}"}),
+            ("finished", f"finished/{n}/1", outcome),
         ]
     if stopped:
         rows.append(("stopped", "stopped/1", {"why": stopped, "elapsed_s": 480.0}))

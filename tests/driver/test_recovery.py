@@ -41,7 +41,7 @@ def asked_again(
     study = Study(spec=spec(), facts=facts(), trials=(half, open_one))
     entries = [
         entry("started", NOW_S - ago_s - 20.0, number=4, attempt=1, uid="t4", host=host),
-        entry("told", NOW_S - ago_s, number=4, attempt=1),
+        entry("finished", NOW_S - ago_s, number=4, attempt=1),
     ]
     return is_asked_again(open_one, study, entries, wall_s=NOW_S, up_s=up_s, host="here")
 
@@ -78,7 +78,7 @@ def test_what_only_explains_and_what_has_cost_several_lives_is_not() -> None:
 def test_a_run_that_nobody_has_begun_with_has_cost_no_life_yet() -> None:
     open_one = trial(5, FAST, stage=Stage.REFINE, group=0, attempt=FailureKind.INFRA_LOST.repeats + 1)
     entries = [
-        entry("asked", 0.0, trial={"number": 5}),
+        entry("proposed", 0.0, trial={"number": 5}),
         entry("started", 1.0, number=5, attempt=2, uid="t5", host="here"),
         entry("requeued", 2.0, number=5, attempt=2),
         entry("stopped", 3.0),
@@ -86,7 +86,7 @@ def test_a_run_that_nobody_has_begun_with_has_cost_no_life_yet() -> None:
     study = Study(spec=spec(), facts=facts(), trials=(open_one,))
     assert waits(open_one, entries)
     assert is_asked_again(open_one, study, entries, wall_s=NOW_S, up_s=1e6, host="here")
-    begun = [*entries, entry("asked", 4.0, trial={"number": 5})]
+    begun = [*entries, entry("proposed", 4.0, trial={"number": 5})]
     assert not waits(open_one, begun)
     assert not is_asked_again(open_one, study, begun, wall_s=NOW_S, up_s=1e6, host="here")
 
@@ -98,7 +98,7 @@ def cut(*trials: Trial, ago_s: float = 60.0, up_s: float = 1e6) -> set[tuple[Sta
         for t in trials
         for e in (
             entry("started", NOW_S - ago_s - 20.0, number=t.number, attempt=1, uid="t", host="here"),
-            entry("told", NOW_S - ago_s, number=t.number, attempt=1),
+            entry("finished", NOW_S - ago_s, number=t.number, attempt=1),
         )
     ]
     study = Study(spec=spec(), facts=facts(), trials=trials)
@@ -140,8 +140,8 @@ def test_a_cycle_whose_reference_was_given_up_has_nothing_to_compare_with() -> N
 
 def test_attempts_that_told_nothing_on_this_host_are_cleared_up_behind() -> None:
     entries = [
-        entry("started", 0.0, number=0, attempt=1, uid="told", host="here"),
-        entry("told", 1.0, number=0, attempt=1),
+        entry("started", 0.0, number=0, attempt=1, uid="finished", host="here"),
+        entry("finished", 1.0, number=0, attempt=1),
         entry("started", 2.0, number=1, attempt=1, uid="requeued", host="here"),
         entry("requeued", 3.0, number=1, attempt=1),
         entry("started", 4.0, number=1, attempt=2, uid="open", host="here"),

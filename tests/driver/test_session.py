@@ -88,7 +88,7 @@ def test_a_trial_is_journaled_before_anyone_can_run_it(make_session: MakeSession
     session = make_session([Config()])
     assignment = session.ask()
     assert assignment is not None
-    assert kinds(session) == ["asked"]
+    assert kinds(session) == ["proposed"]
 
 
 def test_the_space_is_built_when_the_first_baseline_was_measured(make_session: MakeSession) -> None:
@@ -316,7 +316,7 @@ def test_what_fails_by_itself_while_a_search_stops_is_told(make_session: MakeSes
     session.stop("signal")
     outcome = failure(FailureKind.OOM_HOST)
     session.tell(assignment.uid, TrialResult(trial=assignment.trial, outcome=outcome, seconds=1.0))
-    assert kinds(session)[-1] == "told"
+    assert kinds(session)[-1] == "finished"
 
 
 @pytest.mark.parametrize("comes", [True, False])
@@ -330,7 +330,7 @@ def test_a_signal_that_reaches_the_trial_first_is_waited_for(make_session: MakeS
         late.start()
     outcome = failure(FailureKind.CRASH_SIGNAL, signal=15)
     session.tell(assignment.uid, TrialResult(trial=assignment.trial, outcome=outcome, seconds=1e6))
-    assert kinds(session)[-1] == ("requeued" if comes else "told")
+    assert kinds(session)[-1] == ("requeued" if comes else "finished")
 
 
 def test_the_study_is_there_for_who_writes_the_answer_whatever_holds_the_session_up(
@@ -368,7 +368,7 @@ def test_names_that_are_no_text_are_spelled_out_and_cost_nothing(make_session: M
     assert failed is not None
     assert failed.message == r"no file caf\udce9.jpg"
     assert failed.evidence["log_tail"] == "a \\ud83d \\"
-    told = [entry.data["outcome"] for entry in session._journal.entries() if entry.kind == "told"]
+    told = [entry.data["outcome"] for entry in session._journal.entries() if entry.kind == "finished"]
     assert told[1]["message"] == failed.message
     assert r"the script writes into its project (caf\udce9.jpg)" in heard.notes
 
@@ -554,7 +554,7 @@ def test_a_run_that_a_neighbour_disturbed_is_repeated_twice_at_most_and_marked_t
     assert tell_next(session, crowded(30, 1.0)) == 1
     assert session.study.trials[1].state is TrialState.FINISHED
     assert flags(session, 1) == ("neighbour",)
-    told = [entry.data for entry in session._journal.entries() if entry.kind == "told"]
+    told = [entry.data for entry in session._journal.entries() if entry.kind == "finished"]
     assert told[1]["outcome"]["contamination"]["flags"] == ["neighbour"], "written down as well"
 
 
@@ -680,7 +680,7 @@ def test_a_busy_machine_is_named_once_before_the_first_run_and_journaled(make_se
             "Wait for it with --wait-for-quiet 10m."
         )
     ]
-    assert kinds(session)[:2] == ["busy", "asked"]
+    assert kinds(session)[:2] == ["busy", "proposed"]
     assert kinds(session).count("busy") == 1
     assert session.study.busy == (BUSY,)
     opened = {"spec": spec(), "wall_s": 0.0, "host": "", "pid": 1, "version": "0"}

@@ -200,7 +200,9 @@ def test_a_study_that_has_not_ended_is_left_out(ended: Path, present: Study, tmp
 def test_a_damaged_journal_is_left_out(ended: Path, present: Study, tmp_path: Path) -> None:
     (folder,) = copies(ended, tmp_path, 1)
     connection = sqlite3.connect(folder / "journal.db")
-    connection.execute("UPDATE events SET json = replace(json, 'samples/s', 'samples/x') WHERE kind = 'told'")
+    connection.execute(
+        "UPDATE events SET json = replace(json, 'samples/s', 'samples/x') WHERE kind = 'finished'"
+    )
     connection.commit()
     connection.close()
     assert left_out(gather(present, folders=[folder])) == f"{name_of(1)}: it cannot be read (JournalDamaged)."
@@ -255,7 +257,7 @@ def test_a_journal_alone_says_what_the_search_asked_for_and_would_ask_for(
     planner, strategy = RecordedPlanner(TABLE), strategy_for("staged")
     checked = 0
     for place, entry in enumerate(entries):
-        if entry.kind != "asked" or entry.data["trial"]["attempt"] > 1:
+        if entry.kind != "proposed" or entry.data["trial"]["attempt"] > 1:
             continue
         before = fold(entries[:place], build=planner.space)
         assert before.transfer == study.transfer

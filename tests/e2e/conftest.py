@@ -121,7 +121,7 @@ class Place:
         """Numbers of the finished trials, as soon as there are enough."""
         deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline:
-            told = [entry.data["number"] for entry in self.journal() if entry.kind == "told"]
+            told = [entry.data["number"] for entry in self.journal() if entry.kind == "finished"]
             if len(told) >= at_least:
                 return told
             time.sleep(0.3)

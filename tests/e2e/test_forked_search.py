@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.mlflow, pytest.mark.slow, pytest.ma
 
 
 def told(place: Any) -> list[dict[str, Any]]:
-    return [entry.data for entry in place.journal() if entry.kind == "told"]
+    return [entry.data for entry in place.journal() if entry.kind == "finished"]
 
 
 def fork_servers(pid: int) -> list[int]:
@@ -54,7 +54,7 @@ def test_a_search_forks_what_it_screens_and_outlives_its_fork_server(place: Any)
     assert search.returncode in (0, 1, 8), err
     assert all(map(process_tree.is_zombie, killed))
     stages = {
-        e.data["trial"]["number"]: e.data["trial"]["stage"] for e in place.journal() if e.kind == "asked"
+        e.data["trial"]["number"]: e.data["trial"]["stage"] for e in place.journal() if e.kind == "proposed"
     }
     starts = {(stages[row["number"]], row["start"]) for row in told(place)}
     assert {start for stage, start in starts if stage not in ("START", "REFINE")} == {"COLD"}

@@ -71,7 +71,7 @@ def test_mlflow_holds_the_search_and_exactly_its_trials(gain, lasting_place):
     (parent,) = [run for run in runs if run["parent"] is None]
     children = [run for run in runs if run["parent"] == parent["id"]]
     assert len(children) == len(runs) - 1
-    told = [entry for entry in lasting_place.journal() if entry.kind == "told"]
+    told = [entry for entry in lasting_place.journal() if entry.kind == "finished"]
     assert len(children) == len(told) == len(lasting_place.show()["trials"])
     assert parent["status"] == "FINISHED"
     assert parent["note"]

@@ -41,7 +41,7 @@ def test_a_signal_ends_it_soon_with_the_answer_so_far_and_it_goes_on(place, driv
     assert place.show()["stopped"] == why
     resumed = place.run("resume", "--json")
     assert resumed.has_no_gain, resumed
-    told = [entry.data["number"] for entry in place.journal() if entry.kind == "told"]
+    told = [entry.data["number"] for entry in place.journal() if entry.kind == "finished"]
     assert told == [0, 1, 2]
 
 
@@ -55,10 +55,10 @@ def test_after_a_kill_nothing_that_ended_is_lost_or_run_again(place):
     resumed = place.run("resume", "--json")
     assert resumed.has_no_gain, resumed
     entries = place.journal()
-    told = [entry.data["number"] for entry in entries if entry.kind == "told"]
+    told = [entry.data["number"] for entry in entries if entry.kind == "finished"]
     assert told == [0, 1, 2]
     assert told[: len(before)] == before
-    asked = [entry.data["trial"] for entry in entries if entry.kind == "asked"]
+    asked = [entry.data["trial"] for entry in entries if entry.kind == "proposed"]
     # A reading beside other processes is repeated at once, under the next attempt of its number.
     first = [trial["number"] for trial in asked if trial["attempt"] == 1]
     assert all(first.count(number) == 1 for number in before)
@@ -86,7 +86,7 @@ def test_a_whole_job_that_is_stopped_for_a_while_shows_no_absurd_ratio(place):
     finally:
         process.kill()
         process.communicate()
-    outcomes = [entry.data["outcome"] for entry in place.journal() if entry.kind == "told"]
+    outcomes = [entry.data["outcome"] for entry in place.journal() if entry.kind == "finished"]
     rates = [outcome["throughput"]["value"] for outcome in outcomes if "throughput" in outcome]
     assert len(rates) == 3, (out, err)
     assert max(rates) < 4 * min(rates), "8 s without a step in a window of a few seconds"

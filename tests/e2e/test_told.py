@@ -50,7 +50,7 @@ def test_a_script_that_says_its_steps_is_searched_and_applied(place: Any) -> Non
     assert "does not use PyTorch" in refusals["threads"]
     assert 'did not call autotune.value("misspelt"' in refusals["misspelt"]
     assert "--allow batch" in refusals["batch"]
-    asked = [json.dumps(e.data["trial"]["config"]) for e in place.journal() if e.kind == "asked"]
+    asked = [json.dumps(e.data["trial"]["config"]) for e in place.journal() if e.kind == "proposed"]
     assert any('"pause_ms": 4' in config for config in asked), asked
     assert not any('"pause_ms": 8' in config for config in asked), "its own value is the baseline"
     assert not (place.folder / "log.txt").exists(), "what a trial writes is kept away"

@@ -31,7 +31,7 @@ def spans(place: Any) -> list[tuple[float, float, str]]:
         with Journal.read(path) as journal:
             entries = list(journal.entries())
         label = next(entry.data["spec"]["label"] for entry in entries if entry.kind == "opened")
-        times = [entry.wall_s for entry in entries if entry.kind in ("started", "told")]
+        times = [entry.wall_s for entry in entries if entry.kind in ("started", "finished")]
         found.append((min(times), max(times), label))
     return sorted(found)
 

@@ -107,4 +107,4 @@ def test_a_search_that_took_another_course_is_not_the_same(tmp_path: Path) -> No
     told = [_told(tmp_path / str(n), search.Nowhere, trials=n) for n in (8, 9)]
     assert told[0] != told[1]
     # Nor by the spec alone, which says how many trials were asked for.
-    assert [row for row in told[0] if "told/" in row] != [row for row in told[1] if "told/" in row]
+    assert [row for row in told[0] if "finished/" in row] != [row for row in told[1] if "finished/" in row]

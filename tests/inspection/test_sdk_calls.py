@@ -60,7 +60,7 @@ def test_each_name_is_told_once_where_it_comes_first_also_in_modules_of_the_scri
     assert [*found.values()] == [("train.py:4", None), ("train.py:6", None), ("model.py:2", 8)]
 
 
-TOLD = "import autotune\n{}\nfor rows in range(9):\n    autotune.step({})\n"
+REPORTED = "import autotune\n{}\nfor rows in range(9):\n    autotune.step({})\n"
 
 
 @pytest.mark.parametrize(
@@ -77,6 +77,6 @@ def test_samples_that_do_not_follow_the_batch_are_worth_a_hint(
     tmp_path: Path, taken: str, given: str, hinted: bool
 ) -> None:
     script = tmp_path / "train.py"
-    script.write_text(TOLD.format(taken, given))
+    script.write_text(REPORTED.format(taken, given))
     hints = [(hint.kind, hint.place) for hint in advise(str(script))]
-    assert hints == ([("told", "train.py:4")] if hinted else [])
+    assert hints == ([("samples", "train.py:4")] if hinted else [])

@@ -17,7 +17,7 @@ from autotune.model.study import DeclaredSpec, SpaceRequest
 from autotune.space.build_space import build_space
 from autotune.testing.knobs import KnobContract, facts
 
-RUN = RunFacts(samples_source="told", versions={"python": "3.11.9"}, values={"batch": 64, "jit": False})
+RUN = RunFacts(samples_source="reported", versions={"python": "3.11.9"}, values={"batch": 64, "jit": False})
 BATCH = DeclaredSpec(
     name="batch", effect=Effect.EXACT, values=(32, 64, 128), spelling=Keyword(SDK_VALUE, "batch")
 )

@@ -32,7 +32,7 @@ OWN_BATCHES = replace(
     CPU_RUN,
     loader=None,
     samples_source="option",
-    inputs=InputFacts(said=32, dims=(0,), shape=(32, 20)),
+    inputs=InputFacts(batch_size=32, dims=(0,), shape=(32, 20)),
 )
 
 

@@ -46,8 +46,8 @@ def test_a_whole_journal_folds_to_the_study_it_tells() -> None:
 def test_any_prefix_folds_and_can_be_resumed(length: int) -> None:
     prefix = entries()[:length]
     study = fold(prefix)
-    told = [e.data["number"] for e in prefix if e.kind == "told"]
-    asked = [e.data["trial"]["number"] for e in prefix if e.kind == "asked"]
+    told = [e.data["number"] for e in prefix if e.kind == "finished"]
+    asked = [e.data["trial"]["number"] for e in prefix if e.kind == "proposed"]
     assert [t.number for t in study.finished()] == told
     assert [t.number for t in study.open_trials] == [n for n in asked if n not in told]
     # Resume: a new life, the open trial given up and asked again, the rest of the story as before.
@@ -71,13 +71,17 @@ def test_any_prefix_folds_and_can_be_resumed(length: int) -> None:
         attempt = 2 if number in asked else 1
         if number not in asked:
             add(
-                "asked",
-                f"asked/{number}/1",
-                next(e.data for e in made.events() if e.uid == f"asked/{number}/1"),
+                "proposed",
+                f"proposed/{number}/1",
+                next(e.data for e in made.events() if e.uid == f"proposed/{number}/1"),
             )
         data = {"number": number, "attempt": attempt, "outcome": outcome, "seconds": 10.0}
         facts = made.RUN if number == 0 else None
-        add("told", f"told/{number}/{attempt}", {**data, "elapsed_s": 12.0 * (number + 1), "facts": facts})
+        add(
+            "finished",
+            f"finished/{number}/{attempt}",
+            {**data, "elapsed_s": 12.0 * (number + 1), "facts": facts},
+        )
     ended = fold(again)
     assert [t.outcome for t in ended.trials] == [outcome for _, _, outcome in made.OUTCOMES]
     assert not ended.open_trials
@@ -106,7 +110,7 @@ def told(number: int, attempt: int, rate: float) -> made.Event:
         "seconds": 1.0,
         "elapsed_s": 99.0,
     }
-    return made.Event("told", f"told/{number}/{attempt}", data)
+    return made.Event("finished", f"finished/{number}/{attempt}", data)
 
 
 def test_an_outcome_is_final() -> None:
@@ -159,8 +163,8 @@ def test_a_newer_version_s_events_and_fields_are_passed_over() -> None:
 
 
 def test_an_event_that_does_not_hold_what_its_kind_says_is_located() -> None:
-    bad = Entry(seq=7, uid="told/0/1", epoch=1, kind="told", data={"number": 0}, wall_s=0.0)
-    with pytest.raises(JournalDamaged, match=r"event 7 \(told/0/1\)"):
+    bad = Entry(seq=7, uid="finished/0/1", epoch=1, kind="finished", data={"number": 0}, wall_s=0.0)
+    with pytest.raises(JournalDamaged, match=r"event 7 \(finished/0/1\)"):
         fold([*entries()[:4], bad])
     with pytest.raises(JournalDamaged, match="no `opened` event"):
         fold([])

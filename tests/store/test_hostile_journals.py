@@ -26,7 +26,7 @@ import made_studies as made
 
 GOOD, BAD = "01JD0000000000000000000001", "01JE0000000000000000000002"
 ENDLESS = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r)"
-COLUMNS = "n AS seq, 'u' || n AS uid, 1 AS epoch, 'told' AS kind, 1.0 AS wall_s, '{}' AS json, 'x' AS sha"
+COLUMNS = "n AS seq, 'u' || n AS uid, 1 AS epoch, 'finished' AS kind, 1.0 AS wall_s, '{}' AS json, 'x' AS sha"
 REBUILT = "seq INTEGER PRIMARY KEY, uid TEXT, epoch INTEGER, kind TEXT, wall_s REAL, sha TEXT"
 
 pytestmark = pytest.mark.timeout(60)

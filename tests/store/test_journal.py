@@ -88,8 +88,8 @@ def test_text_that_no_encoding_has_is_spelled_out(tmp_path: Path) -> None:
 def test_an_event_with_a_known_uid_is_written_once_and_so_are_its_rows(tmp_path: Path) -> None:
     row = OutboxRow(sink="mlflow", op="trial_ended", key="k", payload={"number": 1})
     with create(tmp_path) as journal:
-        first = journal.append("told", "told/1/1", {"n": 1}, outbox=[row])
-        assert journal.append("told", "told/1/1", {"n": 2}, outbox=[row]) == first
+        first = journal.append("finished", "finished/1/1", {"n": 1}, outbox=[row])
+        assert journal.append("finished", "finished/1/1", {"n": 2}, outbox=[row]) == first
         assert [e.data for e in journal.entries()] == [{"n": 1}]
         (pending,) = journal.pending("mlflow")
         assert (pending.op, pending.payload, pending.key) == ("trial_ended", {"number": 1}, "k")
@@ -338,7 +338,7 @@ def test_a_full_disk_stops_the_study_and_says_so_in_the_reserve(tmp_path: Path) 
     journal._connection.execute(f"PRAGMA max_page_count={pages + 2}")
     with pytest.raises(DiskFull, match="full"):  # noqa: PT012 (which of them it is does not matter)
         for i in range(50):
-            journal.append("told", f"told/{i}", {"text": "x" * 6000, "elapsed_s": 7.0})
+            journal.append("finished", f"finished/{i}", {"text": "x" * 6000, "elapsed_s": 7.0})
     assert not (tmp_path / "journal.ballast").exists()
     journal.close()
     with reopen(tmp_path) as again:
@@ -379,7 +379,7 @@ def test_a_quota_that_is_used_up_is_a_full_disk_and_not_a_broken_one(
 
     monkeypatch.setattr(os, "write", refuse)
     with pytest.raises(StoreError) as told:
-        journal.append("told", "told/1", {"elapsed_s": 7.0})
+        journal.append("finished", "finished/1", {"elapsed_s": 7.0})
     monkeypatch.setattr(os, "write", write)
     assert isinstance(told.value, DiskFull) is used_up
     assert reserve.exists() is not used_up

@@ -92,8 +92,8 @@ def journaled(
             "elapsed_s": 9.0 * n + 9,
             "facts": known.run,
         }
-        journal.append("asked", f"asked/{n}/1", to_wire({"trial": trial, "uid": f"t{n}"}))
-        journal.append("told", f"told/{n}/1", to_wire(told))
+        journal.append("proposed", f"proposed/{n}/1", to_wire({"trial": trial, "uid": f"t{n}"}))
+        journal.append("finished", f"finished/{n}/1", to_wire(told))
     if stopped:
         journal.append("stopped", "stopped/1", to_wire({"why": stopped, "elapsed_s": 480.0}))
     journal.close()

@@ -548,7 +548,7 @@ class World:
                 # Of the stage with the largest batches, which has the shortest passes.
                 batches = int(facts.run.loader.dataset_length or 0) // max(sizes)
             if facts.run and facts.run.pass_samples and facts.run.inputs:
-                batches = facts.run.pass_samples // facts.run.inputs.said
+                batches = facts.run.pass_samples // facts.run.inputs.batch_size
             whole = batches and facts.run and int(batches / max(1.0, facts.run.backward_per_step))
             at = last_common(seen, self.bare, whole or 1)
         away = distance(seen, self.bare, at)

@@ -276,7 +276,8 @@ def watched(action, batch=0, changes=()):
         scheduled=run.scheduler_per_step, moves=model.moves, dropout=model.dropout,
         beside=loader and loader.beside, changed=loader and loader.changed, steps=steps,
         rates=run.optimizer.rates, decays=run.optimizer.decays, scale=run.loss_scale,
-        told=inputs and inputs.told, place=inputs and inputs.place, faults=sorted(made.faults.off),
+        told=inputs and inputs.reported_per_sample, place=inputs and inputs.place,
+        faults=sorted(made.faults.off),
         asked=[(r.knob, r.status, r.reason) for r in readings if r.wanted is not None])
 
 def batch_of(value, place):

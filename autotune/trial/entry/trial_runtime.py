@@ -20,7 +20,7 @@ from autotune.errors import BackendError
 from autotune.knobs.registry import builtin
 from autotune.model import wire
 from autotune.model.change import Flag, Keyword, Patch
-from autotune.model.facts import OPTION, TOLD, RunFacts
+from autotune.model.facts import OPTION, REPORTED, RunFacts
 from autotune.model.supported import UNSUPPORTED, torch_refusal
 from autotune.model.trial import CEILINGS, NO_COMMUNICATION
 from autotune.protocol.disturbed import DisturbanceReader
@@ -373,7 +373,7 @@ class TrialRuntime:
 
             def loop(frames: Sequence[FrameType]) -> None:
                 self._guarded("schedules", lambda: schedules.note_loop(frames))
-                self._guarded("own_pass", lambda: optimizer.own_pass.note(frames, root.inputs.said))
+                self._guarded("own_pass", lambda: optimizer.own_pass.note(frames, root.inputs.batch_size))
                 self._guarded("assignments", lambda: self._assigned(loader, frames))
 
             optimizer.on_loop = loop
@@ -678,7 +678,7 @@ class TrialRuntime:
         built = loader.facts()
         inputs = root.inputs.facts(optimizer.backwards_seen) if built is None else None
         if inputs is not None:
-            inputs = replace(inputs, told=self.boundary.told_per_sample())
+            inputs = replace(inputs, reported_per_sample=self.boundary.told_per_sample())
         batch = loader.observed("batch_size")
         per_step = self.boundary.backwards_per_step()
         values = self.readings.values()
@@ -771,7 +771,7 @@ class TrialRuntime:
         if built is not None and not self.boundary.reuses:
             return "loader"
         if self.boundary.tells_samples:
-            return TOLD
+            return REPORTED
         # If a script trains inside a function, the model is deleted when the function returns.
         if inputs is None and (root is None or not root.calls):
             return "none"
@@ -783,7 +783,7 @@ class TrialRuntime:
         """Return the facts of a script whose steps are reported through the SDK alone."""
         reports, state = self.boundary.tells_samples, self.state
         return RunFacts(
-            samples_source=TOLD if reports else "none",
+            samples_source=REPORTED if reports else "none",
             effective_batch=round(state.samples_total / state.steps) if reports else None,
             owners=tuple(self.frameworks.owners),
             values=self.readings.values(),

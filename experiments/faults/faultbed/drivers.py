@@ -113,10 +113,10 @@ def _lives(home: Path) -> int:
 
 def _more(home: Path, expected: dict[str, Any]) -> int:
     """Trials beyond those of the undisturbed search: none, unless one was given up."""
-    return sum(entry.kind == "told" for entry in entries(home)) - int(expected["trials"])
+    return sum(entry.kind == "finished" for entry in entries(home)) - int(expected["trials"])
 
 
 def _given_up(home: Path) -> int:
     """Trials that had cost so many lives that they were not run again."""
-    told = (entry.data["outcome"] for entry in entries(home) if entry.kind == "told")
+    told = (entry.data["outcome"] for entry in entries(home) if entry.kind == "finished")
     return sum(outcome.get("message") == "the search ended while it ran" for outcome in told)

@@ -113,7 +113,7 @@ def run(case: Case, folder: Path, *, end_s: float = END_S) -> Count:
             found = driver.answer or {}
     if "picks" not in found:
         count.notes.append(f"in the end it ended with {found!r}")
-    numbers = sorted(int(e.data["number"]) for e in entries(home) if e.kind == "told")
+    numbers = sorted(int(e.data["number"]) for e in entries(home) if e.kind == "finished")
     if numbers != list(range(max(HANGS_FROM + 1, len(numbers)))):
         count.notes.append(f"told were {numbers}")
     count.lost, count.duplicated = losses(home)
@@ -192,7 +192,7 @@ def _node(folder: Path) -> Count:
         cluster.close()
         process_tree.send(theirs, signal.SIGKILL)
         shutil.rmtree(scratch, ignore_errors=True)
-    numbers = sorted(int(e.data["number"]) for e in entries(home) if e.kind == "told")
+    numbers = sorted(int(e.data["number"]) for e in entries(home) if e.kind == "finished")
     if numbers != list(range(max(HANGS_FROM + 1, len(numbers)))):
         count.notes.append(f"told were {numbers}")
     count.lost, count.duplicated = losses(home)

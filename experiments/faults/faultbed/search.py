@@ -236,7 +236,7 @@ def entries(home: Path) -> list[Entry]:
 
 def told(home: Path) -> list[int]:
     """Numbers of the trials that have an outcome."""
-    return [int(entry.data["number"]) for entry in entries(home) if entry.kind == "told"]
+    return [int(entry.data["number"]) for entry in entries(home) if entry.kind == "finished"]
 
 
 def losses(home: Path) -> tuple[int, int]:
@@ -244,18 +244,18 @@ def losses(home: Path) -> tuple[int, int]:
     seen = entries(home)
     uids = {entry.uid for entry in seen}
     lost = len(set(lines(notes(home) / "acknowledged")) - uids)
-    outcomes = Counter(int(entry.data["number"]) for entry in seen if entry.kind == "told")
+    outcomes = Counter(int(entry.data["number"]) for entry in seen if entry.kind == "finished")
     twice = sum(n - 1 for n in outcomes.values())
     begun = Counter(int(number) for number in lines(notes(home) / "began"))
     started = Counter(int(entry.data["number"]) for entry in seen if entry.kind == "started")
     twice += sum(max(0, n - started[number]) for number, n in begun.items())
     finished: set[int] = set()
     for entry in seen:
-        if entry.kind == "told":
+        if entry.kind == "finished":
             finished.add(int(entry.data["number"]))
-        elif entry.kind in ("asked", "started"):
+        elif entry.kind in ("proposed", "started"):
             data: Mapping[str, Any] = entry.data
-            number = int(data["trial"]["number"] if entry.kind == "asked" else data["number"])
+            number = int(data["trial"]["number"] if entry.kind == "proposed" else data["number"])
             twice += number in finished
     return lost, twice
 

@@ -130,4 +130,4 @@ told = {
     "expandable": sum(bool(segment.get("is_expandable")) for segment in segments),
     "backend": torch.cuda.get_allocator_backend() if device == "cuda" else None,
 }
-print("TOLD " + json.dumps(told), flush=True)
+print("REPORTED " + json.dumps(told), flush=True)

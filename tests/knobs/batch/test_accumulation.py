@@ -17,7 +17,7 @@ KNOB = Accumulation()
 
 def own_batches(**rest):
     """A script whose own batches show in what its model is called with."""
-    shown = InputFacts(said=32, dims=(0,), shape=(32, 20))
+    shown = InputFacts(batch_size=32, dims=(0,), shape=(32, 20))
     return run(loader=None, samples_source="option", inputs=shown, **rest)
 
 

@@ -59,7 +59,7 @@ class Loop:
             Segment(trial=0, config=Config(), fidelity=FIDELITY),
             DeviceMemory(),
             readings=tuple,
-            facts=lambda: RunFacts(samples_source="told"),
+            facts=lambda: RunFacts(samples_source="reported"),
             settled=lambda *_: None,
             settle_root=lambda _: True,
         )

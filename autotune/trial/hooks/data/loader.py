@@ -177,7 +177,7 @@ class Loader(Fetches):
         return found if isinstance(found, (bool, int, float, str)) else None
 
     def _input_batch(self) -> int | None:
-        if self.inputs is None or not self.inputs.said:
+        if self.inputs is None or not self.inputs.batch_size:
             return self.input_batch
         observed = self.inputs.observed()
         return self.input_batch if observed is None and not self.inputs.expects else observed

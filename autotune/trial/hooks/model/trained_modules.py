@@ -692,7 +692,7 @@ class ForwardWrapper:
             or root.casts_back
             or root._compile.replays
             or root.detecting
-            or root.inputs.said  # whose calls are counted
+            or root.inputs.batch_size  # whose calls are counted
             or (self.probes and not root._compile.active)
             or self._looks
             or not state.began_ns

@@ -38,7 +38,7 @@ def test_the_dimension_that_the_option_says_counts_wherever_it_stands() -> None:
     assert counted == [20, 20, 20, 20]
     assert chunks.observed() == 20
     found = chunks.facts(4)
-    assert found == InputFacts(said=20, tensor=0, dims=(1,), shape=(16, 20), calls_per_backward=1.0)
+    assert found == InputFacts(batch_size=20, tensor=0, dims=(1,), shape=(16, 20), calls_per_backward=1.0)
     assert found.counts
 
 
@@ -105,10 +105,16 @@ def test_a_size_that_many_calls_have_and_not_nearly_all_is_told_as_that() -> Non
 @pytest.mark.parametrize(
     ("place", "found"),
     [
-        ("input:0:1:16x20", InputFacts(said=40, dims=(1,), shape=(16, 20))),
-        ("input:2:0,2,3:32x3x32x32", InputFacts(said=40, tensor=2, dims=(0, 2, 3), shape=(32, 3, 32, 32))),
-        ("input:0:1:16x20:1", InputFacts(said=40, dims=(1,), shape=(16, 20), told=1.0)),
-        ("input:0:1:16x20:19.5", InputFacts(said=40, dims=(1,), shape=(16, 20), told=19.5)),
+        ("input:0:1:16x20", InputFacts(batch_size=40, dims=(1,), shape=(16, 20))),
+        (
+            "input:2:0,2,3:32x3x32x32",
+            InputFacts(batch_size=40, tensor=2, dims=(0, 2, 3), shape=(32, 3, 32, 32)),
+        ),
+        ("input:0:1:16x20:1", InputFacts(batch_size=40, dims=(1,), shape=(16, 20), reported_per_sample=1.0)),
+        (
+            "input:0:1:16x20:19.5",
+            InputFacts(batch_size=40, dims=(1,), shape=(16, 20), reported_per_sample=19.5),
+        ),
         ("input:0:1:16x20:some", None),
         ("train.py:12", None),
         ("input:0:2:16x20", None),
@@ -122,7 +128,7 @@ def test_a_place_is_read_as_it_was_written(place, found) -> None:
 
 
 def test_what_was_seen_survives_the_wire() -> None:
-    seen = InputFacts(said=20, tensor=1, dims=(0, 1), shape=(20, 20), calls_per_backward=0.5)
+    seen = InputFacts(batch_size=20, tensor=1, dims=(0, 1), shape=(20, 20), calls_per_backward=0.5)
     assert loads(InputFacts, dumps(seen)) == seen
 
 
