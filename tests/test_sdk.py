@@ -184,7 +184,7 @@ def test_a_loss_that_is_no_number_is_left_out_and_the_script_goes_on(run):
     ran = run(TRAIN.replace("1.0 / step", "object()"), fidelity=SHORT)
     assert ran.done.why == "measured"
     assert ran.closed.loss == ()
-    assert "told_loss" in ran.faults
+    assert "reported_loss" in ran.faults
 
 
 def test_samples_that_are_no_number_end_the_trial_at_once(run):

@@ -218,7 +218,7 @@ def clocks_apart(study: Study, configs: Sequence[Config]) -> list[str]:
         configs: Configs of the claim, or of its absence.
     """
     cycles = alike_cycles(study, Stage.CONFIRM, _BASE)
-    told: list[str] = []
+    texts: list[str] = []
     for config in configs:
         halves = [
             (_clock(runs[config].measurement), _clock(runs[_BASE].measurement))
@@ -229,12 +229,12 @@ def clocks_apart(study: Study, configs: Sequence[Config]) -> list[str]:
         apart = [r for r in ratios if max(r, 1.0 / r) > CLOCKS_APART]
         if apart:
             most = max(apart, key=lambda r: abs(math.log(r)))
-            told.append(
+            texts.append(
                 f"In {len(apart)} of {len(ratios)} pairs the accelerator's clock was more than 5 % apart "
                 f"between your script and {config.text()} (furthest: {most:.2f} times your script's): a "
                 "part of the difference may come from the clock."
             )
-    return told
+    return texts
 
 
 def busy_notes(study: Study) -> list[str]:

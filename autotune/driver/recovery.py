@@ -41,7 +41,7 @@ def unfinished(entries: Iterable[Entry], host: str) -> set[str]:
     return set(started.values())
 
 
-def is_asked_again(
+def is_run_again(
     trial: Trial, study: Study, entries: Sequence[Entry], *, wall_s: float, up_s: float, host: str
 ) -> bool:
     """Return whether a trial that was open at the end of the last driver is run again.

@@ -22,7 +22,7 @@ from autotune.driver.planner import Planner
 from autotune.driver.script_watch import ScriptWatch, modules_of
 from autotune.driver.session import ENDING_S, Session
 from autotune.driver.spec import redirected_stdin, version
-from autotune.driver.verification import facts_of, isolation_of, run_to_end, tell, why_nothing_measured
+from autotune.driver.verification import facts_of, isolation_of, notify, run_to_end, why_nothing_measured
 from autotune.errors import StoreError, UsageError
 from autotune.knobs.registry import builtin
 from autotune.launch.devices.load_check import LoadCheck
@@ -288,9 +288,9 @@ def _measure(
         machine=machine,
     )
     watch.follow(lambda: modules_of(session.study))
-    tell(listeners, lambda listener: listener.study_began(session.study))
+    notify(listeners, lambda listener: listener.study_began(session.study))
     if text := isolation_of(spec).note:
-        tell(listeners, lambda listener: listener.note(session.study, text))
+        notify(listeners, lambda listener: listener.note(session.study, text))
     runner = runner or LocalRunner(study_dir=home, isolation=facts.host.isolation, free_memory=free_memory)
     there = len(facts.host.devices)
     try:
@@ -303,7 +303,7 @@ def _measure(
         )
     finally:
         machine.release()
-    tell(listeners, lambda listener: listener.study_ended(study))
+    notify(listeners, lambda listener: listener.study_ended(study))
     if not any(trial.measurement for trial in study.baseline):
         raise why_nothing_measured(study, f"autotune scale --resume {spec.label}")
     if own := own_processes(study, question.counts[0]):

@@ -103,7 +103,7 @@ class Verified:
     """Result of a verification.
 
     Args:
-        asked: The question.
+        request: The question.
         verdict: ``faster``, ``no_difference``, ``slower``, ``worse`` (its loss is) or ``failed``.
         because: Reason for ``no_difference``, from `Verification.because`; else empty.
         comparison: The pick against the script; None without a pair.
@@ -112,7 +112,7 @@ class Verified:
         study_dir: The study's directory.
     """
 
-    asked: VerificationRequest
+    request: VerificationRequest
     verdict: str
     because: str
     comparison: Comparison | None
@@ -237,12 +237,12 @@ def verify(
             machine=machine,
         )
         watch.follow(lambda: modules_of(session.study))
-        tell(listeners, lambda listener: listener.study_began(session.study))
+        notify(listeners, lambda listener: listener.study_began(session.study))
         if text := isolation_of(spec).note:
-            tell(listeners, lambda listener: listener.note(session.study, text))
+            notify(listeners, lambda listener: listener.note(session.study, text))
         runner = LocalRunner(study_dir=home, isolation=facts.host.isolation, free_memory=free_memory)
         study = run_to_end(session, runner, planner, again=_AGAIN)
-        tell(listeners, lambda listener: listener.study_ended(study))
+        notify(listeners, lambda listener: listener.study_ended(study))
     if not any(trial.measurement for trial in study.baseline):
         raise why_nothing_measured(study, _AGAIN)
     found = _judged(request, study, home)
@@ -278,7 +278,7 @@ def read_verified(directory: Path) -> Verified:
 def _judged(request: VerificationRequest, study: Study, home: Path) -> Verified:
     strategy = request.strategy
     return Verified(
-        asked=request,
+        request=request,
         verdict=strategy.verdict(study),
         because=strategy.because(study),
         comparison=strategy.comparison(study),
@@ -412,7 +412,7 @@ def why_nothing_measured(study: Study, again: str) -> AutotuneError:
     return error
 
 
-def tell(listeners: Sequence[Listener], call: Callable[[Listener], None]) -> None:
+def notify(listeners: Sequence[Listener], call: Callable[[Listener], None]) -> None:
     """Notify every listener; an error of one does not end the measurement."""
     for listener in listeners:
         try:

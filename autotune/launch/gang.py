@@ -115,11 +115,11 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def collected(study_dir: Path, part: Assignment, told: ProcessReports, failure: Failure) -> NodeReport:
+def collected(study_dir: Path, part: Assignment, reports: ProcessReports, failure: Failure) -> NodeReport:
     """Return the report of a machine from the folder of its part."""
     folder = study_dir / "trials" / part.uid
     logs = {path.name: path.read_bytes().hex() for path in folder.glob(file_name("*"))}
-    return NodeReport(failure=failure, logs=logs, applied=tuple(sorted(told.applied)))
+    return NodeReport(failure=failure, logs=logs, applied=tuple(sorted(reports.applied)))
 
 
 class GangRunner(Runner):
@@ -198,13 +198,13 @@ class GangRunner(Runner):
         )
         return list(known)
 
-    def _gather(self, assignment: Assignment, told: ProcessReports, _seen: HostSamples) -> None:
+    def _gather(self, assignment: Assignment, reports: ProcessReports, _seen: HostSamples) -> None:
         """Add the reports of the other machines before the outcome of the trial is made."""
         folder = self._study_dir / "trials" / assignment.uid
         for report in self._end_members():
             if report is None:
                 continue
-            told.applied.update(report.applied)
+            reports.applied.update(report.applied)
             for name, text in report.logs.items():
                 (folder / name).write_bytes(bytes.fromhex(text))
 

@@ -152,10 +152,10 @@ class Staged(Strategy):
         It measures the noise between runs and the reference of gains. Neither is needed before some runs of
         other configs have to be compared.
         """
-        asked = [t for t in study.trials if t.stage is Stage.BASELINE]
+        baselines = [t for t in study.trials if t.stage is Stage.BASELINE]
         screened = sum(t.stage in (Stage.INITIAL, Stage.REFINE) for t in study.trials)
         limit = study.spec.budget.trials
-        if len(asked) != 1 or (limit is not None and len(study.trials) >= limit):
+        if len(baselines) != 1 or (limit is not None and len(study.trials) >= limit):
             return None
         if screened < _BASELINE_AFTER and not (is_last and not study.open_trials):
             return None
@@ -172,24 +172,26 @@ class Staged(Strategy):
         return Proposal(stage=Stage.BASELINE, config=_BASE, fidelity=fidelity, reason=reason, seed=1)
 
     def _baseline(self, study: Study, remaining_s: float) -> Proposal | None:
-        asked = [t for t in study.trials if t.stage is Stage.BASELINE]
+        baselines = [t for t in study.trials if t.stage is Stage.BASELINE]
         limit = study.spec.budget.trials
         wanted = BASELINES if limit is None else min(BASELINES, limit)
-        if study.open_trials or len(asked) >= wanted or len(asked) < len(study.trials):
+        if study.open_trials or len(baselines) >= wanted or len(baselines) < len(study.trials):
             return None
-        if asked and not _measured_baselines(study):
+        if baselines and not _measured_baselines(study):
             return None
         # With a limit on trials, it runs at once.
-        if asked and limit is None:
+        if baselines and limit is None:
             return None
         costs = Costs.of(study)
-        if asked and costs.plain_s * (1 + 2 * CYCLES) > remaining_s:
+        if baselines and costs.plain_s * (1 + 2 * CYCLES) > remaining_s:
             return None
         fidelity = costs.fidelity(Stage.BASELINE, _BASE, remaining_s=remaining_s, reserve_s=0.0)
-        if not asked and limit is None and study.spec.why and study.ranks == 1:
+        if not baselines and limit is None and study.spec.why and study.ranks == 1:
             fidelity = replace(fidelity, probe=CEILINGS)
-        reason = "Your unchanged script" + (", once more with another seed." if asked else ".")
-        return Proposal(stage=Stage.BASELINE, config=_BASE, fidelity=fidelity, reason=reason, seed=len(asked))
+        reason = "Your unchanged script" + (", once more with another seed." if baselines else ".")
+        return Proposal(
+            stage=Stage.BASELINE, config=_BASE, fidelity=fidelity, reason=reason, seed=len(baselines)
+        )
 
     def _screen(self, study: Study, space: SearchSpace, remaining_s: float) -> Proposal | None:
         search = SearchState.of(study, space, remaining_s, self._parts)

@@ -156,15 +156,15 @@ def compared(draw, planted, chance):
     found = strategy.comparison(study)
     by_loss = found is not None and found.loss.level == 2 and found.loss.verdict != "unclear"
     # Told with or without a claim: a sentence with a ratio in it, and its interval beside it.
-    is_told = found is not None and "times as fast" in found.loss.reason
-    low, high = (found.speedup.low, found.speedup.high) if is_told else (0.0, math.inf)
+    is_reported = found is not None and "times as fast" in found.loss.reason
+    low, high = (found.speedup.low, found.speedup.high) if is_reported else (0.0, math.inf)
     return {
         "n": 1,
         "claimed": int(strategy.verdict(study) == "faster"),
         "unshown": int(not by_loss),
-        "told": int(is_told),
-        "held": int(is_told and low <= planted.worth <= high),
-        "wide": math.log(high / low) if is_told and low > 0.0 and high < math.inf else 0.0,
+        "told": int(is_reported),
+        "held": int(is_reported and low <= planted.worth <= high),
+        "wide": math.log(high / low) if is_reported and low > 0.0 and high < math.inf else 0.0,
     }
 
 

@@ -117,7 +117,7 @@ class Ran:
     rows: list
 
 
-def run(steps, wanted, *, workers=0, prefetch=2, beside=(), is_told=True, loss=None):
+def run(steps, wanted, *, workers=0, prefetch=2, beside=(), is_reported=True, loss=None):
     """Let a process take these steps until its window is full.
 
     Args:
@@ -126,7 +126,7 @@ def run(steps, wanted, *, workers=0, prefetch=2, beside=(), is_told=True, loss=N
         workers: Of the loader.
         prefetch: Batches that each of them keeps ready.
         beside: Stretches, in seconds of the process, in which somebody else computes on its device.
-        is_told: The launcher tells the process of that while it runs, as it does.
+        is_reported: The launcher tells the process of that while it runs, as it does.
         loss: Of every step; None where the script shows none, and nothing is waited for after the window.
     """
     state = SimpleNamespace(
@@ -158,7 +158,7 @@ def run(steps, wanted, *, workers=0, prefetch=2, beside=(), is_told=True, loss=N
     )
     recorder.loader = loader
     at, compiles, looks = NS, [], []
-    if is_told:
+    if is_reported:
         recorder.disturbed = lambda: spans((look.t_ns, look.spoils) for look in looks)
     try:
         for step in steps:

@@ -296,7 +296,7 @@ def one(world, key, earlier=()):
         "trial_s": round(ended.trial_s, 1),
         "planning_s": round(ended.planning_s, 2),
         **({"forked_start": world.forked_start} if forked else {}),
-        **({"told": list(beliefs(ended.study).told)} if earlier else {}),
+        **({"told": list(beliefs(ended.study).notes)} if earlier else {}),
         "answer": score.judged(truth, found),
     }
 

@@ -22,7 +22,7 @@ from autotune.errors import AutotuneError
 from autotune.inspection.command_line import read_command, verify
 from autotune.inspection.host import host_facts
 from autotune.inspection.script import script_facts
-from autotune.knobs.batch.batch_size import said_batch
+from autotune.knobs.batch.batch_size import given_batch_size
 from autotune.knobs.registry import builtin
 from autotune.launch.process import LocalRunner
 from autotune.model.change import Env, Flag, Keyword
@@ -294,7 +294,7 @@ class Runs:
             changes=changes,
             module=self.command.module,
             options=self.command.options,
-            batch=said_batch(self.facts.script, with_flags(self.command.args, changes)),
+            batch=given_batch_size(self.facts.script, with_flags(self.command.args, changes)),
         )
         heard = []
         runner = LocalRunner(

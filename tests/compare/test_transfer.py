@@ -101,7 +101,7 @@ def test_another_script_is_not_akin() -> None:
     mine = fingerprint(present())
     other = replace(mine, script="other", path="other")
     assert kinship(mine, other) is None
-    assert not beliefs(told(present(), lesson(present(), "other", fingerprint=other))).told
+    assert not beliefs(told(present(), lesson(present(), "other", fingerprint=other))).notes
 
 
 @pytest.mark.parametrize("name", ["device", "power"])
@@ -149,7 +149,7 @@ def test_a_study_of_the_same_script_gives_starts_readings_costs_and_doubts() -> 
     assert all(0.02 < f.sd < 0.1 for f in found.first)
     assert found.compile_s == {"default": 90.0}
     assert found.doubted == {("fused", True)}
-    assert found.told == (
+    assert found.notes == (
         "start points from 1 earlier study of this script (first), none taken over unmeasured",
     )
 
@@ -161,7 +161,7 @@ def test_a_script_that_has_changed_gives_starts_and_what_single_values_did() -> 
     assert [s.config for s in found.starts] == [BOTH]
     assert {f.config for f in found.first} == {BF16, FOUR, Config({"threads": 1})}
     assert all(f.sd > 0.1 for f in found.first)
-    assert "(first (changed since))" in found.told[0]
+    assert "(first (changed since))" in found.notes[0]
 
 
 def test_gains_count_over_what_the_script_has_now() -> None:
@@ -196,9 +196,9 @@ def test_a_reading_that_was_foretold_otherwise_drops_the_study_for_good() -> Non
     counted = [bool(beliefs(s).first) for s in studies]
     assert counted == [True, True, False, False]
     last = beliefs(studies[-1])
-    assert last == replace(NOTHING, told=last.told)
-    assert last.told[0].startswith("start points from 1 earlier study")
-    assert last.told[1] == (
+    assert last == replace(NOTHING, notes=last.notes)
+    assert last.notes[0].startswith("start points from 1 earlier study")
+    assert last.notes[1] == (
         "first no longer counts: precision=bf16 threads=4 reads 0.90 times your script, 1.80 were predicted"
     )
 
@@ -232,14 +232,14 @@ def test_one_study_that_is_contradicted_leaves_the_others() -> None:
     true = lesson(study, "second", starts=(Read(config=BF16, log=0.4),), seen=())
     found = beliefs(told(study, lesson(study), true))
     assert [s.config for s in found.starts] == [BF16]
-    assert [text.split()[0] for text in found.told[1:]] == ["first"]
+    assert [text.split()[0] for text in found.notes[1:]] == ["first"]
 
 
 def test_single_values_are_dropped_where_they_foretell_worse_than_nothing() -> None:
     study = present((BF16, 70.0), (FOUR, 90.0), (Config({"threads": 1}), 120.0))
     found = beliefs(told(study, changed_script(study)))
     assert not found.first
-    assert "other no longer counts: what 3 configurations read" in found.told[1]
+    assert "other no longer counts: what 3 configurations read" in found.notes[1]
     early = present((BF16, 70.0), (FOUR, 90.0))
     assert beliefs(told(early, changed_script(early))).first
     # Twice as much as was foretold is still better foretold than not at all.
@@ -270,7 +270,7 @@ def test_a_winner_that_is_another_config_here_is_no_start_and_none_is_told_of() 
     pinned = replace(present(), space=replace(SPACE, fixed={"precision": "bf16"}))
     found = beliefs(told(pinned, lesson(present(), starts=(Read(config=FOUR, log=math.log(1.2)),))))
     assert not found.starts
-    assert found.told[0].endswith("whose winners cannot be tried here")
+    assert found.notes[0].endswith("whose winners cannot be tried here")
 
 
 def test_what_a_neighbour_has_slowed_down_contradicts_nothing() -> None:

@@ -34,7 +34,7 @@ def test_the_bits_and_numbers_are_those_of_the_binding() -> None:
     assert pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED == nvidia._UNCORRECTED
     assert pynvml.NVML_VOLATILE_ECC == nvidia._VOLATILE
     assert pynvml.NVML_DEVICE_MIG_ENABLE == nvidia._MIG_ENABLED
-    assert (pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_NOT_FOUND) == nvidia._NOTHING_TOLD
+    assert (pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_NOT_FOUND) == nvidia._NO_DATA
     assert pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND).value == pynvml.NVML_ERROR_NOT_FOUND
     assert not issubclass(pynvml.NVMLLibraryMismatchError, pynvml.NVMLError)
 

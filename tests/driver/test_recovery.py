@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from session_fakes import FIDELITY, facts, measurement, spec
 
-from autotune.driver.recovery import PAIR_S, cut_cycles, is_asked_again, unfinished, waits
+from autotune.driver.recovery import PAIR_S, cut_cycles, is_run_again, unfinished, waits
 from autotune.model.config import Config
 from autotune.model.study import Study
 from autotune.model.trial import Failure, FailureKind, Stage, Trial, TrialState
@@ -43,7 +43,7 @@ def asked_again(
         entry("started", NOW_S - ago_s - 20.0, number=4, attempt=1, uid="t4", host=host),
         entry("finished", NOW_S - ago_s, number=4, attempt=1),
     ]
-    return is_asked_again(open_one, study, entries, wall_s=NOW_S, up_s=up_s, host="here")
+    return is_run_again(open_one, study, entries, wall_s=NOW_S, up_s=up_s, host="here")
 
 
 def test_the_trial_in_flight_is_run_again_and_its_pair_kept() -> None:
@@ -85,10 +85,10 @@ def test_a_run_that_nobody_has_begun_with_has_cost_no_life_yet() -> None:
     ]
     study = Study(spec=spec(), facts=facts(), trials=(open_one,))
     assert waits(open_one, entries)
-    assert is_asked_again(open_one, study, entries, wall_s=NOW_S, up_s=1e6, host="here")
+    assert is_run_again(open_one, study, entries, wall_s=NOW_S, up_s=1e6, host="here")
     begun = [*entries, entry("proposed", 4.0, trial={"number": 5})]
     assert not waits(open_one, begun)
-    assert not is_asked_again(open_one, study, begun, wall_s=NOW_S, up_s=1e6, host="here")
+    assert not is_run_again(open_one, study, begun, wall_s=NOW_S, up_s=1e6, host="here")
 
 
 def cut(*trials: Trial, ago_s: float = 60.0, up_s: float = 1e6) -> set[tuple[Stage, int]]:

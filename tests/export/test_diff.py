@@ -57,7 +57,7 @@ def applied(text, diff):
 
 def reason(text, one, **more):
     said = diffed(text, one, **more)
-    assert said.said == ()
+    assert said.included == ()
     assert said.text == ""
     return said.left[0].reason
 
@@ -222,7 +222,7 @@ def test_a_loader_without_workers_loses_what_only_workers_have():
 def test_two_knobs_that_want_one_place_are_not_both_said():
     own = change("own", 5, Keyword("torch.utils.data.DataLoader", "batch_size"), site="train.py:3")
     said = diffed(LOADER, loader("batch_size", 64), own)
-    assert said.said == ("batch_size",)
+    assert said.included == ("batch_size",)
     assert "changes the same place" in said.left[0].reason
 
 
@@ -391,11 +391,11 @@ def test_in_scripts_of_every_kind_only_the_arguments_of_the_one_call_change():
         for number, call in enumerate(ScriptSource("train.py", data).calls("DataLoader")):
             site = f"train.py:{call.lineno}"
             said = diffed(data, loader("batch_size", 7, site=site), loader("num_workers", 3, site=site))
-            if not said.said:
+            if not said.included:
                 continue
             old, new = ScriptSource("x", data), ScriptSource("x", applied(data.decode(), said.text).encode())
             before, after = old.calls("DataLoader")[number], new.calls("DataLoader")[number]
-            set_now = {name: _argument(after, name) for name in said.said}
+            set_now = {name: _argument(after, name) for name in said.included}
             if any(isinstance(node, ast.Name) for node in set_now.values()):
                 continue  # the literal is where the name gets its value
             values = {name: ast.literal_eval(node) for name, node in set_now.items()}

@@ -50,7 +50,7 @@ def test_the_picks_of_these_tests_hold_every_knob_that_has_a_way():
 def test_every_change_is_either_said_or_left_out_with_a_reason(form):
     for one in every_way():
         said = FORMATS[form](tuned(one))
-        assert [*said.said, *(left.knob for left in said.left)] == [one.knob]
+        assert [*said.included, *(left.knob for left in said.left)] == [one.knob]
         for left in said.left:
             assert len(left.reason) > 20
             assert left.text in said.commented(["head"]) or not said.comment
@@ -60,7 +60,7 @@ def test_every_change_is_either_said_or_left_out_with_a_reason(form):
 @pytest.mark.parametrize("form", FORMATS)
 def test_your_script_as_it_is_leaves_nothing_out(form):
     said = FORMATS[form](tuned())
-    assert (said.said, said.left) == ((), ())
+    assert (said.included, said.left) == ((), ())
 
 
 def test_comments_stand_above_the_text_and_cannot_be_left_early():
@@ -76,14 +76,14 @@ def test_a_batch_is_never_said_without_the_parts_that_keep_it():
     threads = env("threads", 2, "OMP_NUM_THREADS")
     for form, export in FORMATS.items():
         said = whole(export, tuned(*pair, threads))
-        assert len({"batch_size", "accumulation"} & set(said.said)) in (0, 2), form
-        named = {*said.said, *(left.knob for left in said.left)}
+        assert len({"batch_size", "accumulation"} & set(said.included)) in (0, 2), form
+        named = {*said.included, *(left.knob for left in said.left)}
         assert named == {"batch_size", "accumulation", "threads"}
     line = whole(FORMATS["argv"], tuned(*pair, threads))
     assert line.text == "OMP_NUM_THREADS=2 python train.py --lr 1e-3\n"
     assert "without accumulation=4" in line.left[0].reason
     both = (flag("batch_size", 8, "--batch-size"), flag("accumulation", 4, "--accum"))
-    assert whole(FORMATS["argv"], tuned(*both)).said == ("batch_size", "accumulation")
+    assert whole(FORMATS["argv"], tuned(*both)).included == ("batch_size", "accumulation")
 
 
 # The command line and the environment --------------------------------------------------------
@@ -319,7 +319,7 @@ def test_deepspeeds_file_has_a_micro_batch_even_where_it_is_the_scripts_own():
         "bf16": {"enabled": True},
         "fp16": {"enabled": False},
     }
-    assert said.said == ("precision",)
+    assert said.included == ("precision",)
     assert any("torch_autocast" in note for note in said.notes)
 
 

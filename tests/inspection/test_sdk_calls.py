@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autotune.inspection.sdk_calls import asked_values
+from autotune.inspection.sdk_calls import requested_values
 from autotune.inspection.source_advice import advise
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def asked(folder: Path, text: str) -> tuple[SdkValue, ...]:
     script = folder / "train.py"
     script.write_text(dedent(text))
-    return asked_values(str(script))
+    return requested_values(str(script))
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_values_of_others_are_none_of_ours(tmp_path: Path) -> None:
     assert asked(tmp_path, "import other\nx = other.value('batch', 64)\ny = config.value('lr', 0.1)\n") == ()
     assert asked(tmp_path, "import autotune\nx = autotune.value(name, 64)\n") == ()
     assert asked(tmp_path, "import autotune\nx = (") == ()
-    assert asked_values(str(tmp_path / "gone.py")) == ()
+    assert requested_values(str(tmp_path / "gone.py")) == ()
 
 
 def test_each_name_is_told_once_where_it_comes_first_also_in_modules_of_the_script(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def core_dataclasses() -> list[type]:
 
 def is_plain(kind: type) -> bool:
     """Holds no function, no space and nothing derived from one: those never cross a border."""
-    words = ("Callable", "LateHarm", "SearchSpace", "Study]", "model.study.Study'", "transfer.Foretold")
+    words = ("Callable", "LateHarm", "SearchSpace", "Study]", "model.study.Study'", "transfer.PredictedRate")
     return not any(word in str(hint) for hint in typing.get_type_hints(kind).values() for word in words)
 
 

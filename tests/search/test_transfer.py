@@ -160,7 +160,7 @@ def test_what_was_confirmed_before_is_tried_right_after_the_script() -> None:
     assert found.best.config == BEST
     pairs = [t for t in again.finished(Stage.CONFIRM) if t.config == BEST]
     assert found.best.speedup.n <= len(pairs)
-    assert beliefs(again).told == (
+    assert beliefs(again).notes == (
         "start points from 1 earlier study of this script (test), none taken over unmeasured",
     )
 
@@ -204,7 +204,7 @@ def test_a_study_that_misleads_is_dropped_and_costs_a_few_runs(changed: bool) ->
     if changed:
         liar = replace(liar, fingerprint=replace(liar.fingerprint, script="before"))
     plain, misled = searched(WORLD, salt=2), searched(WORLD, liar, salt=2)
-    assert any("no longer counts" in text for text in beliefs(misled).told)
+    assert any("no longer counts" in text for text in beliefs(misled).notes)
     assert not beliefs(misled).first
     assert answer(misled).best.config == answer(plain).best.config == BEST
     assert turn_of(misled, BEST) <= turn_of(plain, BEST) + 6

@@ -26,7 +26,7 @@ from autotune.errors import AutotuneError
 from autotune.inspection.command_line import read_command
 from autotune.inspection.host import host_facts
 from autotune.inspection.script import script_facts
-from autotune.knobs.batch.batch_size import said_batch
+from autotune.knobs.batch.batch_size import given_batch_size
 from autotune.knobs.registry import builtin
 from autotune.launch.ports import with_port
 from autotune.launch.process import LocalRunner
@@ -631,7 +631,7 @@ class World:
             measure=measure,
             sites=tuple(dict.fromkeys(c.site for c in changes if c.site)),
             status_path="" if measure else str(folder / "status.json"),
-            batch=said_batch(self._script_facts(inspected), launch.argv) if inspected else 0,
+            batch=given_batch_size(self._script_facts(inspected), launch.argv) if inspected else 0,
             ranks=launch.ranks,
         )
         path = folder / "plan.json"

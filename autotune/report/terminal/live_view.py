@@ -230,14 +230,14 @@ class Progress(Listener):
         elapsed_s = study.elapsed_s + now_s - self._seen_s
         if self._found is None or self._found[0] is not study:
             self._found = (study, _found(study))
-        told = study.finished()
+        finished = study.finished()
         left = _clock_text(study.spec.budget.seconds - elapsed_s)
         right = f"{left} left of {duration_text(study.spec.budget.seconds)}"
         running = [
             _trial_line(t, f"running {duration_text(now_s - since)}") for t, since in self._running.values()
         ]
         return [
-            Line("", f"{study.spec.label}   {plural(len(told), 'trial')}", "bold", right),
+            Line("", f"{study.spec.label}   {plural(len(finished), 'trial')}", "bold", right),
             Line("now", self._doing(study), "bad" if self._stopping else ""),
             *self._found[1],
             *_time_lines(study, self._spent(study, now_s), elapsed_s),
@@ -245,7 +245,7 @@ class Progress(Listener):
             *(Line("note", text, "dim") for text in self._notes),
             *(
                 _trial_line(t, result_text(study, t, shows_ratio=is_steady or bool(t.group)), "dim")
-                for t in reversed(told[-_RECENT:])
+                for t in reversed(finished[-_RECENT:])
             ),
         ]
 
@@ -352,8 +352,8 @@ def _confirmed(study: Study, answer: Answer | None) -> list[Line]:
         pairs = plural(best.speedup.n, "pair")
         gain = best.speedup
         shown = ratio_text(gain) if _says_something(gain) else f"at least {gain.low:.2f}x"
-        said = f"{shown} confirmed in {pairs}"
-        return _best(said, best.config, "good")
+        text = f"{shown} confirmed in {pairs}"
+        return _best(text, best.config, "good")
     training_preserving = [c for c in compare(study) if c.effect is not Effect.TRAINING]
     top = max(training_preserving, key=lambda c: c.speedup.value, default=None)
     if top is None:
@@ -378,8 +378,8 @@ def _seen(study: Study) -> list[Line]:
     return _best(f"{shown} within one run, not confirmed", best[1].config)
 
 
-def _best(said: str, config: Config, style: str = "bold") -> list[Line]:
-    return [Line("best", said, style), Line("with", config_text(config))]
+def _best(text: str, config: Config, style: str = "bold") -> list[Line]:
+    return [Line("best", text, style), Line("with", config_text(config))]
 
 
 def _time_lines(study: Study, spent: Mapping[str, float], elapsed_s: float) -> list[Line]:

@@ -46,11 +46,11 @@ def next_ablation(study: Study, costs: Costs, remaining_s: float) -> Proposal | 
     line = _line(study, winner)
     trials = [t for t in study.trials if t.stage is Stage.ABLATE]
     group = max((t.group for t in trials), default=0)
-    asked = {t.config for t in trials if t.group == group}
+    proposed = {t.config for t in trials if t.group == group}
     failed = _failed(trials)
     if group and (winner in failed or winner in broken(study)):
         return None
-    rest = [c for c in _order(line, group) if c not in asked and c not in failed]
+    rest = [c for c in _order(line, group) if c not in proposed and c not in failed]
     if not group or not rest or (Stage.ABLATE, group) in study.cut:
         if group >= costs.ablation_cycles:
             return None
@@ -83,8 +83,8 @@ def under_way(study: Study, costs: Costs) -> bool:
     group = max(t.group for t in trials)
     if (Stage.ABLATE, group) in study.cut:
         return group < costs.ablation_cycles
-    asked = {t.config for t in trials if t.group == group}
-    return group < costs.ablation_cycles or any(c not in asked | failed for c in _line(study, winner))
+    proposed = {t.config for t in trials if t.group == group}
+    return group < costs.ablation_cycles or any(c not in proposed | failed for c in _line(study, winner))
 
 
 def _failed(trials: Iterable[Trial]) -> set[Config]:

@@ -250,9 +250,9 @@ def _with_time_for(
     costs, limit = Costs.of(before), study.spec.budget.trials
     running = [t for t in study.trials if t.stage is Stage.CONFIRM and t.group > last]
     left_s = remaining_s + sum(t.seconds for t in running)
-    asked = {t.config for t in running}
+    proposed = {t.config for t in running}
     dropped: set[Config] = set()
-    while fresh and len(late) - len(dropped) > 1 and fresh[-1] not in asked:
+    while fresh and len(late) - len(dropped) > 1 and fresh[-1] not in proposed:
         open_ones = [c for c in late if c not in dropped and runs[c] < CYCLES]
         fits = CYCLES * costs.cycle(open_ones) <= left_s
         if limit is not None:

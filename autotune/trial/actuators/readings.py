@@ -36,7 +36,7 @@ class Readings:
         self.patches: TrialPatches | None = None
         self.delivered: dict[tuple[str, str], Value] = {}
         """(target, keyword) -> value in the wrapped callable's actual call."""
-        self.asked: dict[str, Value] = {}
+        self.requested: dict[str, Value] = {}
         """Values requested by the search, for names read through `autotune.sdk.value`."""
         self.handed: dict[str, Value] = {}
         """All values returned by it, including the script's own if no other was requested."""
@@ -99,11 +99,11 @@ class Readings:
 
     def _delivered(self, change: Change) -> Value | None:
         spelling = change.spelling
-        if change.knob in self.asked:
+        if change.knob in self.requested:
             reason = self.doubt(change.knob)
             if reason:
                 self._state.refusals[change.knob] = reason
-            return None if reason else self.asked[change.knob]
+            return None if reason else self.requested[change.knob]
         if isinstance(spelling, Env):
             return change.value if says(os.environ, spelling.name, change.delivered) else None
         if isinstance(spelling, Flag):

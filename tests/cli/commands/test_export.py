@@ -55,8 +55,8 @@ def test_every_change_of_a_pick_is_in_every_format_or_named_as_left_out(cli, fil
     told = json.loads(out)
     assert err == ""
     assert (told["schema"], told["format"], told["pick"]) == (EXPORT_SCHEMA, form, "best")
-    assert {*told["said"], *(left["knob"] for left in told["left"])} == set(BEST)
-    assert len(told["said"]) + len(told["left"]) == len(BEST)
+    assert {*told["included"], *(left["knob"] for left in told["left"])} == set(BEST)
+    assert len(told["included"]) + len(told["left"]) == len(BEST)
     assert all(left["reason"] for left in told["left"])
     assert told["apply"] == "autotune apply best.yaml"
     assert (code, told["exit"]) == (0, 0)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from knob_facts import loader, model, run
 
-from autotune.knobs.batch.batch_size import BATCH_OPTIONS, BatchSize, said_batch
+from autotune.knobs.batch.batch_size import BATCH_OPTIONS, BatchSize, given_batch_size
 from autotune.knobs.common import LOADER as DATALOADER
 from autotune.model.change import Change, Keyword
 from autotune.model.config import Config
@@ -160,13 +160,13 @@ def test_where_nothing_accumulates_the_batch_moves_the_step_along() -> None:
     ],
 )
 def test_what_the_option_says_on_a_command_line(args, said) -> None:
-    assert said_batch(FLAGGED, args) == said
+    assert given_batch_size(FLAGGED, args) == said
 
 
 def test_without_an_option_nothing_is_said() -> None:
-    assert said_batch(SCRIPT, ("--batch_size=8",)) == 0
+    assert given_batch_size(SCRIPT, ("--batch_size=8",)) == 0
     computed = ScriptFlag(names=("--batch-size",), dest="batch_size", kind="int")
-    assert said_batch(replace(SCRIPT, flags=(computed,)), ()) == 0
+    assert given_batch_size(replace(SCRIPT, flags=(computed,)), ()) == 0
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def _told(count: int, *, pairs: bool = False) -> Question:
         ({"a": k % 3, "b": k % 2}, (float(k), 1.0)[: 1 + pairs], float(k % 7 == 0)) for k in range(count)
     )
     worst = (-1e9, 1e15)[: 1 + pairs]
-    return replace(QUESTION, kind="nsga2" if pairs else "tpe", told=entries, worst=worst)
+    return replace(QUESTION, kind="nsga2" if pairs else "tpe", observed=entries, worst=worst)
 
 
 @pytest.mark.parametrize("count", [0, 5, 30])

@@ -125,7 +125,7 @@ def test_long_steps_that_come_on_and_on_are_a_cost(loop: Loop) -> None:
 def test_a_compilation_that_jax_tells_of_begins_the_window_anew(loop: Loop) -> None:
     def seconds(n: int) -> float:
         if n == 120:
-            loop.xla.told("/jax/core/compile/backend_compile_duration", 0.3, fun_name="update")
+            loop.xla.on_duration("/jax/core/compile/backend_compile_duration", 0.3, fun_name="update")
         return 0.3 if n == 120 else STEP_S
 
     told = loop.run(seconds)
@@ -136,8 +136,8 @@ def test_a_compilation_that_jax_tells_of_begins_the_window_anew(loop: Loop) -> N
 
 def test_what_compiles_on_and_on_does_so_as_a_part_of_its_steps(loop: Loop) -> None:
     for _ in range(40):
-        loop.xla.told("/jax/core/compile/backend_compile_duration", 0.1)
-        loop.xla.told("/jax/core/compile/jaxpr_trace_duration", 0.1)
+        loop.xla.on_duration("/jax/core/compile/backend_compile_duration", 0.1)
+        loop.xla.on_duration("/jax/core/compile/jaxpr_trace_duration", 0.1)
         loop.step()
     loop.recorder._channel.flush()
     assert sum(bool(row.mark & COMPILE) for row in loop.told().rows) == 9, "the first step and eight more"
@@ -220,7 +220,7 @@ def test_losses_that_cannot_be_read_are_no_divergence(loop: Loop) -> None:
     loop.step(loss=Array(0, [], lambda: 0))
     for _ in range(9):
         loop.step(loss=lost())
-    assert "told_loss" in loop.state.faults.off
+    assert "reported_loss" in loop.state.faults.off
     loop.recorder._read_losses()
     assert [loss for _, loss, _ in loop.recorder._losses] == [1.0]
 
@@ -254,17 +254,17 @@ def test_what_jax_compiles_is_no_compiled_model(loop: Loop, monkeypatch: Any) ->
     monkeypatch.setitem(sys.modules, "torch._dynamo.utils", SimpleNamespace(counters={}))
     compiling = Compile(loop.state, Undo(), AfterImport(), None)
     compiling.called = compiling.own = True
-    loop.xla.told("/jax/core/compile/backend_compile_duration", 0.3)
+    loop.xla.on_duration("/jax/core/compile/backend_compile_duration", 0.3)
     assert compiling.observed() is None
     assert "runs eagerly" in loop.state.refusals["compile_mode"]
 
 
 def test_samples_are_told_only_where_every_step_says_them(loop: Loop) -> None:
-    assert not loop.boundary.tells_samples
+    assert not loop.boundary.reports_samples
     loop.step()
-    assert loop.boundary.tells_samples
+    assert loop.boundary.reports_samples
     loop.boundary.sdk_step(None, None)
-    assert not loop.boundary.tells_samples
+    assert not loop.boundary.reports_samples
     assert loop.state.samples_total == SAMPLES + 1
 
 

@@ -49,7 +49,7 @@ class Inputs:
         """Batch size by the script's own option in this run; 0 without one."""
         self._expected: InputFacts | None = None
         self._holds_rest = True
-        self.told_now: Callable[[], float] = _none_reported
+        self.reported_now: Callable[[], float] = _none_reported
         """Returns the samples reported by the script per sample counted here; 0 if none are reported."""
         self._place: tuple[int, int] | None = None
         """Tensor and dimension used to count samples."""
@@ -184,7 +184,7 @@ class Inputs:
             return self.batch_size if is_found else None
         usual = self._usual(self._expected.tensor, 0.0)
         size, reason = _checked_batch(self._expected, usual, holds_rest=self._holds_rest)
-        if not reason and (reason := _report_mismatch(self._expected, self.told_now())):
+        if not reason and (reason := _report_mismatch(self._expected, self.reported_now())):
             size = None
         if reason:
             self._state.refusals[KNOB] = reason
