@@ -59,10 +59,10 @@ def run(tmp_path):
 
 
 def measured(ran):
-    told = ProcessReports()
+    reported = ProcessReports()
     for event in ran.events:
-        told.take(event)
-    found = measure(ran.closed, told, HostSamples(start_ns=ran.rows[0].t_ns))
+        reported.take(event)
+    found = measure(ran.closed, reported, HostSamples(start_ns=ran.rows[0].t_ns))
     assert isinstance(found, Measurement), found
     return found
 
@@ -255,10 +255,10 @@ JAX = {
     "__init__.py": "from jax import monitoring\n",
     "monitoring.py": (
         "listeners = []\n"
-        "def register_event_duration_secs_listener(told):\n"
-        "    listeners.append(told)\n"
+        "def register_event_duration_secs_listener(reported):\n"
+        "    listeners.append(reported)\n"
         "def record(event, seconds, **more):\n"
-        "    for told in listeners: told(event, seconds, **more)\n"
+        "    for reported in listeners: reported(event, seconds, **more)\n"
     ),
 }
 

@@ -185,5 +185,5 @@ def _read_dataclass(kind: Any, data: Any) -> Any:
 
 
 def today(key: str, text: Any) -> Any:
-    """Return the current form of a text that older journals may spell differently; anything else unchanged."""
+    """Return today's form of a text of an older journal; anything else unchanged."""
     return OLD_VALUES.get((key, text), text) if isinstance(text, str) else text

@@ -152,9 +152,9 @@ def recorded():
 def keep(series, path=KEPT):
     """Have figures drawn from these from now on."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    told = [{"name": s.name, "processes": [asdict(p) for p in s.processes]} for s in series]
+    reported = [{"name": s.name, "processes": [asdict(p) for p in s.processes]} for s in series]
     # A line each, so that a change of the file can be read.
-    path.write_text("[\n" + ",\n".join(json.dumps(one) for one in told) + "\n]\n")
+    path.write_text("[\n" + ",\n".join(json.dumps(one) for one in reported) + "\n]\n")
 
 
 def gathered():

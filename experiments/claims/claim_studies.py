@@ -118,15 +118,15 @@ def searched(draw, gain):
     found = answer(study)
     cycles = max((t.group for t in study.trials if t.stage is Stage.CONFIRM), default=0)
     within = found if cycles <= MOST_PAIRS else answer(up_to(study, MOST_PAIRS))
-    told = found.best
-    worth = gain if told.config.get("threads") == 1 else 0.0
+    reported = found.best
+    worth = gain if reported.config.get("threads") == 1 else 0.0
     return {
         "n": 1,
         "confirmed": int(cycles > 0),
         "claimed": int(_claims(found, gain)),
         "claimed_10": int(_claims(within, gain)),
-        "told": int(bool(told.config)),
-        "told_held": int(bool(told.config) and _holds(told.speedup, worth)),
+        "told": int(bool(reported.config)),
+        "told_held": int(bool(reported.config) and _holds(reported.speedup, worth)),
         "cycles": cycles,
     }
 

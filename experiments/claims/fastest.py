@@ -130,21 +130,23 @@ def compared(draw, planted, chance):
         math.log(planted.rate),
         planted.level(script),
     )
-    while (asked := strategy.ask(study, claim_studies.BUDGET_S - study.elapsed_s)) is not None:
+    while (requested := strategy.ask(study, claim_studies.BUDGET_S - study.elapsed_s)) is not None:
         log_rate, foreign = draw.run()
-        ours = bool(asked.config)
+        ours = bool(requested.config)
         rate = claim_studies.RATE * math.exp(log_rate + (gain if ours else 0.0))
         trace = (
-            losses(script, asked.seed, kept, level) if ours else script.run(asked.seed, 0.0, random.Random)
+            losses(script, requested.seed, kept, level)
+            if ours
+            else script.run(requested.seed, 0.0, random.Random)
         )
-        outcome = replace(claim_studies.measured(rate, foreign, asked.seed), loss=trace)
+        outcome = replace(claim_studies.measured(rate, foreign, requested.seed), loss=trace)
         trial = Trial(
             number=len(study.trials),
-            config=asked.config,
-            stage=asked.stage,
-            fidelity=asked.fidelity,
-            seed=asked.seed,
-            group=asked.group,
+            config=requested.config,
+            stage=requested.stage,
+            fidelity=requested.fidelity,
+            seed=requested.seed,
+            group=requested.group,
             state=TrialState.FINISHED,
             outcome=outcome,
             seconds=claim_studies.TRIAL_S,

@@ -186,12 +186,12 @@ def figures(totals):
     for case, sums in totals.items():
         what, who, noise, ratio = case.split("/")
         if who == "rivals":
-            told = {name: (sums[name], sums["n"]) for name in ("ten", "ten_5", "paired")}
+            reported = {name: (sums[name], sums["n"]) for name in ("ten", "ten_5", "paired")}
         elif what == "aa":
-            told = {who: (sums["claimed"], sums["confirmed"])}
+            reported = {who: (sums["claimed"], sums["confirmed"])}
         else:
-            told = {who: (sums["claimed_10"], sums["n"])}
-        for name, pair in told.items():
+            reported = {who: (sums["claimed_10"], sums["n"])}
+        for name, pair in reported.items():
             found.setdefault(name, {}).setdefault(noise, {})[float(ratio)] = pair
     return found
 
@@ -210,9 +210,9 @@ def summary(found):
     lines.append("True gains claimed within ten pairs:")
     for name, by_noise in found.items():
         for noise, by_ratio in by_noise.items():
-            told = "  ".join(f"{r:g}x {h / n:.1%}" for r, (h, n) in sorted(by_ratio.items()) if r > 1.0)
-            if told:
-                lines.append(f"  {LABELS[name]:34} {noise:9} {told}")
+            reported = "  ".join(f"{r:g}x {h / n:.1%}" for r, (h, n) in sorted(by_ratio.items()) if r > 1.0)
+            if reported:
+                lines.append(f"  {LABELS[name]:34} {noise:9} {reported}")
     return lines
 
 
@@ -221,13 +221,13 @@ def intervals(totals):
     lines = ["Intervals that hold the true ratio (confidence as the claim states it):"]
     for case, sums in totals.items():
         _, who, noise, ratio = case.split("/")
-        told = []
+        reported = []
         if sums.get("held") is not None:
-            told.append(f"of all {sums['held'] / sums['n']:.1%}")
+            reported.append(f"of all {sums['held'] / sums['n']:.1%}")
         if sums.get("told"):
-            told.append(f"of {sums['told']} claims {sums['told_held'] / sums['told']:.1%}")
-        if told:
-            lines.append(f"  {LABELS[who]:34} {noise:9} {float(ratio):g}x  {', '.join(told)}")
+            reported.append(f"of {sums['told']} claims {sums['told_held'] / sums['told']:.1%}")
+        if reported:
+            lines.append(f"  {LABELS[who]:34} {noise:9} {float(ratio):g}x  {', '.join(reported)}")
     return lines if len(lines) > 1 else []
 
 
@@ -317,10 +317,10 @@ def main(words=None):
     if not chosen.list:
         done = proofs.carry_out(ledger, wanted, work, jobs=chosen.jobs, limit=chosen.limit)
     totals = ledger.totals()
-    told = figures(totals)
-    write_power(told, path.parent)
-    print("\n".join([*summary(told), *intervals(totals)]))
-    for sentence, holds in verdicts(told).items():
+    reported = figures(totals)
+    write_power(reported, path.parent)
+    print("\n".join([*summary(reported), *intervals(totals)]))
+    for sentence, holds in verdicts(reported).items():
         print(f"{'holds' if holds else 'DOES NOT HOLD'}: {sentence}")
     if not done:
         print("not all is done; run it again to go on")

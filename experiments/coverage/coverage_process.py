@@ -177,22 +177,22 @@ def run(steps, wanted, *, workers=0, prefetch=2, beside=(), is_reported=True, lo
         recorder.script_ended(0, "script_end")
     except _Over:
         pass
-    told = ProcessReports()
-    told.rows.extend(
+    reported = ProcessReports()
+    reported.rows.extend(
         StepRow(
             t_ns=r[0], wait_ns=r[1], samples=r[2], device_ms=r[3], queue_ns=r[4], mark=r[5], aside_ns=r[6]
         )
         for r in channel.rows
     )
     for begun, ended in compiles:
-        told.take(Compiling(t_ns=begun, began=True))
-        told.take(Compiling(t_ns=ended, began=False))
+        reported.take(Compiling(t_ns=begun, began=True))
+        reported.take(Compiling(t_ns=ended, began=False))
     for event in channel.sent:
-        told.take(event)
-    told.take(ReadBack(facts=facts))
-    closed = told.closed[0]
+        reported.take(event)
+    reported.take(ReadBack(facts=facts))
+    closed = reported.closed[0]
     outside = HostSamples(start_ns=0, cpus=2, devices=looks)
-    return Ran(measurement=measure(closed, told, outside), closed=closed, rows=told.rows)
+    return Ran(measurement=measure(closed, reported, outside), closed=closed, rows=reported.rows)
 
 
 def _looks(begun_ns, ended_ns, beside):

@@ -53,9 +53,9 @@ def record(name, seconds, args=()):
         line = runner.run(0)
         if line is None:
             raise SystemExit("the run failed; nothing is kept of it")
-        told, _ = runner.seen
-        closed = next(iter(told.closed.values()))
-    rows = [row for row in told.rows if closed.begin_ns <= row.t_ns <= closed.end_ns]
+        reported, _ = runner.seen
+        closed = next(iter(reported.closed.values()))
+    rows = [row for row in reported.rows if closed.begin_ns <= row.t_ns <= closed.end_ns]
     periods = [round((b.t_ns - a.t_ns) / 1e9 / TENS_US) for a, b in itertools.pairwise(rows)]
     kept = {
         "workload": name,

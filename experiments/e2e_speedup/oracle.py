@@ -308,7 +308,7 @@ class Experiment:
             command, warm_s=self.options.warm, window_s=self.options.window, limit_s=limit_s
         )
         runs.append({"cycle": cycle, "arm": arm, **figures})
-        print(f"cycle {cycle} {arm:8} {timer.told(figures)}", file=sys.stderr, flush=True)
+        print(f"cycle {cycle} {arm:8} {timer.reported(figures)}", file=sys.stderr, flush=True)
         self.save()
 
     def prime(self, commands):

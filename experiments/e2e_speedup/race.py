@@ -133,10 +133,10 @@ def course(study, answer):
     answer itself, which may be the script as it is), and what has read fastest. As there, neither names what
     changes the training.
     """
-    told = sorted(study.finished(*Stage), key=lambda trial: trial.finished_s)
+    reported = sorted(study.finished(*Stage), key=lambda trial: trial.finished_s)
     points = []
-    for k, trial in enumerate(told):
-        until = sorted(told[: k + 1], key=lambda t: t.number)
+    for k, trial in enumerate(reported):
+        until = sorted(reported[: k + 1], key=lambda t: t.number)
         seen = replace(study, trials=tuple(until), elapsed_s=trial.finished_s)
         if study.space is None or len(seen.baseline) == 0:
             continue
@@ -234,7 +234,7 @@ def timed(name, state, options, folder):
                 arms[arm], warm_s=options.warm, window_s=options.window, limit_s=options.limit
             )
             state["runs"].append({"cycle": cycle, "arm": arm, **figures})
-            print(f"{name} {cycle} {arm}: {timer.told(figures)}", file=sys.stderr, flush=True)
+            print(f"{name} {cycle} {arm}: {timer.reported(figures)}", file=sys.stderr, flush=True)
             timer.write(RESULTS / f"{name}.race.json", state)
 
 

@@ -122,7 +122,7 @@ def run_or_failed(command, **how):
         return {"failed": True}
 
 
-def told(figures):
+def reported(figures):
     """A run for people."""
     return "failed" if "failed" in figures else f"{figures['samples_per_s']:.1f} samples/s"
 

@@ -50,7 +50,7 @@ def search(name, budget, driver, folder):
     if not has_study(folder):
         raise SystemExit(f"the search ended with exit code {code} and left no journal: it did not begin")
     commit, dirty = searching.commit()
-    told = {
+    reported = {
         "exit": code,
         "resumed": begun,
         "budget": budget,
@@ -59,8 +59,8 @@ def search(name, budget, driver, folder):
         "commit": commit,
         "dirty": dirty,
     }
-    note.write_text(json.dumps(told))
-    return told
+    note.write_text(json.dumps(reported))
+    return reported
 
 
 def timeline(study):

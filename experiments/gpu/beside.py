@@ -35,7 +35,7 @@ def main(words=None):
             for thread in threads:
                 thread.join()
             runs.append({"alone": alone[0], "both": both})
-            if all(told["kind"] == "ok" for told in (alone[0], *both.values())):
+            if all(reported["kind"] == "ok" for reported in (alone[0], *both.values())):
                 ratios.append(both[0]["throughput"] / alone[0]["throughput"])
             print(name, ratios[-1:], flush=True)
     return write("beside", {"ratio": interval(ratios) if ratios else None, "runs": runs}, options)

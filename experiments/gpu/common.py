@@ -97,22 +97,22 @@ def parsed(made, words=None):
 def machine():
     """What figures are made on: no names of people or machines, no paths."""
     done = subprocess.run([sys.executable, "-c", _ASK], capture_output=True, text=True, check=True)
-    told = json.loads(done.stdout)
-    told["python"] = platform.python_version()
-    told["driver"] = smi("driver_version")[:1]
-    told["cores"] = len(os.sched_getaffinity(0))
-    told["system"] = f"{platform.system()} {platform.machine()}"
+    reported = json.loads(done.stdout)
+    reported["python"] = platform.python_version()
+    reported["driver"] = smi("driver_version")[:1]
+    reported["cores"] = len(os.sched_getaffinity(0))
+    reported["system"] = f"{platform.system()} {platform.machine()}"
     model = [line for line in _text("/proc/cpuinfo").splitlines() if line.startswith("model name")]
-    told["cpu"] = model[0].split(":", 1)[1].strip() if model else platform.machine()
+    reported["cpu"] = model[0].split(":", 1)[1].strip() if model else platform.machine()
     if importlib.util.find_spec("triton") is not None:
         from importlib.metadata import version
 
-        told["triton"] = version("triton")
+        reported["triton"] = version("triton")
     git = subprocess.run(
         ["git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True
     )
-    told["commit"] = git.stdout.strip() if git.returncode == 0 else ""
-    return told
+    reported["commit"] = git.stdout.strip() if git.returncode == 0 else ""
+    return reported
 
 
 def _text(path):
@@ -149,9 +149,9 @@ def nvml_bytes():
     return seen[0].sample().used_bytes if seen else None
 
 
-def device_name(told):
+def device_name(reported):
     """Of the first device, or of the processor."""
-    return told["devices"][0]["name"] if told["devices"] else f"cpu {told['cpu']}"
+    return reported["devices"][0]["name"] if reported["devices"] else f"cpu {reported['cpu']}"
 
 
 def slug(text):
@@ -174,7 +174,7 @@ def write(name, result, options, *, ok=None, note=""):
     """Write a result, whole or not at all, and say it in a line; the exit code."""
     options.out.mkdir(parents=True, exist_ok=True)
     date = datetime.date.today().isoformat()
-    told = {
+    reported = {
         "check": name,
         "date": date,
         "tiny": options.tiny,
@@ -185,7 +185,7 @@ def write(name, result, options, *, ok=None, note=""):
     }
     path = options.out / f"{date}-{result_name(name, options)}.json"
     part = path.with_suffix(".part")
-    part.write_text(json.dumps(told, indent=1) + "\n")
+    part.write_text(json.dumps(reported, indent=1) + "\n")
     part.replace(path)
     word = {True: "as it should be", False: "NOT AS IT SHOULD BE", None: "recorded"}[ok]
     print(f"{name}: {word}{': ' + note if note else ''} -> {path.name}", flush=True)
@@ -220,8 +220,8 @@ class Trials:
         self.count = 0
         self.runner = LocalRunner(study_dir=self.folder, witness=self._witness)
 
-    def _witness(self, _assignment, told, outside):
-        self.seen = told, outside
+    def _witness(self, _assignment, reported, outside):
+        self.seen = reported, outside
 
     def __enter__(self):
         return self

@@ -70,10 +70,10 @@ def main(words=None):
             before = used_bytes()
             began = time.monotonic()
             outcome = told_of(trials.run(path, args, window_s=600.0, setup_s=120.0))
-            told = {**outcome, "seconds": time.monotonic() - began, "before_bytes": before}
-            told["free_after_s"] = until_free(before)
-            print(path.stem, told["kind"], told.get("free_after_s"), flush=True)
-            return told
+            reported = {**outcome, "seconds": time.monotonic() - began, "before_bytes": before}
+            reported["free_after_s"] = until_free(before)
+            print(path.stem, reported["kind"], reported.get("free_after_s"), flush=True)
+            return reported
 
         for _ in range(2 if options.tiny else options.ooms):
             if on_device and not options.tiny:

@@ -93,11 +93,11 @@ def compared(options, name, changes, best):
                 rates[arm] = stopwatch(words, warm_s=warm_s, window_s=window_s, env=env)
             cycles.append(rates)
             print(name, rates, flush=True)
-    told = {"cycles": cycles, "rival": interval([c["rival"] / c["A"] for c in cycles])}
+    reported = {"cycles": cycles, "rival": interval([c["rival"] / c["A"] for c in cycles])}
     if "ours" in arms:
-        told["ours"] = interval([c["ours"] / c["A"] for c in cycles])
-        told["ours_over_rival"] = interval([c["ours"] / c["rival"] for c in cycles])
-    return told
+        reported["ours"] = interval([c["ours"] / c["A"] for c in cycles])
+        reported["ours_over_rival"] = interval([c["ours"] / c["rival"] for c in cycles])
+    return reported
 
 
 def main(words=None):
@@ -110,10 +110,10 @@ def main(words=None):
         if "end_to_end" in before.get(name, {}) and not options.tiny:
             result[name] = before[name]
             continue
-        told = tuned_by_rival(options, name)
-        result[name] = {"rival": told}
-        if told.get("winner"):
-            changes = changes_of(name, told["winner"])
+        reported = tuned_by_rival(options, name)
+        result[name] = {"rival": reported}
+        if reported.get("winner"):
+            changes = changes_of(name, reported["winner"])
             result[name]["changes"] = {c.knob: c.value for c in changes}
             try:
                 result[name]["end_to_end"] = compared(

@@ -126,10 +126,10 @@ def row_of(slot, attempt, ended, seen, *, session, began, commit, compile_key, d
             evidence={k: str(outcome.evidence[k]) for k in _TELLING if outcome.evidence.get(k)},
         )
     if seen is not None and measured is None:
-        told, outside = seen
+        reported, outside = seen
         row = replace(
             row,
-            **_read(told.broke.readings if told.broke is not None else ()),
+            **_read(reported.broke.readings if reported.broke is not None else ()),
             memory=Memory(pss=outside.peak_bytes or None, limit=outside.limit_bytes or None),
         )
     if seen is not None and measured is not None:
@@ -145,12 +145,12 @@ def _read(readings):
     }
 
 
-def _measured(row, measured, told, outside):
+def _measured(row, measured, reported, outside):
     """The columns that only a window fills."""
-    closed = next(iter(told.closed.values()))
-    blocks, produced_frac = raw_window(closed, told, outside)
+    closed = next(iter(reported.closed.values()))
+    blocks, produced_frac = raw_window(closed, reported, outside)
     first_ns = closed.first_step_ns
-    compiled_s = told.compile_s_before(closed.begin_ns) - told.compile_s_before(first_ns)
+    compiled_s = reported.compile_s_before(closed.begin_ns) - reported.compile_s_before(first_ns)
     cache = "none" if not measured.compile_s else "cold" if measured.cold_compile else "warm"
     return replace(
         row,
@@ -328,8 +328,8 @@ class Recorder:
         self.table = None
         self.session = 1
 
-    def _witness(self, _assignment, told, outside):
-        self.seen = told, outside
+    def _witness(self, _assignment, reported, outside):
+        self.seen = reported, outside
 
     # -- opening
 
@@ -370,9 +370,9 @@ class Recorder:
         changed = [name for name in then if then[name] != now[name] and not (self.grows and name == "grid")]
         if changed:
             more = "--grow adds what the grid file has more by now; " if changed == ["grid"] else ""
-            told = "; ".join(f"{name}: {then[name]} then, {now[name]} now" for name in changed)
+            reported = "; ".join(f"{name}: {then[name]} then, {now[name]} now" for name in changed)
             raise UsageError(
-                f"{self.path.name} was recorded under other conditions: {told}",
+                f"{self.path.name} was recorded under other conditions: {reported}",
                 hint=f"{more}--new keeps it beside and begins another table",
             )
 
@@ -563,8 +563,8 @@ class Recorder:
         self.table = replace(self.table, rows=(*self.table.rows, row))
         self._learn(row)
         done = f"{len(self.table.settled())}/{len(self.plan)}"
-        told = f"{row.charged_s:5.1f} s" if self.sealed else said(row, self.table.header.workload.unit)
-        print(done, told, flush=True)
+        reported = f"{row.charged_s:5.1f} s" if self.sealed else message(row, self.table.header.workload.unit)
+        print(done, reported, flush=True)
 
     def _append(self, file, line):
         file.write(tables.encode(line))
@@ -592,7 +592,7 @@ class Recorder:
 # Telling --------------------------------------------------------------------------------------
 
 
-def said(row, unit):
+def message(row, unit):
     """One row for people."""
     rate = row.throughput(unit)
     figure = f"{rate.value:8.1f} {unit}" if rate is not None else f"{row.kind}: {row.message}"

@@ -138,8 +138,8 @@ def main(words=None):
     totals = ledger.totals()
     print("\n".join(table(totals)))
     if not chosen.list:
-        told = {name: counted(_pairs(sums)) for name, sums in totals.items()}
-        path.with_suffix(".json").write_text(json.dumps(told, indent=1) + "\n")
+        reported = {name: counted(_pairs(sums)) for name, sums in totals.items()}
+        path.with_suffix(".json").write_text(json.dumps(reported, indent=1) + "\n")
     if not done:
         print("not all is done; run it again to go on")
 

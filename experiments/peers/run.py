@@ -61,7 +61,7 @@ COLUMNS = (
 )
 
 
-def asked(state, name, options, bench):
+def requested(state, name, options, bench):
     """Ask every tool that has not answered, and keep what it said."""
     for tool in options.tools:
         if tool in state["answers"]:
@@ -132,7 +132,7 @@ def timed(state, name, options):
                 arms[arm], warm_s=options.warm, window_s=options.window, limit_s=options.limit
             )
             state["runs"].append({"cycle": cycle, "arm": arm, **figures})
-            print(f"{name} {cycle} {arm}: {timer.told(figures)}", file=sys.stderr, flush=True)
+            print(f"{name} {cycle} {arm}: {timer.reported(figures)}", file=sys.stderr, flush=True)
             keep(state, name)
 
 
@@ -267,7 +267,7 @@ def main():
             if path.exists():
                 state = json.loads(path.read_text())
                 timer.check_identity(state, identity, path)
-            asked(state, name, options, bench)
+            requested(state, name, options, bench)
             timed(state, name, options)
     print(report())
 

@@ -75,8 +75,8 @@ def without_view(address, order, condition=""):
     """
     head, _, query = address.partition("?")
     kept = [part for part in query.split("&") if not part.startswith("viewStateShareKey=")]
-    asked = urlencode({"searchFilter": condition, "orderByKey": order, "orderByAsc": "false"})
-    return f"{head}?{'&'.join(kept)}&{asked}"
+    requested = urlencode({"searchFilter": condition, "orderByKey": order, "orderByAsc": "false"})
+    return f"{head}?{'&'.join(kept)}&{requested}"
 
 
 def opened_ms(page, address):
@@ -141,20 +141,20 @@ def main():
 
     given.out.parent.mkdir(exist_ok=True)
     part = given.out.with_suffix(".part")
-    asked = {"trials": given.trials, "mlflow": mlflow.__version__}
+    requested = {"trials": given.trials, "mlflow": mlflow.__version__}
     found = {}
-    if part.is_file() and (begun := json.loads(part.read_text(encoding="utf-8")))["asked"] == asked:
+    if part.is_file() and (begun := json.loads(part.read_text(encoding="utf-8")))["asked"] == requested:
         found = begun["milliseconds"]
 
     def keep():
-        part.write_text(json.dumps({"asked": asked, "milliseconds": found}), encoding="utf-8")
+        part.write_text(json.dumps({"asked": requested, "milliseconds": found}), encoding="utf-8")
 
     with tempfile.TemporaryDirectory() as folder:
         study, uri, environment = logged(given.trials, folder)
         with mlflow_pages.served(study.spec.study_id, uri, environment) as pages:
             state = view_state(study, answer(study))
             compared(chromium, pages, state, given.times, found, keep)
-    told = {
+    reported = {
         "trials": len(study.trials),
         "mlflow": mlflow.__version__,
         "cpus": os.cpu_count(),
@@ -166,7 +166,7 @@ def main():
         },
         "at_most": AT_MOST,
     }
-    given.out.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    given.out.write_text(json.dumps(reported, indent=1) + "\n", encoding="utf-8")
     part.unlink(missing_ok=True)
     for name, seen in found.items():
         medians = ", ".join(f"{arm} {statistics.median(took):.0f} ms" for arm, took in seen.items())

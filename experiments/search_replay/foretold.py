@@ -24,7 +24,7 @@ MEANS_SD = 0.35
 """Of levels that have nothing in common, in ln rate: a run or two decide each."""
 
 
-def foretold(table):
+def predicted(table):
     """(repeats, who foretells) -> (runs, error of one in ln rate, mean ln likelihood of one).
 
     Repeats are ``first`` or ``later``, who foretells is ``levels`` or ``means``; only of what has runs.
@@ -56,7 +56,7 @@ def main():
         if file.resolve() not in may:
             sys.exit(f"{file} is no open table")
         table = decode(file.read_bytes(), source=file.name)
-        found = foretold(table)
+        found = predicted(table)
         if not found:
             print(f"{table.header.table}: no configuration ran twice")
         for (which, name), (number, error, likely) in found.items():

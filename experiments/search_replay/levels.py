@@ -221,9 +221,9 @@ class Model:
         level, machine, _ = self.parts(x)
         factor = cho_factor(self.whole(x), lower=True)
         weights = cho_solve(factor, self.y)
-        told = level[:, self.at]
-        mean = told @ weights
-        left = level - told @ cho_solve(factor, told.T)
+        reported = level[:, self.at]
+        mean = reported @ weights
+        left = level - reported @ cho_solve(factor, reported.T)
         centred = np.eye(len(mean)) - 1.0 / len(mean)
         sd = np.sqrt(np.maximum(0.0, np.diag(centred @ left @ centred)))
         drift = machine @ weights

@@ -99,10 +99,10 @@ def world(table, variant=""):
     """A table as it is replayed; with scattered processes where a configuration has been run once."""
     recorded, runs = table, [len(rows) for c, rows in rows_of(table).items() if not c.is_baseline]
     scatters = min(runs, default=0) <= 1
-    told, compiles = None, {}
+    reported, compiles = None, {}
     if scatters:
-        told, compiles = told_by(table), compile_times(table)
-        table = levelled(table, told, compiles)
+        reported, compiles = told_by(table), compile_times(table)
+        table = levelled(table, reported, compiles)
     if variant:
         table = adverse(table, variant)
     truth = score.Truth.of(table)
@@ -119,11 +119,11 @@ def world(table, variant=""):
         "own_sd": round(stdev(logs), 5) if len(logs) > 1 else None,
         "within": {str(percent): truth.within(percent) for percent in score.WITHIN},
     }
-    if told is not None:
-        notes |= {"level_sd": None if variant else told.sd.get(truth.oracle), "sizes": told.sizes}
+    if reported is not None:
+        notes |= {"level_sd": None if variant else reported.sd.get(truth.oracle), "sizes": reported.sizes}
     share = forked_start(table.header.workload.name)
     made = _known(scattered(table, compiles) if scatters else table)
-    drift = (0.0, 0.0) if told is None else (told.sizes["drift"], told.sizes["minutes"])
+    drift = (0.0, 0.0) if reported is None else (reported.sizes["drift"], reported.sizes["minutes"])
     return World(made, truth, notes, share, drift)
 
 
@@ -258,7 +258,7 @@ def _compiled(row, seconds, cache):
     )
 
 
-def levelled(table, told, compiles):
+def levelled(table, reported, compiles):
     """A table of one repeat: the script's runs around its level by noise alone, one of others at theirs.
 
     What compiles did so with an empty cache.
@@ -269,11 +269,11 @@ def levelled(table, told, compiles):
             f"{table.header.table} has {len(own)} runs of the script, which do not show their scatter",
             hint=f"record {FEWEST_OWN} at least, or more repeats",
         )
-    by_place = dict(zip(told.places, told.rest, strict=True))
+    by_place = dict(zip(reported.places, reported.rest, strict=True))
     rest = [by_place[row.repeat, row.order] for row in own]
     # Levels follow the runs, so what is left of them is a little less than the noise.
-    wider = told.sizes["noise"] * math.sqrt((len(rest) - 1) / len(rest)) / max(pstdev(rest), 1e-9)
-    wanted = [told.of[Config()] + wider * (x - fmean(rest)) for x in rest]
+    wider = reported.sizes["noise"] * math.sqrt((len(rest) - 1) / len(rest)) / max(pstdev(rest), 1e-9)
+    wanted = [reported.of[Config()] + wider * (x - fmean(rest)) for x in rest]
     made = [row.slowed(math.exp(log_rate(table, row) - y)) for row, y in zip(own, wanted, strict=True)]
     for config, rows in rows_of(table).items():
         fine = [row for row in rows if _counts(row)]
@@ -285,7 +285,7 @@ def levelled(table, told, compiles):
         first = next((row for row in fine if not row.is_disturbed), fine[0])
         if config in compiles:
             first = _compiled(first, compiles[config][0], "cold")
-        made.append(first.slowed(math.exp(log_rate(table, first) - told.of[config])))
+        made.append(first.slowed(math.exp(log_rate(table, first) - reported.of[config])))
     rows = tuple(replace(row, repeat=0, order=order, attempt=1) for order, row in enumerate(made))
     return replace(table, rows=rows)
 

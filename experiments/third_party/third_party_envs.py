@@ -172,9 +172,9 @@ def _pip(rooms, env, words):
         return f"pip was not done after {INSTALL_S} s"
     if ended.returncode == 0:
         return ""
-    said = [line.strip() for line in ended.stderr.splitlines() if line.strip()]
-    errors = [line for line in said if line.startswith("ERROR")]
-    return (errors or said or [f"pip ended with {ended.returncode}"])[-1]
+    message = [line.strip() for line in ended.stderr.splitlines() if line.strip()]
+    errors = [line for line in message if line.startswith("ERROR")]
+    return (errors or message or [f"pip ended with {ended.returncode}"])[-1]
 
 
 def _site(env):

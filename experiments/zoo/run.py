@@ -103,7 +103,7 @@ def looked_at(script, world):
         return
     if not world.bare:
         return
-    steps, samples = world.told["steps"], world.told["samples"]
+    steps, samples = world.reported["steps"], world.reported["samples"]
     counted = world.facts.run.samples_source in COUNTED and script.samples is not None
     problems = []
     if script.steps is not None and steps != script.steps:

@@ -134,12 +134,12 @@ def test_what_clean_code_can_buy_is_the_hosts_share() -> None:
 
 
 def test_the_reasons_hold_the_figures() -> None:
-    told = " ".join(judge(evidence(step_s=0.060, wait_frac=0.75)).reasons)
-    assert "waits for data 75 % of its time" in told
-    assert "14.5 ms in place of 60 ms" in told
-    assert "ready in 1 ms" in told
-    assert "55.2 GFLOP/s, 55 %" in told
-    assert "120 operations" in told
+    reported = " ".join(judge(evidence(step_s=0.060, wait_frac=0.75)).reasons)
+    assert "waits for data 75 % of its time" in reported
+    assert "14.5 ms in place of 60 ms" in reported
+    assert "ready in 1 ms" in reported
+    assert "55.2 GFLOP/s, 55 %" in reported
+    assert "120 operations" in reported
 
 
 def test_compiled_code_is_said_not_to_be_taken_apart() -> None:
@@ -282,10 +282,10 @@ def test_waiting_within_work_that_exchanges_gradients_is_communication() -> None
 
 def test_what_a_device_told_travels_through_a_measurement() -> None:
     run = probed(6, collectives=2.0, start_s=5e-6)
-    told = {"device_busy_frac": 0.8, "device_tensor_frac": 0.3, "device_dram_frac": 0.5}
+    reported = {"device_busy_frac": 0.8, "device_tensor_frac": 0.3, "device_dram_frac": 0.5}
     outcome = run.outcome
     outcome = replace(
-        outcome, extra={**outcome.extra, **told}, memory=replace(outcome.memory, allocator=2**30)
+        outcome, extra={**outcome.extra, **reported}, memory=replace(outcome.memory, allocator=2**30)
     )
     seen = evidence_of(outcome)
     assert (seen.busy_frac, seen.tensor_frac, seen.dram_frac) == (0.8, 0.3, 0.5)

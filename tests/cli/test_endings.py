@@ -98,9 +98,9 @@ def test_a_likely_pick_is_applied_by_name_alone(ended, cli):
         cli("apply", out, "--diff")[1]
         == "best: your unchanged script\nlikely, not confirmed: --pick likely\n"
     )
-    said = cli("apply", out, "--pick", "likely", "--diff")[1]
-    assert "1 run, not confirmed" in said
-    assert "bf16" in said
+    message = cli("apply", out, "--pick", "likely", "--diff")[1]
+    assert "1 run, not confirmed" in message
+    assert "bf16" in message
     assert "likely" in cli("export", out, "--as", "env", "--pick", "likely")[1]
     (row,) = json.loads(cli("list", "--json")[1])["studies"]
     ratio = data["picks"]["likely"]["speedup"]["value"]

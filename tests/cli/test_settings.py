@@ -66,15 +66,15 @@ def test_settings_of_another_space_that_do_not_count_are_named(cli, tune):
 def test_what_was_not_typed_is_named_before_the_search_and_in_a_dry_run(cli, tune, monkeypatch):
     monkeypatch.setenv("AUTOTUNE_TRACKING_URI", "http://me:canary-pass@x")
     words = ("search", "--script", "train.py", "--seed", "3")
-    told = "settings: budget=20m (pyproject.toml:2), set=num_workers=0,2 (pyproject.toml:4)"
+    reported = "settings: budget=20m (pyproject.toml:2), set=num_workers=0,2 (pyproject.toml:4)"
     _code, out, err = cli(*words)
-    assert err.splitlines()[0].startswith(told)
+    assert err.splitlines()[0].startswith(reported)
     assert "driver=inline (pyproject.toml:3)" in err
     assert "canary" not in err
     assert "settings" not in out
-    assert cli(*words, "--dry-run")[1].startswith(told)
+    assert cli(*words, "--dry-run")[1].startswith(reported)
     (note,) = json.loads(cli(*words, "--dry-run", "--json")[1])["notes"]
-    assert note.startswith(told)
+    assert note.startswith(reported)
     assert cli(*words, "--quiet")[2] == ""
 
 

@@ -177,9 +177,9 @@ def test_resume_tells_a_line_per_event_and_the_result_in_the_last(cli, script, t
 def sending(monkeypatch):
     """What `sync` asks for; its `unsent` is how many records wait afterwards."""
     fake = types.ModuleType("autotune.driver.sync")
-    fake.asked, fake.unsent = [], 0
+    fake.requested, fake.unsent = [], 0
     fake.sync_study = lambda path, deadline_s, **more: (
-        fake.asked.append((path, deadline_s, more)) or fake.unsent
+        fake.requested.append((path, deadline_s, more)) or fake.unsent
     )
     monkeypatch.setitem(sys.modules, "autotune.driver.sync", fake)
     monkeypatch.setattr(autotune.driver, "sync", fake, raising=False)
@@ -192,7 +192,7 @@ def test_sync_ends_with_6_while_records_wait(cli, script, sending, unsent, code)
     sending.unsent = unsent
     got, _out, err = cli("sync", "--wait", "9s")
     assert got == code
-    assert sending.asked == [(folder, 9.0, {"tracking_uri": "", "again": False})]
+    assert sending.requested == [(folder, 9.0, {"tracking_uri": "", "again": False})]
     assert ("3 records" in err) == bool(unsent)
 
 
@@ -200,7 +200,7 @@ def test_sync_sends_everything_again_and_to_another_address_where_it_is_told(cli
     folder = journaled(script)
     code, out, _err = cli("sync", "train-1", "--again", "--tracking-uri", "http://other:5000")
     assert (code, out) == (0, f"MLflow has everything of {folder.name}\n")
-    assert sending.asked == [(folder, 60.0, {"tracking_uri": "http://other:5000", "again": True})]
+    assert sending.requested == [(folder, 60.0, {"tracking_uri": "http://other:5000", "again": True})]
 
 
 def test_sync_that_has_nothing_to_send_does_not_vouch_for_the_store(cli, script, sending):

@@ -155,8 +155,8 @@ def confirmed(run_steps):
 def test_what_pays_back_after_the_end_of_the_run_is_not_recommended_and_said_so() -> None:
     short = answer(confirmed(30))
     assert not short.is_better
-    told = " ".join(short.caveats)
-    assert "its compile of 60 s pays back after 2 min, and your run is about 10 s" in told
+    reported = " ".join(short.caveats)
+    assert "its compile of 60 s pays back after 2 min, and your run is about 10 s" in reported
 
 
 def test_what_pays_back_within_the_run_is_recommended_with_both_times() -> None:

@@ -71,8 +71,8 @@ def test_a_power_cap_alone_is_normal() -> None:
 
 @pytest.mark.parametrize("how", ["refuses", "mismatched", "lacks"])
 def test_a_driver_or_binding_that_knows_nothing_yields_nothing_and_no_error(how) -> None:
-    asked = [*QUERIES, "nvmlDeviceGetComputeRunningProcesses_v2"]
-    device = NvidiaDevices(FakeNvml(**{how: asked})).devices()[0]
+    requested = [*QUERIES, "nvmlDeviceGetComputeRunningProcesses_v2"]
+    device = NvidiaDevices(FakeNvml(**{how: requested})).devices()[0]
     assert device.sample() == NoDevice().sample()
     assert (device.facts.name, device.facts.memory_bytes, device.facts.capability) == ("", 0, (0, 0))
     assert device.facts.power_limit_w == 0.0
@@ -81,8 +81,8 @@ def test_a_driver_or_binding_that_knows_nothing_yields_nothing_and_no_error(how)
 def test_one_query_that_is_refused_costs_no_other() -> None:
     for name in QUERIES:
         sample = NvidiaDevices(FakeNvml(refuses=[name])).devices()[0].sample()
-        told = (sample.used_bytes, sample.sm_clock_mhz, sample.temperature_c, sample.power_w)
-        assert sum(value is None for value in told) <= 1
+        reported = (sample.used_bytes, sample.sm_clock_mhz, sample.temperature_c, sample.power_w)
+        assert sum(value is None for value in reported) <= 1
 
 
 def test_an_older_driver_is_asked_in_the_older_form() -> None:
@@ -114,9 +114,9 @@ def test_who_computes_is_told_of_for_a_little_while_and_from_the_first_look_on(m
 
 
 def test_a_driver_that_does_not_tell_who_computes_is_not_one_that_saw_nobody() -> None:
-    asked = "nvmlDeviceGetProcessUtilization"
+    requested = "nvmlDeviceGetProcessUtilization"
     for how in ("refuses", "mismatched", "lacks"):
-        assert NvidiaDevices(FakeNvml(**{how: [asked]})).devices()[0].sample().busy_pids is None
+        assert NvidiaDevices(FakeNvml(**{how: [requested]})).devices()[0].sample().busy_pids is None
     (part,) = NvidiaDevices(FakeNvml(parts={1: 2}), visible="MIG-11").devices()
     assert part.sample().busy_pids is None
 
@@ -219,14 +219,14 @@ def test_in_a_container_the_trial_itself_says_which_devices_it_uses() -> None:
     """The driver names processes by pids that mean nothing here."""
     nvml = FakeNvml()
     nvml.used = {0: 3, 1: 5}
-    told = []
-    sample = device_sampler(lambda: (3,), NvidiaDevices(nvml).devices(), lambda: told)
+    reported = []
+    sample = device_sampler(lambda: (3,), NvidiaDevices(nvml).devices(), lambda: reported)
     assert sample() is None
-    told.append("GPU-0abc")
+    reported.append("GPU-0abc")
     seen = sample()
     assert (seen.used_bytes, seen.total_bytes, seen.foreign) == (3, TOTAL, False)
     assert (seen.sm_clock_mhz, seen.temperature_c, seen.power_w, seen.ecc_errors) == (1980, 41, 123.456, 0)
-    told.append("GPU-1abc")
+    reported.append("GPU-1abc")
     both = sample()
     assert (both.used_bytes, both.sm_clock_mhz, both.temperature_c, both.ecc_errors) == (5, 1980, 42, 1)
     assert both.power_w == pytest.approx(123.456 + 123.457)

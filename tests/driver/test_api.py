@@ -150,9 +150,9 @@ def test_a_listener_of_ones_own_is_told(fake: FakeTune) -> None:
 def test_errors_are_those_of_the_tree(
     fake: FakeTune, words: dict[str, Any], kind: type[Exception], message: str
 ) -> None:
-    with pytest.raises(kind, match=message) as told:
+    with pytest.raises(kind, match=message) as reported:
         autotune.tune(**words)
-    assert isinstance(told.value, autotune.AutotuneError)
+    assert isinstance(reported.value, autotune.AutotuneError)
     assert fake.specs == []
 
 
@@ -218,18 +218,18 @@ def test_a_ray_of_the_program_is_neither_taken_nor_ended(
 
 def test_ray_drives_from_the_main_thread_alone(fake: FakeTune) -> None:
     """Its loop is broken by an interrupt, which reaches the main thread and no other."""
-    told: list[UsageError] = []
+    reported: list[UsageError] = []
 
     def search() -> None:
         try:
             autotune.tune("train.py", budget="10m", driver="ray")
         except UsageError as error:
-            told.append(error)
+            reported.append(error)
 
     thread = threading.Thread(target=search)
     thread.start()
     thread.join()
-    assert [error.message for error in told] == ['driver="ray" works in the main thread only']
+    assert [error.message for error in reported] == ['driver="ray" works in the main thread only']
     assert fake.specs == []
 
 

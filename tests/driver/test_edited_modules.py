@@ -37,8 +37,8 @@ def files(module: Path, text: str = "one") -> dict[str, str]:
 
 def searched(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, object], str]:
     code = run(list(words))
-    told = capsys.readouterr()
-    return code, json.loads(told.out), told.err
+    reported = capsys.readouterr()
+    return code, json.loads(reported.out), reported.err
 
 
 def test_it_ends_with_2_and_the_answer_for_what_it_was(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from study_fakes import no_answer, spec, study, told
+from study_fakes import no_answer, reported, spec, study
 
 from autotune.answer.answer import SearchOutcome
 from autotune.driver.exit_status import exit_code, why_nothing
@@ -20,7 +20,7 @@ from autotune.testing.knobs import CPU_HOST as HOST
 
 
 def ended(failure: Failure) -> AutotuneError:
-    return why_nothing(Study(spec=spec(), trials=(told(0, Config(), failure, Stage.BASELINE),)))
+    return why_nothing(Study(spec=spec(), trials=(reported(0, Config(), failure, Stage.BASELINE),)))
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_script_that_reads_a_pipe_is_told_that_it_cannot_be_repeated() -> None
         evidence={"steps": 0, "log_tail": "nothing to learn from"},
     )
     known = Facts(host=HOST, script=ScriptFacts(path="train.py", hazards=("stdin",)))
-    trial = told(0, Config(), failure, Stage.BASELINE)
+    trial = reported(0, Config(), failure, Stage.BASELINE)
     error = why_nothing(Study(spec=spec(), facts=known, trials=(trial,)))
     assert error.message.startswith("train.py could not be measured: exit code 1: nothing to learn from")
     assert "standard input, which cannot be repeated" in error.hint
@@ -76,7 +76,7 @@ def test_a_script_that_reads_a_pipe_is_told_that_it_cannot_be_repeated() -> None
     redirected = why_nothing(Study(spec=spec(stdin="/data/corpus.txt"), facts=known, trials=(trial,)))
     assert "run the script by itself first" in redirected.hint
     later = replace(failure, evidence={"steps": 9})
-    trained = Study(spec=spec(), facts=known, trials=(told(0, Config(), later, Stage.BASELINE),))
+    trained = Study(spec=spec(), facts=known, trials=(reported(0, Config(), later, Stage.BASELINE),))
     assert "standard input" not in why_nothing(trained).hint
 
 
@@ -91,7 +91,7 @@ def test_a_script_with_too_few_steps_has_a_remedy() -> None:
 )
 def test_a_budget_that_ended_the_first_run_is_a_usage_error_with_the_number_to_use(kind, evidence) -> None:
     failure = Failure(kind=kind, message="not done after 45 s", evidence=evidence)
-    first = replace(told(0, Config(), failure, Stage.BASELINE), seconds=45.0)
+    first = replace(reported(0, Config(), failure, Stage.BASELINE), seconds=45.0)
     error = why_nothing(Study(spec=spec(budget=Budget(seconds=60.0)), trials=(first,)))
     assert (type(error), error.exit_code) == (UsageError, 2)
     assert error.message == (

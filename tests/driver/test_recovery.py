@@ -93,7 +93,7 @@ def test_a_run_that_nobody_has_begun_with_has_cost_no_life_yet() -> None:
 
 def cut(*trials: Trial, ago_s: float = 60.0, up_s: float = 1e6) -> set[tuple[Stage, int]]:
     """With every outcome told so long ago."""
-    told = [
+    reported = [
         e
         for t in trials
         for e in (
@@ -102,7 +102,7 @@ def cut(*trials: Trial, ago_s: float = 60.0, up_s: float = 1e6) -> set[tuple[Sta
         )
     ]
     study = Study(spec=spec(), facts=facts(), trials=trials)
-    return set(cut_cycles(study, told, wall_s=NOW_S, up_s=up_s, host="here"))
+    return set(cut_cycles(study, reported, wall_s=NOW_S, up_s=up_s, host="here"))
 
 
 def measured(number: int, config: Config, **more: Any) -> Trial:

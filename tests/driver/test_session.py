@@ -114,7 +114,7 @@ def test_half_of_a_pair_is_left_open_where_its_time_does_not_suffice(tmp_path: P
     """Cut short it would be a timeout, and that a failure of its config."""
 
     def begun(budget_s: float) -> Session:
-        told = [
+        reported = [
             Trial(
                 number=n,
                 config=Config(),
@@ -128,11 +128,11 @@ def test_half_of_a_pair_is_left_open_where_its_time_does_not_suffice(tmp_path: P
             for n in (0, 1)
         ]
         half = replace(
-            told[0], number=2, stage=Stage.CONFIRM, group=1, state=TrialState.WAITING, outcome=None
+            reported[0], number=2, stage=Stage.CONFIRM, group=1, state=TrialState.WAITING, outcome=None
         )
         return Session(
             journal=journal,
-            study=Study(spec=spec(budget_s), facts=facts(), trials=(*told, half)),
+            study=Study(spec=spec(budget_s), facts=facts(), trials=(*reported, half)),
             strategy=Listed([]),
             planner=PlainPlanner(),
             clock=SimulatedClock(),
@@ -241,8 +241,12 @@ def test_a_run_that_only_explains_and_finds_no_room_leaves_the_answer_as_it_is(t
     @dataclass
     class Explained(Listed):
         def ask(self, study: Study, remaining_s: float) -> Proposal | None:
-            asked = super().ask(study, remaining_s)
-            return asked if asked is None or not study.trials else replace(asked, stage=Stage.DIAGNOSE)
+            requested = super().ask(study, remaining_s)
+            return (
+                requested
+                if requested is None or not study.trials
+                else replace(requested, stage=Stage.DIAGNOSE)
+            )
 
     with Journal.create(tmp_path / "journal.db") as journal:
         session = Session(
@@ -277,8 +281,8 @@ def test_what_trials_tell_for_people_is_said_once(make_session: MakeSession) -> 
         )
         session.tell(assignment.uid, ended)
         session._clock.sleep(1.0)
-    said = [entry.data["text"] for entry in session._journal.entries() if entry.kind == "noted"]
-    assert said == ["it writes (file 0)", "another thing: x"]
+    message = [entry.data["text"] for entry in session._journal.entries() if entry.kind == "noted"]
+    assert message == ["it writes (file 0)", "another thing: x"]
 
 
 TOLD_TO_END: list[Failure] = [
@@ -368,8 +372,8 @@ def test_names_that_are_no_text_are_spelled_out_and_cost_nothing(make_session: M
     assert failed is not None
     assert failed.message == r"no file caf\udce9.jpg"
     assert failed.evidence["log_tail"] == "a \\ud83d \\"
-    told = [entry.data["outcome"] for entry in session._journal.entries() if entry.kind == "finished"]
-    assert told[1]["message"] == failed.message
+    reported = [entry.data["outcome"] for entry in session._journal.entries() if entry.kind == "finished"]
+    assert reported[1]["message"] == failed.message
     assert r"the script writes into its project (caf\udce9.jpg)" in heard.notes
 
 
@@ -425,8 +429,8 @@ def test_why_nothing_new_is_tried_is_written_down_and_taken_back_where_something
     @dataclass
     class InStages(Listed):
         def ask(self, study: Study, remaining_s: float) -> Proposal | None:
-            asked = super().ask(study, remaining_s)
-            return None if asked is None else replace(asked, stage=stages[len(study.trials)], group=1)
+            requested = super().ask(study, remaining_s)
+            return None if requested is None else replace(requested, stage=stages[len(study.trials)], group=1)
 
         def ending(self, study: Study, remaining_s: float) -> str:
             return str(len(study.trials))
@@ -527,9 +531,9 @@ def test_any_prefix_of_the_journal_folds_to_a_study_that_can_go_on(
         replace(t, finished_s=0.0) for t in session.study.trials
     ]
     part = fold(entries[: max(2, min(cut, len(entries)))], build=planner.space)
-    told = [t for t in part.trials if t.state is TrialState.FINISHED]
-    assert all(t.outcome is not None for t in told)
-    assert {t.number for t in told} <= {t.number for t in full.trials}
+    reported = [t for t in part.trials if t.state is TrialState.FINISHED]
+    assert all(t.outcome is not None for t in reported)
+    assert {t.number for t in reported} <= {t.number for t in full.trials}
     journal.close()
 
 
@@ -554,8 +558,8 @@ def test_a_run_that_a_neighbour_disturbed_is_repeated_twice_at_most_and_marked_t
     assert tell_next(session, crowded(30, 1.0)) == 1
     assert session.study.trials[1].state is TrialState.FINISHED
     assert flags(session, 1) == ("neighbour",)
-    told = [entry.data for entry in session._journal.entries() if entry.kind == "finished"]
-    assert told[1]["outcome"]["contamination"]["flags"] == ["neighbour"], "written down as well"
+    reported = [entry.data for entry in session._journal.entries() if entry.kind == "finished"]
+    assert reported[1]["outcome"]["contamination"]["flags"] == ["neighbour"], "written down as well"
 
 
 def test_runs_that_were_set_aside_for_a_neighbour_use_up_no_repeats_of_failures(
@@ -771,9 +775,9 @@ ANNS = Claim(
 BOBS = replace(ANNS, study_id="y", label="train-2", user="bob", pid=4712, measures=False)
 
 
-def on_machine(session: Session, machine: Machine, **asked: object) -> Heard:
+def on_machine(session: Session, machine: Machine, **requested: object) -> Heard:
     session._machine = machine  # type: ignore[assignment]
-    session._study = replace(session._study, spec=replace(session._study.spec, **asked))  # type: ignore[arg-type]
+    session._study = replace(session._study, spec=replace(session._study.spec, **requested))  # type: ignore[arg-type]
     session._listeners = (heard := Heard(),)
     return heard
 
@@ -806,21 +810,21 @@ def test_the_wait_for_another_search_has_an_end_and_an_error_that_names_the_ways
     session = make_session([Config()])
     machine = Machine(ANNS)
     on_machine(session, machine, wait_s=30.0)
-    with pytest.raises(BackendError, match=r"study train-1 of ann .* after a wait of 30 s") as told:
+    with pytest.raises(BackendError, match=r"study train-1 of ann .* after a wait of 30 s") as reported:
         session.ask()
     assert session._clock.now_s() == pytest.approx(30.0)
-    assert "--wait" in told.value.hint
-    assert "--share" in told.value.hint
+    assert "--wait" in reported.value.hint
+    assert "--share" in reported.value.hint
     assert not machine.has_begun
 
 
-@pytest.mark.parametrize(("asked", "waited_s"), [({}, 0.0), ({"wait_s": 30.0}, 30.0)])
+@pytest.mark.parametrize(("requested", "waited_s"), [({}, 0.0), ({"wait_s": 30.0}, 30.0)])
 def test_a_shared_machine_is_measured_on_after_the_wait_that_was_asked_for(
-    make_session: MakeSession, asked: dict[str, float], waited_s: float
+    make_session: MakeSession, requested: dict[str, float], waited_s: float
 ) -> None:
     session = make_session([Config()])
     machine = Machine(ANNS, beside=(Culprit(name="", pid=4711, study="study train-1 of ann"),))
-    heard = on_machine(session, machine, share=True, **asked)
+    heard = on_machine(session, machine, share=True, **requested)
     session._load = Loads(QUIET)  # type: ignore[assignment]
     assert session.ask() is not None
     assert session._clock.now_s() == pytest.approx(waited_s)
@@ -890,9 +894,11 @@ def test_a_stop_ends_the_wait(make_session: MakeSession) -> None:
 def test_before_a_confirmation_the_wait_counts_and_leaves_time_for_the_pairs(tmp_path: Path) -> None:
     class Confirms(Listed):
         def ask(self, study: Study, remaining_s: float) -> Proposal | None:
-            asked = super().ask(study, remaining_s)
+            requested = super().ask(study, remaining_s)
             return (
-                asked if asked is None or not study.trials else replace(asked, stage=Stage.CONFIRM, group=1)
+                requested
+                if requested is None or not study.trials
+                else replace(requested, stage=Stage.CONFIRM, group=1)
             )
 
     with Journal.create(tmp_path / "journal.db") as journal:

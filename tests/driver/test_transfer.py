@@ -107,12 +107,12 @@ def test_an_ended_study_of_the_script_is_taken_over_and_nothing_private_with_it(
 ) -> None:
     found = gather(present, folders=[ended])
     assert found is not None
-    (told,) = found.earlier
-    assert told.label == "test"
-    assert told.starts
-    assert told.seen
-    assert told.fingerprint.device == found.present.device
-    assert told.fingerprint.data
+    (reported,) = found.earlier
+    assert reported.label == "test"
+    assert reported.starts
+    assert reported.seen
+    assert reported.fingerprint.device == found.present.device
+    assert reported.fingerprint.data
     assert not found.present.data, "that is for the first run to show"
     text = dumps(found)
     assert "/replay" not in text
@@ -264,8 +264,12 @@ def test_a_journal_alone_says_what_the_search_asked_for_and_would_ask_for(
         left_s = BUDGET_S - float(entry.data["elapsed_s"]) - ENDING_S - KILL_S
         proposal = strategy.ask(before, left_s)
         assert proposal is not None
-        asked = study.trials[int(entry.data["trial"]["number"])]
-        assert (proposal.stage, proposal.config, proposal.reason) == (asked.stage, asked.config, asked.reason)
+        requested = study.trials[int(entry.data["trial"]["number"])]
+        assert (proposal.stage, proposal.config, proposal.reason) == (
+            requested.stage,
+            requested.config,
+            requested.reason,
+        )
         checked += 1
     assert checked > 8
     assert study.trials[1].stage is Stage.INITIAL
@@ -292,8 +296,8 @@ def test_a_second_search_says_where_it_begins_and_can_be_told_not_to(
              "--knob", "channels_last", "--set", "channels_last=false,true", *words]
         )  # fmt: skip
         assert code == 0
-        told = capsys.readouterr()
-        return told.out + told.err
+        reported = capsys.readouterr()
+        return reported.out + reported.err
 
     line = "start points from 1 earlier study of this script (first), none taken over unmeasured"
     assert "earlier" not in search("first")

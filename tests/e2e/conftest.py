@@ -121,9 +121,9 @@ class Place:
         """Numbers of the finished trials, as soon as there are enough."""
         deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline:
-            told = [entry.data["number"] for entry in self.journal() if entry.kind == "finished"]
-            if len(told) >= at_least:
-                return told
+            reported = [entry.data["number"] for entry in self.journal() if entry.kind == "finished"]
+            if len(reported) >= at_least:
+                return reported
             time.sleep(0.3)
         pytest.fail(f"fewer than {at_least} finished trials after {limit_s} s")
 

@@ -41,8 +41,8 @@ def test_a_signal_ends_it_soon_with_the_answer_so_far_and_it_goes_on(place, driv
     assert place.show()["stopped"] == why
     resumed = place.run("resume", "--json")
     assert resumed.has_no_gain, resumed
-    told = [entry.data["number"] for entry in place.journal() if entry.kind == "finished"]
-    assert told == [0, 1, 2]
+    reported = [entry.data["number"] for entry in place.journal() if entry.kind == "finished"]
+    assert reported == [0, 1, 2]
 
 
 def test_after_a_kill_nothing_that_ended_is_lost_or_run_again(place):
@@ -55,12 +55,12 @@ def test_after_a_kill_nothing_that_ended_is_lost_or_run_again(place):
     resumed = place.run("resume", "--json")
     assert resumed.has_no_gain, resumed
     entries = place.journal()
-    told = [entry.data["number"] for entry in entries if entry.kind == "finished"]
-    assert told == [0, 1, 2]
-    assert told[: len(before)] == before
-    asked = [entry.data["trial"] for entry in entries if entry.kind == "proposed"]
+    reported = [entry.data["number"] for entry in entries if entry.kind == "finished"]
+    assert reported == [0, 1, 2]
+    assert reported[: len(before)] == before
+    requested = [entry.data["trial"] for entry in entries if entry.kind == "proposed"]
     # A reading beside other processes is repeated at once, under the next attempt of its number.
-    first = [trial["number"] for trial in asked if trial["attempt"] == 1]
+    first = [trial["number"] for trial in requested if trial["attempt"] == 1]
     assert all(first.count(number) == 1 for number in before)
     assert [entry.kind for entry in entries].count("opened") == 2
     with contextlib.closing(sqlite3.connect(place.home / "mlflow.db")) as store:

@@ -50,9 +50,9 @@ def test_a_script_that_says_its_steps_is_searched_and_applied(place: Any) -> Non
     assert "does not use PyTorch" in refusals["threads"]
     assert 'did not call autotune.value("misspelt"' in refusals["misspelt"]
     assert "--allow batch" in refusals["batch"]
-    asked = [json.dumps(e.data["trial"]["config"]) for e in place.journal() if e.kind == "proposed"]
-    assert any('"pause_ms": 4' in config for config in asked), asked
-    assert not any('"pause_ms": 8' in config for config in asked), "its own value is the baseline"
+    requested = [json.dumps(e.data["trial"]["config"]) for e in place.journal() if e.kind == "proposed"]
+    assert any('"pause_ms": 4' in config for config in requested), requested
+    assert not any('"pause_ms": 8' in config for config in requested), "its own value is the baseline"
     assert not (place.folder / "log.txt").exists(), "what a trial writes is kept away"
     applied = place.run("apply", "best.yaml", "--", sys.executable, "train.py", "--steps", "20")
     assert (applied.exit, applied.out) == (0, "trained with 2 4\n"), applied

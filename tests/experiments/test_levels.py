@@ -54,9 +54,9 @@ def means(runs: list[Run]) -> dict[Config, float]:
     return {config: statistics.fmean(values) for config, values in found.items()}
 
 
-def misses(told: dict[Config, float], level: Callable[[Config], float] = true) -> float:
+def misses(reported: dict[Config, float], level: Callable[[Config], float] = true) -> float:
     """Standard deviation of what they are off by."""
-    return statistics.pstdev(told[c] - level(c) for c in CONFIGS)
+    return statistics.pstdev(reported[c] - level(c) for c in CONFIGS)
 
 
 def test_levels_miss_what_is_true_by_far_less_than_single_runs() -> None:
@@ -133,8 +133,8 @@ def test_a_machine_that_changes_is_told_from_configurations() -> None:
     found = levels.levels(runs, KNOBS)
     assert misses(found.of) < 0.4 * misses(means(runs))
     then = [slower(at) for _, _, at, _ in runs]
-    told = [m - x for m, x in zip(found.machine, then, strict=True)]
-    assert statistics.pstdev(told) < 0.5 * statistics.pstdev(then)
+    reported = [m - x for m, x in zip(found.machine, then, strict=True)]
+    assert statistics.pstdev(reported) < 0.5 * statistics.pstdev(then)
 
 
 def test_what_is_said_to_be_uncertain_is_off_by_so_much() -> None:

@@ -335,11 +335,11 @@ def test_a_planner_of_before_is_held_beside_on_the_searches_that_both_have() -> 
 
     now = [answered(line(table, "staged", 0, 100), proved=True) for table in "uvw"]
     before = [answered({**line(t, "staged", 0, 200), "code": "old"}, proved=t == "u") for t in "uvwx"]
-    told = analyse.beside([*now, line("u", "tpe", 0, 5)], before)
-    assert "3 pairs" in told
-    assert "| staged before | 2.00 [2.00, 2.00] | 2.00 [2.00, 2.00]" in told
-    assert "| staged | 3 | 0 | 3 of 3 |" in told
-    assert "| staged before | 1 | 0 | 1 of 1 |" in told
+    reported = analyse.beside([*now, line("u", "tpe", 0, 5)], before)
+    assert "3 pairs" in reported
+    assert "| staged before | 2.00 [2.00, 2.00] | 2.00 [2.00, 2.00]" in reported
+    assert "| staged | 3 | 0 | 3 of 3 |" in reported
+    assert "| staged before | 1 | 0 | 1 of 1 |" in reported
     with pytest.raises(SystemExit, match="no search is in both"):
         analyse.beside(now, [{**x, "seed": 7} for x in before])
 
@@ -494,8 +494,8 @@ def test_of_a_held_out_run_that_is_not_whole_nothing_is_drawn_or_said(run: Any, 
     path.write_text(json.dumps(both[0]) + "\n")
     analyse.write(path, run.FROZEN)
     assert not path.with_suffix(".svg").exists()
-    assert "100" not in run.told(both[0])
-    assert "100" in run.told({**both[0], "set": "develop"})
+    assert "100" not in run.reported(both[0])
+    assert "100" in run.reported({**both[0], "set": "develop"})
     path.write_text("".join(json.dumps(x) + "\n" for x in both))
     analyse.write(path, run.FROZEN)
     assert path.with_suffix(".svg").exists()

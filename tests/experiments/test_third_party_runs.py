@@ -118,9 +118,9 @@ def test_a_bare_run_is_ended_after_some_steps(one: Any) -> None:
 
 
 def test_the_product_beside_the_experiment_is_asked_what_it_says(one: Any) -> None:
-    told = one.inspect()
-    assert told["ok"], told
-    assert told["knobs"]["threads"][0] == "searched"
+    reported = one.inspect()
+    assert reported["ok"], reported
+    assert reported["knobs"]["threads"][0] == "searched"
 
 
 def test_a_baseline_agrees_with_the_stopwatch_and_knobs_end_in_words(one: Any) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from autotune.inspection.sdk_calls import SdkValue
 
 
-def asked(folder: Path, text: str) -> tuple[SdkValue, ...]:
+def requested(folder: Path, text: str) -> tuple[SdkValue, ...]:
     script = folder / "train.py"
     script.write_text(dedent(text))
     return requested_values(str(script))
@@ -35,14 +35,16 @@ def asked(folder: Path, text: str) -> tuple[SdkValue, ...]:
     ],
 )
 def test_a_value_is_found_however_it_is_asked_for(tmp_path: Path, imported: str, called: str) -> None:
-    (found,) = asked(tmp_path, f"{imported}\n\ndef main():\n    batch = {called}('batch', 64)\n")
+    (found,) = requested(tmp_path, f"{imported}\n\ndef main():\n    batch = {called}('batch', 64)\n")
     assert (found.name, found.place, found.default) == ("batch", "train.py:4", 64)
 
 
 def test_values_of_others_are_none_of_ours(tmp_path: Path) -> None:
-    assert asked(tmp_path, "import other\nx = other.value('batch', 64)\ny = config.value('lr', 0.1)\n") == ()
-    assert asked(tmp_path, "import autotune\nx = autotune.value(name, 64)\n") == ()
-    assert asked(tmp_path, "import autotune\nx = (") == ()
+    assert (
+        requested(tmp_path, "import other\nx = other.value('batch', 64)\ny = config.value('lr', 0.1)\n") == ()
+    )
+    assert requested(tmp_path, "import autotune\nx = autotune.value(name, 64)\n") == ()
+    assert requested(tmp_path, "import autotune\nx = (") == ()
     assert requested_values(str(tmp_path / "gone.py")) == ()
 
 
@@ -55,7 +57,7 @@ def test_each_name_is_told_once_where_it_comes_first_also_in_modules_of_the_scri
     jit = autotune.value("jit", False)
     token = autotune.value("api_token", "hidden")
     """
-    found = {value.name: (value.place, value.default) for value in asked(tmp_path, text)}
+    found = {value.name: (value.place, value.default) for value in requested(tmp_path, text)}
     assert list(found) == ["jit", "api_token", "width"]
     assert [*found.values()] == [("train.py:4", None), ("train.py:6", None), ("model.py:2", 8)]
 

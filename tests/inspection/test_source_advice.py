@@ -232,7 +232,7 @@ def test_shapes_are_spoken_of_only_where_tensor_cores_are(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("lines", "told"),
+    ("lines", "reported"),
     [
         ("VOCAB = 50257\nhead = nn.Linear(768, VOCAB)\n", "VOCAB, 50257,"),
         (
@@ -246,10 +246,10 @@ def test_shapes_are_spoken_of_only_where_tensor_cores_are(tmp_path: Path) -> Non
         ),
     ],
 )
-def test_a_size_is_found_under_the_name_that_it_has(tmp_path: Path, lines: str, told: str) -> None:
+def test_a_size_is_found_under_the_name_that_it_has(tmp_path: Path, lines: str, reported: str) -> None:
     found = hints(tmp_path, lines, GPU)
     assert [hint.kind for hint in found] == ["shape"]
-    assert found[0].text.startswith(f"{told} is not a multiple of 8")
+    assert found[0].text.startswith(f"{reported} is not a multiple of 8")
     assert "50264" in found[0].text
 
 

@@ -63,7 +63,7 @@ def test_what_the_first_run_did_not_ask_for_is_refused_with_a_sentence() -> None
     )
     assert knob.refuse(seen()) is None
     assert knob.refuse(seen(None)) is None
-    assert knob.refuse(facts()) is None, "facts that no process told"
+    assert knob.refuse(facts()) is None, "facts that no process reported"
 
 
 @pytest.mark.parametrize("name", sorted(builtin()))

@@ -369,8 +369,8 @@ def test_workers_under_keras_deal_a_drawn_order_otherwise(shuffles: bool, change
 def test_what_deepspeed_would_not_do_is_refused(
     settings: dict[str, Value | None], name: str, reason: str
 ) -> None:
-    told = {key: value for key, value in settings.items() if value is not None}
-    given = trained_by("deepspeed", settings=told)
+    reported = {key: value for key, value in settings.items() if value is not None}
+    given = trained_by("deepspeed", settings=reported)
     if None in settings.values():
         assert given.run is not None
         kept = {k: v for k, v in given.run.owner_settings.items() if k not in settings}

@@ -102,7 +102,7 @@ def test_cpu_time_is_that_of_the_cpus_that_may_be_used(monkeypatch: pytest.Monke
     assert HostSamples(start_ns=0).cpus == 2
     monkeypatch.setattr(guard.os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
     guard.busy_s()
-    assert seen in ([{2, 5}, set()], []), "as everybody is told, where all may be used"
+    assert seen in ([{2, 5}, set()], []), "as everybody is reported, where all may be used"
 
 
 def test_the_launcher_tells_while_the_trial_runs_what_it_sees(tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ ENCLOSED = """
 import json, multiprocessing, os, sys
 sys.path.insert(0, {ours!r})
 import namespace as enter
-told = {{}}
+reported = {{}}
 shm, base = "/dev/shm", {base!r}
 try:
     enter._own_namespace()
@@ -197,15 +197,15 @@ try:
 except OSError as error:
     sys.exit("not here: " + str(error))
 have = os.statvfs(shm)
-told["private"] = os.stat(shm).st_dev != before
-told["seen"] = sorted(os.listdir(shm))
-told["read"] = [open(os.path.join(shm, name)).read() for name in told["seen"]]
-told["like"] = [have.f_blocks * have.f_frsize, have.f_files, bool(have.f_flag & os.ST_NOSUID)]
-told["mode"] = oct(os.stat(shm).st_mode & 0o7777)
+reported["private"] = os.stat(shm).st_dev != before
+reported["seen"] = sorted(os.listdir(shm))
+reported["read"] = [open(os.path.join(shm, name)).read() for name in reported["seen"]]
+reported["like"] = [have.f_blocks * have.f_frsize, have.f_files, bool(have.f_flag & os.ST_NOSUID)]
+reported["mode"] = oct(os.stat(shm).st_mode & 0o7777)
 with multiprocessing.Semaphore(), open(os.path.join(shm, "cache"), "wb") as file:
     file.write(bytes(4096))
-told["outside"] = sorted(os.listdir(outside))
-print(json.dumps(told))
+reported["outside"] = sorted(os.listdir(outside))
+print(json.dumps(reported))
 """
 OTHER = 12345
 
@@ -230,17 +230,17 @@ def in_shared_memory(tmp_path: Path, *names: str, owner: int = 0, **more: Any) -
 
 @pytest.mark.skipif(not HAS_OVERLAY, reason="this machine lets nobody mount an overlay")
 def test_shared_memory_is_the_trials_own_and_as_large_as_the_machines(tmp_path: Path) -> None:
-    told = in_shared_memory(tmp_path)
-    assert told["private"]
-    assert (told["seen"], told["outside"]) == ([], ["torch_1_2_3"])
-    assert (told["like"], told["mode"]) == ([48 << 20, 777, True], "0o1777")
+    reported = in_shared_memory(tmp_path)
+    assert reported["private"]
+    assert (reported["seen"], reported["outside"]) == ([], ["torch_1_2_3"])
+    assert (reported["like"], reported["mode"]) == ([48 << 20, 777, True], "0o1777")
 
 
 @pytest.mark.skipif(not HAS_OVERLAY, reason="this machine lets nobody mount an overlay")
 def test_a_replay_that_left_its_journal_in_shared_memory_costs_no_trial_its_own(tmp_path: Path) -> None:
-    told = in_shared_memory(tmp_path, "autotune-replay-x1")
-    assert told["private"]
-    assert (told["seen"], told["outside"]) == ([], ["autotune-replay-x1", "torch_1_2_3"])
+    reported = in_shared_memory(tmp_path, "autotune-replay-x1")
+    assert reported["private"]
+    assert (reported["seen"], reported["outside"]) == ([], ["autotune-replay-x1", "torch_1_2_3"])
 
 
 @pytest.mark.skipif(not HAS_OVERLAY, reason="this machine lets nobody mount an overlay")
@@ -255,18 +255,18 @@ def test_a_replay_that_left_its_journal_in_shared_memory_costs_no_trial_its_own(
 def test_shared_memory_stays_the_machines_where_something_there_may_be_missed(
     tmp_path: Path, names: tuple[str, ...], more: dict[str, Any]
 ) -> None:
-    told = in_shared_memory(tmp_path, *names, **more)
-    assert not told["private"]
-    assert told["seen"] == sorted([*names, "torch_1_2_3"])
-    assert told["outside"] == sorted([*names, "cache", "torch_1_2_3"])
+    reported = in_shared_memory(tmp_path, *names, **more)
+    assert not reported["private"]
+    assert reported["seen"] == sorted([*names, "torch_1_2_3"])
+    assert reported["outside"] == sorted([*names, "cache", "torch_1_2_3"])
 
 
 @pytest.mark.skipif(not HAS_OVERLAY or os.geteuid() != 0, reason="nothing can be given to another user here")
 def test_what_other_users_have_in_shared_memory_is_there_as_before(tmp_path: Path) -> None:
-    told = in_shared_memory(tmp_path, "theirs", owner=OTHER, links=True)
-    assert told["private"]
-    assert (told["seen"], told["read"]) == (["link", "theirs"], ["theirs", "theirs"])
-    assert told["outside"] == ["link", "theirs", "torch_1_2_3"]
+    reported = in_shared_memory(tmp_path, "theirs", owner=OTHER, links=True)
+    assert reported["private"]
+    assert (reported["seen"], reported["read"]) == (["link", "theirs"], ["theirs", "theirs"])
+    assert reported["outside"] == ["link", "theirs", "torch_1_2_3"]
     many = in_shared_memory(tmp_path, *(f"theirs{n}" for n in range(65)), owner=OTHER)
     assert not many["private"]
 
@@ -355,16 +355,16 @@ def test_what_a_script_writes_into_its_project_is_told(
     assert isinstance(ended.outcome, Measurement), ended.outcome
     if isolation == "overlay" and not ended.notes:
         pytest.skip("the layers are in memory here")
-    (said,) = ended.notes
+    (message,) = ended.notes
     if isolation == "overlay":
-        assert said.startswith("the script writes into its project (")
-        assert "such writes are redirected" in said
+        assert message.startswith("the script writes into its project (")
+        assert "such writes are redirected" in message
         assert {p: s for p, s in tree(files).items() if "train.py" not in p} == {
             p: s for p, s in before.items() if "train.py" not in p
         }
     else:
-        assert said.startswith("while a trial ran, by it or by others, files of yours changed: ")
-    assert "by_shell_a, by_shell_b, by_shell_c and " in said
+        assert message.startswith("while a trial ran, by it or by others, files of yours changed: ")
+    assert "by_shell_a, by_shell_b, by_shell_c and " in message
 
 
 @pytest.mark.skipif(not HAS_OVERLAY, reason="this machine lets nobody mount an overlay")
@@ -383,11 +383,11 @@ def test_what_a_script_writes_outside_its_project_is_told(
     (ended,) = runner(isolation="overlay").run(assignment(inside + writes + passing + "good()"))
     if not ended.notes:
         pytest.skip("the layers are in memory here")
-    _, said = ended.notes
-    assert said.startswith("the script writes outside its project (")
-    assert str(far / "w") in said
-    assert str(files.parent / "theirs.txt") in said
-    assert "hub" not in said
+    _, message = ended.notes
+    assert message.startswith("the script writes outside its project (")
+    assert str(far / "w") in message
+    assert str(files.parent / "theirs.txt") in message
+    assert "hub" not in message
     assert list(far.iterdir()) == []
     assert {p: s for p, s in tree(files.parent).items() if "train.py" not in p} == {
         p: s for p, s in before.items() if "train.py" not in p
@@ -441,11 +441,11 @@ def test_what_is_told_of_elsewhere_leaves_out_the_project_and_what_does_not_last
         (layer / name).parent.mkdir(parents=True, exist_ok=True)
         (layer / name).touch()
     (tmp_path / "upper" / "1.of").write_text("/")
-    told = enclosure.kept_off_elsewhere(tmp_path, ["/home/me/project"], ("/scratch",))
-    assert told == ["/home/me/b", "/srv/f"]
+    reported = enclosure.kept_off_elsewhere(tmp_path, ["/home/me/project"], ("/scratch",))
+    assert reported == ["/home/me/b", "/srv/f"]
     # Where the project lies in such a folder itself, what is beside it is told.
-    told = enclosure.kept_off_elsewhere(tmp_path, ["/tmp/project"], ("",))
-    assert "/tmp/d" in told
+    reported = enclosure.kept_off_elsewhere(tmp_path, ["/tmp/project"], ("",))
+    assert "/tmp/d" in reported
 
 
 def test_in_place_of_a_folder_of_ours_a_link_is_removed_and_nothing_behind_it(tmp_path: Path) -> None:

@@ -82,9 +82,9 @@ def traced(runner: Any, assignment: Any, nsys: str, user: Path) -> Any:
 
 def test_the_report_is_kept_beside_the_trials_other_files(traced: Any, tmp_path: Path) -> None:
     assert isinstance(traced("as it should"), Measurement)
-    said = report(tmp_path).read_text()
-    assert "--trace=cuda,nvtx,osrt" in said
-    assert "--capture-range=cudaProfilerApi" in said
+    message = report(tmp_path).read_text()
+    assert "--trace=cuda,nvtx,osrt" in message
+    assert "--capture-range=cudaProfilerApi" in message
 
 
 @pytest.mark.parametrize("secret", ["", "CANARY-variable"])

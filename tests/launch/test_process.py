@@ -114,13 +114,13 @@ def test_every_trial_reads_the_file_on_standard_input_from_its_beginning(
 ) -> None:
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("words to learn\n", encoding="utf-8")
-    asked = assignment("sys.exit(sys.stdin.read().strip() or 'nothing')")
-    given = replace(asked, launch=replace(asked.launch, stdin=str(corpus)))
+    requested = assignment("sys.exit(sys.stdin.read().strip() or 'nothing')")
+    given = replace(requested, launch=replace(requested.launch, stdin=str(corpus)))
     trials = runner()
     assert failure(trials, given).message == "exit code 1: words to learn"
     again = replace(given, uid=given.uid.replace("t0000", "t0001"))
     assert failure(trials, again).message == "exit code 1: words to learn"
-    without = replace(asked, uid=given.uid.replace("t0000", "t0002"))
+    without = replace(requested, uid=given.uid.replace("t0000", "t0002"))
     assert failure(trials, without).message == "exit code 1: nothing"
 
 
@@ -217,9 +217,9 @@ def test_shared_memory_that_a_killed_tree_leaves_is_removed(
     try:
         ended = only(runner(isolation="redirect"), assignment(SHARED))
         assert isinstance(ended.outcome, Measurement), ended.outcome
-        told = (tmp_path / "study" / "trials" / f"t0000-{MINE}" / "stdout.log").read_text().split()
-        assert len(told) == 2
-        assert [name for name in told if Path("/dev/shm", name).exists()] == []
+        reported = (tmp_path / "study" / "trials" / f"t0000-{MINE}" / "stdout.log").read_text().split()
+        assert len(reported) == 2
+        assert [name for name in reported if Path("/dev/shm", name).exists()] == []
         assert other.exists()
     finally:
         other.unlink()
@@ -598,9 +598,9 @@ finish(begin)"""
     limit_s = roomy_limit_s(
         runner(isolation="redirect"), assignment(text.format(os.devnull), uid=f"t0001-{MINE}")
     )
-    asked = assignment(text.format(str(ready)), deadline_s=limit_s)
+    requested = assignment(text.format(str(ready)), deadline_s=limit_s)
     with suspended(ready, lambda: process_tree.marked(uid), limit_s):
-        outcome = only(runner(isolation="redirect"), replace(asked, patience_s=4.0 * limit_s)).outcome
+        outcome = only(runner(isolation="redirect"), replace(requested, patience_s=4.0 * limit_s)).outcome
     assert isinstance(outcome, Measurement), outcome
     assert "stopped" in outcome.contamination.flags
     assert outcome.window_s > limit_s
@@ -642,9 +642,9 @@ def test_a_trial_that_stays_stopped_is_ended_when_its_patience_is_used_up(
     uid = f"t0000-{MINE}"
     ready = temporary_folder(uid) / "ready"
     text = f"Path({str(ready)!r}).touch(); time.sleep(60)"
-    asked = replace(assignment(text, deadline_s=2.0), patience_s=1.5)
+    requested = replace(assignment(text, deadline_s=2.0), patience_s=1.5)
     with suspended(ready, lambda: process_tree.marked(uid), None):
-        ended = only(runner(isolation="redirect"), asked)
+        ended = only(runner(isolation="redirect"), requested)
     assert isinstance(ended.outcome, Failure)
     assert ended.outcome.kind is FailureKind.TIMEOUT_TOTAL
     assert ended.seconds >= 3.5

@@ -93,8 +93,8 @@ def test_the_interval_holds_the_truth_as_often_as_it_says(level: Level) -> None:
     held = 0
     for k in range(60):
         found = pairs(level, lambda s: level(s * 0.9), random.Random(f"{level.__name__}/{k}"))
-        told = ratio_interval(list(found.logs.values()), confidence=0.95)
-        held += told.low <= 0.9 <= told.high
+        reported = ratio_interval(list(found.logs.values()), confidence=0.95)
+        held += reported.low <= 0.9 <= reported.high
     assert held >= 53
 
 

@@ -26,7 +26,7 @@ def trial(number=2, stage=Stage.REFINE, config=WORKERS, **more) -> Trial:
     return Trial(number=number, config=config, stage=stage, fidelity=FIDELITY, **more)
 
 
-def told(number, stage, config, start, *, seconds, startup_s=0.0) -> Trial:
+def reported(number, stage, config, start, *, seconds, startup_s=0.0) -> Trial:
     outcome = replace(measurement(), startup_s=startup_s)
     return trial(
         number, stage, config, state=TrialState.FINISHED, outcome=outcome, seconds=seconds, start=start
@@ -73,9 +73,9 @@ def test_an_accelerator_of_the_machine_is_enough():
 
 def test_what_a_trial_costs_is_learned_for_each_way_to_start_it():
     trials = [
-        told(0, Stage.BASELINE, Config(), StartMode.COLD, seconds=12.0, startup_s=8.0),
-        told(1, Stage.BASELINE, Config(), StartMode.COLD, seconds=12.0, startup_s=8.0),
-        told(2, Stage.INITIAL, WORKERS, StartMode.FORK, seconds=5.0, startup_s=1.0),
+        reported(0, Stage.BASELINE, Config(), StartMode.COLD, seconds=12.0, startup_s=8.0),
+        reported(1, Stage.BASELINE, Config(), StartMode.COLD, seconds=12.0, startup_s=8.0),
+        reported(2, Stage.INITIAL, WORKERS, StartMode.FORK, seconds=5.0, startup_s=1.0),
     ]
     costs = Costs.of(replace(study(), trials=tuple(trials)))
     assert costs.plain_s == 12.0
@@ -90,9 +90,9 @@ def test_what_a_trial_costs_is_learned_for_each_way_to_start_it():
 
 def test_once_trials_are_started_anew_again_they_cost_as_much_as_those():
     trials = (
-        told(0, Stage.BASELINE, Config(), StartMode.COLD, seconds=12.0),
-        told(1, Stage.INITIAL, WORKERS, StartMode.FORK, seconds=5.0),
-        told(2, Stage.REFINE, Config({"workers": 2}), StartMode.COLD, seconds=14.0),
+        reported(0, Stage.BASELINE, Config(), StartMode.COLD, seconds=12.0),
+        reported(1, Stage.INITIAL, WORKERS, StartMode.FORK, seconds=5.0),
+        reported(2, Stage.REFINE, Config({"workers": 2}), StartMode.COLD, seconds=14.0),
     )
     costs = Costs.of(replace(study(), trials=trials))
     assert costs.screening(WORKERS) == costs.plain_s == 13.0

@@ -46,10 +46,10 @@ def test_a_whole_journal_folds_to_the_study_it_tells() -> None:
 def test_any_prefix_folds_and_can_be_resumed(length: int) -> None:
     prefix = entries()[:length]
     study = fold(prefix)
-    told = [e.data["number"] for e in prefix if e.kind == "finished"]
-    asked = [e.data["trial"]["number"] for e in prefix if e.kind == "proposed"]
-    assert [t.number for t in study.finished()] == told
-    assert [t.number for t in study.open_trials] == [n for n in asked if n not in told]
+    reported = [e.data["number"] for e in prefix if e.kind == "finished"]
+    requested = [e.data["trial"]["number"] for e in prefix if e.kind == "proposed"]
+    assert [t.number for t in study.finished()] == reported
+    assert [t.number for t in study.open_trials] == [n for n in requested if n not in reported]
     # Resume: a new life, the open trial given up and asked again, the rest of the story as before.
     again = list(prefix)
 
@@ -66,10 +66,10 @@ def test_any_prefix_folds_and_can_be_resumed(length: int) -> None:
             {"number": trial.number, "attempt": 1, "reason": "killed"},
         )
     for number, (_, _, outcome) in enumerate(made.OUTCOMES):
-        if number in told:
+        if number in reported:
             continue
-        attempt = 2 if number in asked else 1
-        if number not in asked:
+        attempt = 2 if number in requested else 1
+        if number not in requested:
             add(
                 "proposed",
                 f"proposed/{number}/1",
@@ -102,7 +102,7 @@ def test_the_journal_gives_back_the_same_study_as_the_events(tmp_path: Path) -> 
         ]
 
 
-def told(number: int, attempt: int, rate: float) -> made.Event:
+def reported(number: int, attempt: int, rate: float) -> made.Event:
     data = {
         "number": number,
         "attempt": attempt,
@@ -115,7 +115,7 @@ def told(number: int, attempt: int, rate: float) -> made.Event:
 
 def test_an_outcome_is_final() -> None:
     study = fold(
-        entries(told(3, 2, 1.0), made.Event("requeued", "r", {"number": 3, "attempt": 1, "reason": ""}))
+        entries(reported(3, 2, 1.0), made.Event("requeued", "r", {"number": 3, "attempt": 1, "reason": ""}))
     )
     assert study.trials[3].outcome == made.OUTCOMES[3][2]
     assert study.trials[3].state is TrialState.FINISHED
@@ -126,10 +126,10 @@ def test_an_outcome_of_an_attempt_that_was_given_up_changes_nothing() -> None:
     begun = entries(stopped="", outcomes=made.OUTCOMES[:3])[:-1]
     n = len(begun)
     requeued = entry(n + 1, made.Event("requeued", "r", {"number": 2, "attempt": 1, "reason": "lost"}))
-    late = entry(n + 2, told(2, 1, 5.0))
+    late = entry(n + 2, reported(2, 1, 5.0))
     study = fold([*begun, requeued, late])
     assert (study.trials[2].state, study.trials[2].attempt) == (TrialState.WAITING, 2)
-    fresh = entry(n + 3, told(2, 2, 7.0))
+    fresh = entry(n + 3, reported(2, 2, 7.0))
     assert fold([*begun, requeued, late, fresh]).trials[2].outcome == made.measured(7.0)
 
 

@@ -378,10 +378,10 @@ def test_a_quota_that_is_used_up_is_a_full_disk_and_not_a_broken_one(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "write", refuse)
-    with pytest.raises(StoreError) as told:
+    with pytest.raises(StoreError) as reported:
         journal.append("finished", "finished/1", {"elapsed_s": 7.0})
     monkeypatch.setattr(os, "write", write)
-    assert isinstance(told.value, DiskFull) is used_up
+    assert isinstance(reported.value, DiskFull) is used_up
     assert reserve.exists() is not used_up
     journal.close()
     with reopen(tmp_path) as again:
@@ -391,7 +391,7 @@ def test_a_quota_that_is_used_up_is_a_full_disk_and_not_a_broken_one(
 def test_room_is_what_takes_a_small_file(tmp_path: Path) -> None:
     assert has_room(tmp_path)
     assert list(tmp_path.iterdir()) == []
-    assert has_room(tmp_path / "missing"), "that is another error, and told as such"
+    assert has_room(tmp_path / "missing"), "that is another error, and reported as such"
 
 
 def test_write_errors_lose_no_acknowledged_event(tmp_path: Path) -> None:

@@ -87,21 +87,21 @@ class Anchor:
 class Ran:
     """What one process told, and what waited in it."""
 
-    told: ProcessReports
+    reported: ProcessReports
     world: World
     stamps_ns: list[int] = field(default_factory=list[int])
 
     @property
     def closed(self) -> Closed:
-        return self.told.closed[0]
+        return self.reported.closed[0]
 
     @property
     def broke(self) -> Broke | None:
-        return self.told.broke
+        return self.reported.broke
 
     @property
     def measured(self) -> Measurement:
-        found = measure(self.closed, self.told, HostSamples(start_ns=0, cpus=4))
+        found = measure(self.closed, self.reported, HostSamples(start_ns=0, cpus=4))
         assert isinstance(found, Measurement), found
         return found
 
@@ -204,7 +204,7 @@ class Loop:
     def ran(self) -> Ran:
         """What was told."""
         self.boundary.release()
-        told = ProcessReports()
+        reported = ProcessReports()
         for event in Reader(self.events, "n").read():
-            told.take(event)
-        return Ran(told, self.world, self.stamps_ns)
+            reported.take(event)
+        return Ran(reported, self.world, self.stamps_ns)

@@ -91,9 +91,9 @@ def inline(
 
         def run(self, assignment: Any) -> Iterator[TrialResult]:
             ran.append(assignment)
-            self.asked = False
+            self.requested = False
             before(len(ran))
-            if self.asked:
+            if self.requested:
                 failure = Failure(kind=FailureKind.KILLED_USER, message="ended by request")
                 yield TrialResult(trial=assignment.trial, outcome=failure, seconds=1.0)
                 return
@@ -101,7 +101,7 @@ def inline(
                 yield change(ended, assignment)
 
         def stop(self) -> None:
-            self.asked = True
+            self.requested = True
             super().stop()
 
     monkeypatch.setattr(tune, "Syncer", NoSync)

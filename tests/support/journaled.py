@@ -84,7 +84,7 @@ def journaled(
     journal.append("inspected", "inspected/1", to_wire({"facts": known}))
     for trial in trials() if rows is None else rows:
         n = trial.number
-        told = {
+        reported = {
             "number": n,
             "attempt": 1,
             "outcome": trial.outcome,
@@ -93,7 +93,7 @@ def journaled(
             "facts": known.run,
         }
         journal.append("proposed", f"proposed/{n}/1", to_wire({"trial": trial, "uid": f"t{n}"}))
-        journal.append("finished", f"finished/{n}/1", to_wire(told))
+        journal.append("finished", f"finished/{n}/1", to_wire(reported))
     if stopped:
         journal.append("stopped", "stopped/1", to_wire({"why": stopped, "elapsed_s": 480.0}))
     journal.close()

@@ -275,7 +275,7 @@ SHORT = {"DB_PASSWORD": "k9!x", "API_TOKEN": "Zq3", "X_KEY": "12", "SSH_KEY": "s
         ("aZq3 Zq31 _Zq3", "aZq3 Zq31 _Zq3"),
         ("pin 4711 and 47110", "pin <redacted> and 47110"),
         ("epoch 12: step 3 took 12 ms", "epoch 12: step 3 took 12 ms"),
-        ("said 'step' and \"step\"", "said '<redacted>' and \"<redacted>\""),
+        ("message 'step' and \"step\"", "message '<redacted>' and \"<redacted>\""),
     ],
 )
 def test_a_short_secret_goes_from_free_text_as_a_word_of_its_own(text: str, clean: str) -> None:

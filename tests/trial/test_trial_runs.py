@@ -41,7 +41,7 @@ for epoch in range(EPOCHS):
         opt.step()
     with torch.no_grad():
         evals = [len(x) for x, y in test if model(x) is not None]
-told(sizes=sizes, evals=evals, weights=weights(model), loss=float(loss))
+reported(sizes=sizes, evals=evals, weights=weights(model), loss=float(loss))
 """
 )
 
@@ -52,9 +52,9 @@ def test_a_plain_loop_is_counted_exactly_and_left_bit_equal(run: Callable[..., A
     assert ran.faults == ""
     assert ran.done.why == "script_end"
     assert ran.code == 0
-    assert ran.told == bare.told
-    assert [r.samples for r in ran.rows] == bare.told["sizes"]
-    assert ran.done.steps == len(bare.told["sizes"])
+    assert ran.reported == bare.reported
+    assert [r.samples for r in ran.rows] == bare.reported["sizes"]
+    assert ran.done.steps == len(bare.reported["sizes"])
     facts = ran.facts
     assert facts.loader.site.startswith("train.py:")
     assert (facts.loader.batch_size, facts.loader.length, facts.loader.dataset_length) == (16, 6, 84)
@@ -122,14 +122,16 @@ def test_a_model_that_is_asked_with_a_shape_of_unknown_size_first_is_watched_all
     run: Callable[..., Any],
 ) -> None:
     """Keras builds a model by calling it with a shape whose first dimension is None."""
-    asked = MLP.replace(
+    requested = MLP.replace(
         "    def forward(self, x):",
         "    def forward(self, x):\n        if not torch.is_tensor(x): return None",
     )
-    asked = asked.replace("sizes = []", "class Symbol: shape = (None, 8)\nmodel(Symbol())\nsizes = []")
-    ran = run(asked.replace("EPOCHS", "2"))
+    requested = requested.replace(
+        "sizes = []", "class Symbol: shape = (None, 8)\nmodel(Symbol())\nsizes = []"
+    )
+    ran = run(requested.replace("EPOCHS", "2"))
     assert ran.faults == ""
-    assert [r.samples for r in ran.rows] == ran.told["sizes"]
+    assert [r.samples for r in ran.rows] == ran.reported["sizes"]
 
 
 LOADERS = (
@@ -206,10 +208,10 @@ def test_evaluation_is_told_as_a_sign_of_life_and_does_not_use_up_the_window(run
     ran = run(SLOW_EVALUATION, fidelity=SHORT)
     empty = [e for e in ran.events if isinstance(e, Steps) and not e.rows]
     assert len(empty) >= 1
-    told = ProcessReports()
+    reported = ProcessReports()
     for event in ran.events:
-        told.take(event)
-    found = measure(ran.closed, told, HostSamples(start_ns=0))
+        reported.take(event)
+    found = measure(ran.closed, reported, HostSamples(start_ns=0))
     # 4 samples in little more than 5 ms; with the evaluation in it, at most 4 * 10 in 150 ms.
     assert found.throughput.value > 350
 

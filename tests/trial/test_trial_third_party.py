@@ -414,7 +414,7 @@ found = dict(
     sets_threads=watched(sets_threads),
     asks_for_threads=watched(asks_for_threads),
 )
-told(**found)
+reported(**found)
 """
 )
 EVALUATION, ROLLOUT = 1, 64
@@ -427,7 +427,7 @@ def loops(tmp_path_factory: Any) -> Any:
     folder: Path = tmp_path_factory.mktemp("packages")
     ran = runner(folder)(SCRIPT, bare=True, timeout_s=300)
     assert ran.code == 0, ran.err
-    return {name: SimpleNamespace(**told) for name, told in ran.told.items()}
+    return {name: SimpleNamespace(**reported) for name, reported in ran.reported.items()}
 
 
 def marked(loop: Any, bit: int) -> list[int]:

@@ -27,7 +27,7 @@ thread = threading.Thread(target=train, args=({steps},))
 thread.start()
 {meanwhile}
 thread.join()
-told(ended=True)
+reported(ended=True)
 """
 )
 

@@ -99,9 +99,9 @@ def test_steps_and_samples_are_counted_as_by_hand(world, script):
     seen, wanted = world(script), ZOO[script]
     if wanted.steps is not None:
         assert seen.bare["steps"] == wanted.steps or seen.bare["backwards"] == wanted.steps
-        assert seen.told["steps"] == wanted.steps
+        assert seen.reported["steps"] == wanted.steps
     if wanted.samples is not None and seen.facts.run.samples_source in COUNTED:
-        assert seen.told["samples"] == wanted.samples
+        assert seen.reported["samples"] == wanted.samples
 
 
 @pytest.mark.parametrize("script", scripts(MEASURED, "nothing"))

@@ -275,7 +275,8 @@ def _notes(
     if bound is not None:
         criteria.append(f"at most {bound / 2**30:.2f} GiB of peak memory")
     notes = [
-        f"Selected again from stored trials; nothing was measured. Criteria: {', '.join(criteria) or 'speed'}."
+        "Selected again from stored trials; nothing was measured. "
+        f"Criteria: {', '.join(criteria) or 'speed'}."
     ]
     if found.is_better:
         notes.append(

@@ -118,5 +118,5 @@ def _more(home: Path, expected: dict[str, Any]) -> int:
 
 def _given_up(home: Path) -> int:
     """Trials that had cost so many lives that they were not run again."""
-    told = (entry.data["outcome"] for entry in entries(home) if entry.kind == "finished")
-    return sum(outcome.get("message") == "the search ended while it ran" for outcome in told)
+    reported = (entry.data["outcome"] for entry in entries(home) if entry.kind == "finished")
+    return sum(outcome.get("message") == "the search ended while it ran" for outcome in reported)

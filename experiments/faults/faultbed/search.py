@@ -221,7 +221,7 @@ def undisturbed(folder: Path, seed: int) -> dict[str, Any]:
                 f"the undisturbed search ended with {found!r}: {(place / 'driver.log').read_text()[-2000:]}"
             )
             raise RuntimeError(message)
-        found["trials"] = len(told(home))
+        found["trials"] = len(reported(home))
         draft = note.with_name(f"{note.name}.{os.getpid()}")
         draft.write_text(json.dumps(found))
         draft.rename(note)
@@ -234,7 +234,7 @@ def entries(home: Path) -> list[Entry]:
         return list(journal.entries())
 
 
-def told(home: Path) -> list[int]:
+def reported(home: Path) -> list[int]:
     """Numbers of the trials that have an outcome."""
     return [int(entry.data["number"]) for entry in entries(home) if entry.kind == "finished"]
 

@@ -103,9 +103,9 @@ def run(case: Case, folder: Path, *, patches: tuple[Any, ...] = (), promise_s: f
     if not (home / "best.yaml").exists():
         count.notes.append("there is no best.yaml")
     seen = entries(home)
-    told = sorted(int(e.data["number"]) for e in seen if e.kind == "finished")
-    if told != list(range(hangs_from)):
-        count.notes.append(f"told were {told}")
+    reported = sorted(int(e.data["number"]) for e in seen if e.kind == "finished")
+    if reported != list(range(hangs_from)):
+        count.notes.append(f"told were {reported}")
     if seen[-1].kind != "stopped":
         count.notes.append(f"the journal ends with {seen[-1].kind}")
     count.lost, count.duplicated = losses(home)

@@ -34,7 +34,7 @@ from autotune.store.fold import fold
 from autotune.store.journal import Journal
 from faultbed.common import TRIALS, Case, Child, Count, assignment, end_all, training, users_tree
 from faultbed.fake_mlflow import FakeMlflow
-from faultbed.search import WORLD, Steady, begin, lived, told
+from faultbed.search import WORLD, Steady, begin, lived, reported
 
 NAME = "soak"
 TITLE = "soak"
@@ -153,7 +153,7 @@ def _searches(trials: int, folder: Path, after_each: Any) -> Count:
         if "picks" not in end:
             count.notes.append(f"search {n} ended with {end!r}")
             return count
-        done += len(told(home))
+        done += len(reported(home))
         # A finished study stays on disk as long as its user wants it.
         shutil.rmtree(place)
         if after_each is not None:
@@ -322,7 +322,7 @@ def _one_study(trials: int, folder: Path, _after_each: Any) -> Count:
         end = lived(home, runner=runner)
     if "picks" not in end:
         count.notes.append(f"it ended with {end!r}")
-    count.injected = len(told(home))
+    count.injected = len(reported(home))
     watch.judge(count, memory_bytes=1 << 20)
     count.facts["journal_bytes_per_trial"] = round(
         (home / "journal.db").stat().st_size / max(1, count.injected)

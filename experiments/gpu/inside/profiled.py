@@ -118,7 +118,7 @@ for event in profiler.events():
     elif event.name.startswith(("cuda", "cu")):
         calls[event.name] += 1
 segments = torch.cuda.memory_snapshot() if device == "cuda" else []
-told = {
+reported = {
     "loss": loss,
     "kernels": dict(kernels),
     "calls": {name: n for name, n in calls.items() if "Launch" in name or "Graph" in name},
@@ -130,4 +130,4 @@ told = {
     "expandable": sum(bool(segment.get("is_expandable")) for segment in segments),
     "backend": torch.cuda.get_allocator_backend() if device == "cuda" else None,
 }
-print("REPORTED " + json.dumps(told), flush=True)
+print("REPORTED " + json.dumps(reported), flush=True)

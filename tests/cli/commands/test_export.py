@@ -52,26 +52,26 @@ def written(script, answer=None, **fields):
 @pytest.mark.parametrize("form", FORMATS)
 def test_every_change_of_a_pick_is_in_every_format_or_named_as_left_out(cli, file, form):
     code, out, err = cli("export", file, "--as", form, "--json")
-    told = json.loads(out)
+    reported = json.loads(out)
     assert err == ""
-    assert (told["schema"], told["format"], told["pick"]) == (EXPORT_SCHEMA, form, "best")
-    assert {*told["included"], *(left["knob"] for left in told["left"])} == set(BEST)
-    assert len(told["included"]) + len(told["left"]) == len(BEST)
-    assert all(left["reason"] for left in told["left"])
-    assert told["apply"] == "autotune apply best.yaml"
-    assert (code, told["exit"]) == (0, 0)
+    assert (reported["schema"], reported["format"], reported["pick"]) == (EXPORT_SCHEMA, form, "best")
+    assert {*reported["included"], *(left["knob"] for left in reported["left"])} == set(BEST)
+    assert len(reported["included"]) + len(reported["left"]) == len(BEST)
+    assert all(left["reason"] for left in reported["left"])
+    assert reported["apply"] == "autotune apply best.yaml"
+    assert (code, reported["exit"]) == (0, 0)
 
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_what_is_left_out_is_named_to_people_with_the_command_that_sets_it(cli, file, form):
-    told = json.loads(cli("export", file, "--as", form, "--json")[1])
+    reported = json.loads(cli("export", file, "--as", form, "--json")[1])
     code, out, err = cli("export", file, "--as", form)
     assert code == 0
-    assert told["text"] in out
-    for left in told["left"]:
+    assert reported["text"] in out
+    for left in reported["left"]:
         line = f"{left['knob']}={left['value']}: {left['reason']}"
         assert (f"# left out: {line}\n" in out and left["knob"] in err) or f"left out: {line}\n" in err
-    if told["left"]:
+    if reported["left"]:
         assert "autotune apply best.yaml" in err
 
 
@@ -214,9 +214,9 @@ def test_what_cannot_be_is_a_usage_error_that_names_what_can(cli, file, typed, m
 
 
 def test_the_forms_of_the_help_are_those_that_there_are(cli):
-    told = " ".join(cli("export", "--help")[1].split())
+    reported = " ".join(cli("export", "--help")[1].split())
     for form, known in _FORMS.items():
-        assert f"{form.value}: {known[0]} or {known[1]}" in told
+        assert f"{form.value}: {known[0]} or {known[1]}" in reported
 
 
 def test_a_study_is_written_for_optuna(cli, script):

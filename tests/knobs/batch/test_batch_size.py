@@ -150,7 +150,7 @@ def test_where_nothing_accumulates_the_batch_moves_the_step_along() -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         ((), 32),
         (("--batch_size=8",), 8),
@@ -159,8 +159,8 @@ def test_where_nothing_accumulates_the_batch_moves_the_step_along() -> None:
         (("--batch_size=0",), 0),
     ],
 )
-def test_what_the_option_says_on_a_command_line(args, said) -> None:
-    assert given_batch_size(FLAGGED, args) == said
+def test_what_the_option_says_on_a_command_line(args, message) -> None:
+    assert given_batch_size(FLAGGED, args) == message
 
 
 def test_without_an_option_nothing_is_said() -> None:

@@ -78,10 +78,10 @@ def reading(**known: object):
 
 
 def test_it_reads_whose_function_the_process_calls() -> None:
-    asked = {"GLIBC_TUNABLES": "glibc.malloc.arena_max=2:glibc.malloc.hugetlb=1"}
+    requested = {"GLIBC_TUNABLES": "glibc.malloc.arena_max=2:glibc.malloc.hugetlb=1"}
     assert reading() == "glibc"
-    assert reading(malloc="jemalloc", variables=asked, huge_pages=True) == "jemalloc"
+    assert reading(malloc="jemalloc", variables=requested, huge_pages=True) == "jemalloc"
     assert reading(malloc="") is None
-    assert reading(variables=asked, huge_pages=True) == "glibc_hugepages"
-    assert reading(variables=asked) == "glibc"
+    assert reading(variables=requested, huge_pages=True) == "glibc_hugepages"
+    assert reading(variables=requested) == "glibc"
     assert reading(huge_pages=True) == "glibc"

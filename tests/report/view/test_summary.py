@@ -163,11 +163,11 @@ def test_an_inconclusive_search_says_everywhere_what_is_likely_and_how_to_contin
 
 def test_an_inconclusive_search_without_a_candidate_counts_what_was_tried() -> None:
     answer = replace(made.inconclusive(), likely=None)
-    told = "Inconclusive: 3 other configurations of train.py tried, none is confirmed to be faster"
-    assert summary.headline(made.study(), answer) == told
+    reported = "Inconclusive: 3 other configurations of train.py tried, none is confirmed to be faster"
+    assert summary.headline(made.study(), answer) == reported
     nothing = made.study(outcomes=made.OUTCOMES[:2])
-    told = "Inconclusive: no configuration of train.py but its own was tried"
-    assert summary.headline(nothing, answer) == told
+    reported = "Inconclusive: no configuration of train.py but its own was tried"
+    assert summary.headline(nothing, answer) == reported
 
 
 def test_a_budget_that_ended_the_first_run_is_no_failure_of_the_script() -> None:
@@ -229,7 +229,7 @@ def test_a_confirmation_run_is_compared_with_its_own_partner() -> None:
     )
     first = summary.speedup_of(study, study.trials[0])
     assert first is not None
-    assert first.value == pytest.approx(1.0), "later baselines do not change what was said"
+    assert first.value == pytest.approx(1.0), "later baselines do not change what was message"
     assert summary.speedup_of(study, study.trials[4]) is None
 
 

@@ -66,10 +66,10 @@ def study(
     host = HostFacts(cpus=2, physical_cores=2, memory_bytes=2**34)
     facts = Facts(host=host, script=ScriptFacts(path="/s/train.py"), run=run)
     made = Study(spec=spec(seconds=900), space=SPACE, facts=facts)
-    asked = Proposal(stage=Stage.BASELINE, config=Config(), fidelity=FIDELITY, reason="x")
+    proposal = Proposal(stage=Stage.BASELINE, config=Config(), fidelity=FIDELITY, reason="x")
     read = measurement(rate, wait=wait, batch=16.0)
-    told = read if busy is None else replace(read, extra={**read.extra, "device_busy_frac": busy})
-    return tell(made, asked, told, 7.0)
+    reported = read if busy is None else replace(read, extra={**read.extra, "device_busy_frac": busy})
+    return tell(made, proposal, reported, 7.0)
 
 
 def expected(of: Study, **changes: Value) -> float:
@@ -215,20 +215,20 @@ def test_a_model_begins_from_what_is_expected_and_believes_what_it_reads() -> No
     assert found.foreseen(both) == (found.predict(both)[0], pytest.approx(found.foreseen(both)[1]))
     assert nothing.predict(both)[0] == pytest.approx(0.0, abs=1e-9)
     assert nothing.foreseen(both)[0] == 0.0
-    asked = Proposal(stage=Stage.INITIAL, config=both, fidelity=FIDELITY, reason="x")
-    told = ThroughputModel.of(tell(waits, asked, measurement(160.0, wait=0.1, batch=16.0), 7.0), SPACE)
-    assert told is not None
-    assert math.exp(told.predict(both)[0]) == pytest.approx(0.8, rel=0.02)
+    proposal = Proposal(stage=Stage.INITIAL, config=both, fidelity=FIDELITY, reason="x")
+    reported = ThroughputModel.of(tell(waits, proposal, measurement(160.0, wait=0.1, batch=16.0), 7.0), SPACE)
+    assert reported is not None
+    assert math.exp(reported.predict(both)[0]) == pytest.approx(0.8, rel=0.02)
 
 
 def test_the_first_run_of_others_is_what_is_expected_to_be_fastest_and_nothing_hopeless_is_drawn() -> None:
-    asked = strategy_for("staged").ask(study(wait=0.7), 800.0)
-    assert asked is not None
-    assert asked.stage is Stage.INITIAL
-    assert asked.config.get("threads") == 1
-    assert asked.config.get("num_workers") in (2, 4)
-    assert asked.config.get("precision") == "bf16"
-    assert "times the baseline expected" in asked.reason
+    proposal = strategy_for("staged").ask(study(wait=0.7), 800.0)
+    assert proposal is not None
+    assert proposal.stage is Stage.INITIAL
+    assert proposal.config.get("threads") == 1
+    assert proposal.config.get("num_workers") in (2, 4)
+    assert proposal.config.get("precision") == "bf16"
+    assert "times the baseline expected" in proposal.reason
 
 
 def test_of_a_knob_of_the_users_own_nothing_is_known() -> None:

@@ -30,10 +30,10 @@ QUIET, NOISY = (100.0, 101.0), (100.0, 115.0)
 def studied(baselines: tuple[float, ...], *runs: tuple[Config, float]) -> Study:
     study = Study(spec=spec(seconds=900), space=SPACE)
     for config, rate in [*((Config(), r) for r in baselines), *runs]:
-        asked = Proposal(
+        proposal = Proposal(
             stage=Stage.REFINE if config else Stage.BASELINE, config=config, fidelity=FIDELITY, reason="x"
         )
-        study = tell(study, asked, measurement(rate), 7.0)
+        study = tell(study, proposal, measurement(rate), 7.0)
     return study
 
 
@@ -88,12 +88,12 @@ def test_what_is_expected_above_zero() -> None:
 
 
 def test_a_search_looks_again_with_a_seed_of_its_own_and_is_told_why() -> None:
-    asked = Staged().ask(studied(NOISY, (A, 150.0), (B, 103.0), (AB, 160.0)), 600.0)
-    assert asked is not None
-    assert (asked.config, asked.stage, asked.seed) == (AB, Stage.REFINE, 1)
-    assert asked.reason.startswith("Once more, as runs of one config differ by ")
+    proposal = Staged().ask(studied(NOISY, (A, 150.0), (B, 103.0), (AB, 160.0)), 600.0)
+    assert proposal is not None
+    assert (proposal.config, proposal.stage, proposal.seed) == (AB, Stage.REFINE, 1)
+    assert proposal.reason.startswith("Once more, as runs of one config differ by ")
     # It would not be cut off for being slower than itself.
-    assert asked.fidelity.dominated_below == 0.0
+    assert proposal.fidelity.dominated_below == 0.0
     without = Staged(parts=replace(DEFAULT, second_looks=False))
     other = without.ask(studied(NOISY, (A, 150.0), (B, 103.0), (AB, 160.0)), 600.0)
     assert other is None or other.config not in (A, B, AB)

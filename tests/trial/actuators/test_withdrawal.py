@@ -44,8 +44,8 @@ class Seams:
 
 @pytest.fixture
 def withdrawal() -> Callable[..., tuple[Withdrawal, Seams]]:
-    def make(*, strict: bool = False, broken: bool = False, **asked: Any) -> tuple[Withdrawal, Seams]:
-        changes = [Change(knob=knob, value=value, spelling=Patch()) for knob, value in asked.items()]
+    def make(*, strict: bool = False, broken: bool = False, **requested: Any) -> tuple[Withdrawal, Seams]:
+        changes = [Change(knob=knob, value=value, spelling=Patch()) for knob, value in requested.items()]
         made = Withdrawal(changes, builtin(), RuntimeState(Faults(None), "s.py"), strict=strict, end=ends)
         hooks = Seams(broken=broken)
         made.patches = hooks  # pyright: ignore[reportAttributeAccessIssue]

@@ -76,12 +76,12 @@ class Loop:
         self.stamps_ns.append(self.now_ns)
         self.boundary.sdk_step(SAMPLES, loss)
 
-    def told(self) -> ProcessReports:
+    def reported(self) -> ProcessReports:
         """What it has written by now."""
-        told = ProcessReports()
+        reported = ProcessReports()
         for event in Reader(self.events, "n").read():
-            told.take(event)
-        return told
+            reported.take(event)
+        return reported
 
     def run(self, seconds: Callable[[int], float]) -> ProcessReports:
         """Steps that take so long, by their number, until the process ends."""
@@ -89,7 +89,7 @@ class Loop:
             for n in range(5000):
                 self.step(seconds(n))
         except Over:
-            return self.told()
+            return self.reported()
         raise AssertionError("the process did not end")
 
 
@@ -100,26 +100,26 @@ def loop(tmp_path: Any, monkeypatch: Any) -> Any:
     made.boundary.release()
 
 
-def closed(told: ProcessReports) -> Closed:
-    return told.closed[0]
+def closed(reported: ProcessReports) -> Closed:
+    return reported.closed[0]
 
 
-def rate(told: ProcessReports) -> float:
-    found = measure(closed(told), told, HostSamples(start_ns=0, cpus=4))
+def rate(reported: ProcessReports) -> float:
+    found = measure(closed(reported), reported, HostSamples(start_ns=0, cpus=4))
     assert isinstance(found, Measurement), found
     return found.throughput.value
 
 
 def test_a_step_of_a_second_late_in_warm_up_is_no_part_of_the_window(loop: Loop) -> None:
-    told = loop.run(lambda n: 1.0 if n in (0, 12) else STEP_S)
-    assert closed(told).begin_ns - loop.stamps_ns[12] >= 0.4e9 - 1, "warm-up began anew"
-    assert rate(told) == pytest.approx(SAMPLES / STEP_S)
+    reported = loop.run(lambda n: 1.0 if n in (0, 12) else STEP_S)
+    assert closed(reported).begin_ns - loop.stamps_ns[12] >= 0.4e9 - 1, "warm-up began anew"
+    assert rate(reported) == pytest.approx(SAMPLES / STEP_S)
 
 
 def test_long_steps_that_come_on_and_on_are_a_cost(loop: Loop) -> None:
-    told = loop.run(lambda n: 0.2 if n % 7 == 0 else STEP_S)
-    assert len(told.rows) < 300
-    assert rate(told) == pytest.approx(7 * SAMPLES / (0.2 + 6 * STEP_S), rel=0.15)
+    reported = loop.run(lambda n: 0.2 if n % 7 == 0 else STEP_S)
+    assert len(reported.rows) < 300
+    assert rate(reported) == pytest.approx(7 * SAMPLES / (0.2 + 6 * STEP_S), rel=0.15)
 
 
 def test_a_compilation_that_jax_tells_of_begins_the_window_anew(loop: Loop) -> None:
@@ -128,10 +128,10 @@ def test_a_compilation_that_jax_tells_of_begins_the_window_anew(loop: Loop) -> N
             loop.xla.on_duration("/jax/core/compile/backend_compile_duration", 0.3, fun_name="update")
         return 0.3 if n == 120 else STEP_S
 
-    told = loop.run(seconds)
-    assert closed(told).begin_ns > loop.stamps_ns[120]
-    assert closed(told).counters["compile_events"] == 1
-    assert rate(told) == pytest.approx(SAMPLES / STEP_S)
+    reported = loop.run(seconds)
+    assert closed(reported).begin_ns > loop.stamps_ns[120]
+    assert closed(reported).counters["compile_events"] == 1
+    assert rate(reported) == pytest.approx(SAMPLES / STEP_S)
 
 
 def test_what_compiles_on_and_on_does_so_as_a_part_of_its_steps(loop: Loop) -> None:
@@ -140,7 +140,7 @@ def test_what_compiles_on_and_on_does_so_as_a_part_of_its_steps(loop: Loop) -> N
         loop.xla.on_duration("/jax/core/compile/jaxpr_trace_duration", 0.1)
         loop.step()
     loop.recorder._channel.flush()
-    assert sum(bool(row.mark & COMPILE) for row in loop.told().rows) == 9, "the first step and eight more"
+    assert sum(bool(row.mark & COMPILE) for row in loop.reported().rows) == 9, "the first step and eight more"
 
 
 class Array:
@@ -235,7 +235,7 @@ def test_a_loss_that_is_read_late_and_is_no_number_is_one(loop: Loop) -> None:
         loop.step(loss=Broken(0, [], lambda: 0))
     with pytest.raises(Over):
         loop.step(loss=Broken(0, [], lambda: 0))
-    broke = loop.told().broke
+    broke = loop.reported().broke
     assert broke is not None
     assert broke.kind == "diverged"
 
@@ -245,7 +245,7 @@ def test_a_run_that_ends_before_its_window_on_a_loss_that_is_no_number_has_diver
         loop.step(loss=loss)
     with pytest.raises(Over):
         loop.recorder.script_ended(0, "script_end")
-    broke = loop.told().broke
+    broke = loop.reported().broke
     assert broke is not None
     assert broke.kind == "diverged"
 
@@ -269,7 +269,7 @@ def test_samples_are_told_only_where_every_step_says_them(loop: Loop) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "wanted", "told", "others"),
+    ("name", "wanted", "reported", "others"),
     [
         ("batch", 8, {64}, ()),
         ("batch_size", 128, {64}, (1, "fp32", True)),
@@ -277,13 +277,13 @@ def test_samples_are_told_only_where_every_step_says_them(loop: Loop) -> None:
     ],
 )
 def test_the_scripts_own_batch_that_is_told_at_another_one_is_not_believed(
-    name: str, wanted: int, told: set[int], others: Any
+    name: str, wanted: int, reported: set[int], others: Any
 ) -> None:
-    assert f"{name}={wanted}" in stands_still(name, 64, wanted, told, others)
+    assert f"{name}={wanted}" in stands_still(name, 64, wanted, reported, others)
 
 
 @pytest.mark.parametrize(
-    ("name", "wanted", "told", "others"),
+    ("name", "wanted", "reported", "others"),
     [
         ("batch", 64, {64}, ()),
         ("batch", 8, {8}, ()),
@@ -297,6 +297,6 @@ def test_the_scripts_own_batch_that_is_told_at_another_one_is_not_believed(
     ],
 )
 def test_nothing_else_is_held_against_what_is_told(
-    name: str, wanted: object, told: set[int], others: Any
+    name: str, wanted: object, reported: set[int], others: Any
 ) -> None:
-    assert stands_still(name, 64, wanted, told, others) == ""
+    assert stands_still(name, 64, wanted, reported, others) == ""

@@ -19,7 +19,7 @@ def inputs(batch_size=0, changes=(), **held):
     return found
 
 
-def asked(value, site):
+def requested(value, site):
     return [Change(knob="batch_size", value=value, spelling=OF_BATCH, delivered=str(value), site=site)]
 
 
@@ -148,7 +148,7 @@ def test_what_was_seen_survives_the_wire() -> None:
     ],
 )
 def test_a_run_at_another_size_is_held_to_the_place(site, shape, size, words) -> None:
-    other = inputs(batch_size=40, changes=asked(40, site))
+    other = inputs(batch_size=40, changes=requested(40, site))
     for _ in range(3):
         other.called([shape])
     assert other.expects
@@ -158,40 +158,40 @@ def test_a_run_at_another_size_is_held_to_the_place(site, shape, size, words) ->
 
 
 def test_such_a_run_counts_by_the_dimension_that_followed() -> None:
-    other = inputs(batch_size=40, changes=asked(40, "input:0:0,1:20x20"))
+    other = inputs(batch_size=40, changes=requested(40, "input:0:0,1:20x20"))
     assert other.called([(20, 40)]) == 40
     assert other.called([(7, 40)]) == 40
     assert other.facts(2).dims == (1,)
 
 
-@pytest.mark.parametrize(("told", "size"), [(0.5, None), (2.0, None), (1.02, 40), (0.0, 40)])
-def test_a_run_whose_samples_are_told_otherwise_than_as_it_was_has_no_rate(told, size) -> None:
-    other = inputs(batch_size=40, changes=asked(40, "input:0:1:16x20:1"))
-    other.reported_now = lambda: told
+@pytest.mark.parametrize(("reported", "size"), [(0.5, None), (2.0, None), (1.02, 40), (0.0, 40)])
+def test_a_run_whose_samples_are_told_otherwise_than_as_it_was_has_no_rate(reported, size) -> None:
+    other = inputs(batch_size=40, changes=requested(40, "input:0:1:16x20:1"))
+    other.reported_now = lambda: reported
     other.called([(16, 40)])
     assert other.observed() == size
     assert ("does not follow the batch" in other._state.refusals.get("batch_size", "")) is (size is None)
 
 
 def test_ends_of_short_epochs_do_not_speak_against_it() -> None:
-    other = inputs(batch_size=40, changes=asked(40, "input:0:1:16x20"))
+    other = inputs(batch_size=40, changes=requested(40, "input:0:1:16x20"))
     for length in (16, 16, 9, 16, 16, 9):
         other.called([(length, 40)])
     assert other.observed() == 40
 
 
 def test_every_second_batch_that_ends_an_epoch_does_not_speak_against_it_either() -> None:
-    other = inputs(batch_size=512, changes=asked(512, "input:0:0:100x8"))
+    other = inputs(batch_size=512, changes=requested(512, "input:0:0:100x8"))
     assert [other.called([(size, 8)]) for size in (512, 488, 512, 488)] == [512, 488, 512, 488]
     assert other.observed() == 512
     assert other.facts(4).counts, "its samples count as those of the baseline do"
 
 
 def test_it_counts_by_the_argument_that_the_baseline_counted_by() -> None:
-    other = inputs(batch_size=40, changes=asked(40, "input:1:0:20x3"))
+    other = inputs(batch_size=40, changes=requested(40, "input:1:0:20x3"))
     other.called([(40, 7), (40, 3)])
     assert (other.facts(1).tensor, other.facts(1).dims) == (1, (0,))
-    unmoved = inputs(batch_size=40, changes=asked(40, "input:1:0:20x3"))
+    unmoved = inputs(batch_size=40, changes=requested(40, "input:1:0:20x3"))
     unmoved.called([(40, 7), (20, 3)])
     assert not unmoved.facts(1).counts
 
@@ -206,7 +206,7 @@ def test_it_counts_by_the_argument_that_the_baseline_counted_by() -> None:
     ],
 )
 def test_other_sizes_are_free_where_the_user_may_have_changed_them(site, shape, size, words) -> None:
-    other = inputs(batch_size=40, changes=asked(40, site), holds_rest=False)
+    other = inputs(batch_size=40, changes=requested(40, site), holds_rest=False)
     other.called([shape])
     assert other.observed() == size
     assert words in other._state.refusals.get("batch_size", "")
@@ -214,7 +214,7 @@ def test_other_sizes_are_free_where_the_user_may_have_changed_them(site, shape, 
 
 
 def test_under_apply_the_change_itself_says_what_the_option_says() -> None:
-    applied = inputs(changes=asked(10, "input:0:1:16x20"))
+    applied = inputs(changes=requested(10, "input:0:1:16x20"))
     applied.called([(16, 10)])
     assert applied.observed() == 10
 
@@ -256,7 +256,7 @@ def test_a_run_whose_input_does_not_follow_is_rejected(run, shape, found) -> Non
     own = run(text, batch=20)
     assert own.facts.samples_source == OPTION
     assert {row.samples for row in own.rows} == {20}
-    half = run(text, batch=10, argv=["--batch_size=10"], changes=asked(10, own.facts.inputs.place))
+    half = run(text, batch=10, argv=["--batch_size=10"], changes=requested(10, own.facts.inputs.place))
     if found == 10:
         assert half.broke is None
         assert {row.samples for row in half.rows} == {10}
@@ -270,7 +270,7 @@ def test_a_run_whose_input_does_not_follow_is_rejected(run, shape, found) -> Non
 @pytest.mark.slow
 def test_a_length_that_the_user_changes_is_no_reason_to_reject_a_batch(run) -> None:
     text = MINE.replace("SHAPE", "wanted[1] if len(wanted) > 1 else 16, batch")
-    batch = asked(10, "input:0:1:16x20x4")
+    batch = requested(10, "input:0:1:16x20x4")
     length = Change(knob="seq_len", value=64, spelling=Flag(("--seq_len",)), delivered="64")
     both = ["--batch_size=10", "--seq_len=64"]
     declared = run(text, batch=10, argv=both, changes=[*batch, length])
