@@ -95,7 +95,7 @@ def start_of(num_samples, num_steps, seconds):
 
 
 def _from_grid(path):
-    """Sentinels and repeats of the script as it is; a file's sitting is a series of its own."""
+    """Sentinels and repeats of the unchanged script; a file's sitting is a series of its own."""
     table = tables.decode(path.read_bytes(), source=path.name)
     unit = table.header.workload.unit
     sittings = {}

@@ -78,7 +78,7 @@ def carried_through(strategy, draw, worth):
     Args:
         strategy: `Staged` or `Verification`.
         draw: `claim_noise.Draw`.
-        worth: Config -> true ln ratio to the script as it is.
+        worth: Config -> true ln ratio to the unchanged script.
     """
     study = Study(spec=SPEC, space=SPACE)
     while (proposal := strategy.ask(study, BUDGET_S - study.elapsed_s)) is not None:
@@ -132,7 +132,7 @@ def searched(draw, gain):
 
 
 def _claims(found, gain):
-    """Something other than the script as it is is recommended; where a knob helps, that knob."""
+    """Something other than the unchanged script is recommended; where a knob helps, that knob."""
     picks = [p for p in (found.safe, found.best, found.fastest) if p is not None and p.config]
     return any(p.config.get("threads") == 1 for p in picks) if gain else bool(picks)
 

@@ -1,4 +1,4 @@
-"""Record fresh runs of a workload as it is, one after the other: the noise that `run.py` draws from.
+"""Record fresh runs of an unchanged workload, one after the other: the noise that `run.py` draws from.
 
     python record.py photos_denoise --runs 20 --window 4 --limit 10m
 

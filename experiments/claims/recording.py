@@ -1,4 +1,4 @@
-"""Runs of a workload as it is: each a process measured as a search measures it, with what was seen beside."""
+"""Runs of an unchanged workload: each a process measured as a search does, with its witness."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ class Recording:
     """Runs processes of one script, one after the other.
 
     Args:
-        script: To be run as it is.
+        script: To be run unchanged.
         window_s: Measured of each.
         folder: Where they may write; of ours, and empty.
         args: Of the script, such as for how long it trains.

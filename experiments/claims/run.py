@@ -149,7 +149,7 @@ def work(case, part):
     gain = math.log(float(ratio))
     pool = series_of(noise)
     starts = [p.start for s in _SERIES for p in s.processes if p.start is not None]
-    # Rivals are asked about the very pairs of a verification.
+    # Rivals are queried about the very pairs of a verification.
     course = f"{what}/verify/{noise}/{ratio}" if who == "rivals" else case
     sums = {}
     for k in range(part_of(case)):
@@ -232,7 +232,7 @@ def intervals(totals):
 
 
 def verdicts(found):
-    """What was asked for, and whether it holds."""
+    """What was requested, and whether it holds."""
     out = {}
     for name in ("search", "verify"):
         own = found.get(name, {}).get("recorded", {})

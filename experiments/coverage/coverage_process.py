@@ -110,7 +110,7 @@ def fidelity(window_s, *, width=0.0, least_s=None):
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """What came of a process: `measurement` is what a search would have been told."""
+    """What came of a process: `measurement` is what a search would have received."""
 
     measurement: object
     closed: Closed
@@ -126,7 +126,7 @@ def run(steps, wanted, *, workers=0, prefetch=2, beside=(), is_reported=True, lo
         workers: Of the loader.
         prefetch: Batches that each of them keeps ready.
         beside: Stretches, in seconds of the process, in which somebody else computes on its device.
-        is_reported: The launcher tells the process of that while it runs, as it does.
+        is_reported: The launcher reports that to the process while it runs, as it does.
         loss: Of every step; None where the script shows none, and nothing is waited for after the window.
     """
     state = SimpleNamespace(

@@ -1,6 +1,6 @@
 """Does the interval of short windows hold what a long real run has on the whole?
 
-    python long_runs.py --record vision_digits --seconds 300   # one long run as it is, kept
+    python long_runs.py --record vision_digits --seconds 300   # one long unchanged run, kept
     python long_runs.py --record speech_vowels --seconds 300 -- --epochs 4000
     python long_runs.py --list                                 # what short windows of the kept runs say
 
@@ -42,7 +42,7 @@ _ROOM_S = 2.0
 
 
 def record(name, seconds, args=()):
-    """One long run of a workload as it is: a file with the time of every step, and of the evaluation in it.
+    """One long run of an unchanged workload: a file with the time of every step, and of the evaluation in it.
 
     In tens of microseconds.
     """

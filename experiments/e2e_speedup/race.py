@@ -130,7 +130,7 @@ def course(study, answer):
     """What would have been recommended after each trial: [[seconds, {by_model, by_reading}]].
 
     By the two rules of the replay: what the search would confirm (once confirmed, the winner; at the end the
-    answer itself, which may be the script as it is), and what has read fastest. As there, neither names what
+    answer itself, which may be the unchanged script), and what has read fastest. As there, neither names what
     changes the training.
     """
     reported = sorted(study.finished(*Stage), key=lambda trial: trial.finished_s)
@@ -152,7 +152,7 @@ def retold(state, folder):
     """Tell anew what was recommended when, of searches that are at hand: all by the rules of now.
 
     And what they know of the planned run: its samples, and how many seconds each arm compiles where nothing
-    is cached, the mean of all such runs. Of searches that are not at hand what was told before stays.
+    is cached, the mean of all such runs. Of searches that are not at hand what was reported before stays.
     """
     compiled = {}
     for one in state["searches"]:

@@ -4,7 +4,7 @@
 
 A search that was cut off is resumed. What happened when is read from the search's own journal, so that
 nothing is missing then. After it the stopwatch of `timer.py` measures `autotune apply best.yaml` against the
-script as it is, with the script against itself beside. Everything goes to `results/<workload>.whole.json`:
+unchanged script, with the script against itself beside. Everything goes to `results/<workload>.whole.json`:
 every trial, seconds by stage, when the winner was first seen and when its third pair was in, the answer, and
 what the stopwatch found.
 """

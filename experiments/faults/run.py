@@ -59,7 +59,7 @@ MOST_MISSING = 5
 
 
 def main() -> int:
-    """Run what is asked for; 0 where all of it was run and every promise was kept."""
+    """Run what is requested; 0 where all of it was run and every promise was kept."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -3,7 +3,7 @@
     python beside.py                       # about 3 minutes; needs two devices
 
 resnet50 (which loads much) alone on the first device, then on two devices at once, alternating. A ratio
-below 1 is what concurrency costs; a search may then rather be told --concurrency 1.
+below 1 is what concurrency costs; a search may then rather get --concurrency 1.
 """
 
 import threading

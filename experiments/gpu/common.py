@@ -52,14 +52,14 @@ FULL = {"resnet50": [], "gpt2": [], "vit_b16": [], "small_steps": []}
 _ASK = """
 import json, sys, torch
 cuda = torch.cuda.is_available()
-told = {"torch": torch.__version__, "cuda": torch.version.cuda or "", "devices": []}
+reported = {"torch": torch.__version__, "cuda": torch.version.cuda or "", "devices": []}
 if cuda:
-    told["cudnn"] = str(torch.backends.cudnn.version())
+    reported["cudnn"] = str(torch.backends.cudnn.version())
     for n in range(torch.cuda.device_count()):
         p = torch.cuda.get_device_properties(n)
         known = {"name": p.name, "memory_bytes": p.total_memory, "capability": [p.major, p.minor]}
-        told["devices"].append(known)
-json.dump(told, sys.stdout)
+        reported["devices"].append(known)
+json.dump(reported, sys.stdout)
 """
 
 
@@ -123,7 +123,7 @@ def _text(path):
 
 
 def smi(*fields):
-    """What nvidia-smi tells of each device, one list of words each; nothing where it is not there."""
+    """What nvidia-smi reports of each device, one list of words each; nothing where it is not there."""
     words = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=30)
@@ -134,7 +134,7 @@ def smi(*fields):
 
 
 def used_bytes():
-    """Memory in use on the device that a trial takes, by everybody; None where nobody tells."""
+    """Memory in use on the device that a trial takes, by everybody; None where no tool reports it."""
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
     for index, uuid, used in smi("index", "uuid", "memory.used"):
         meant = first == index or (first.startswith("GPU-") and uuid.startswith(first))

@@ -43,7 +43,7 @@ KILL = "os.kill(os.getpid(), signal.SIGKILL)"
 
 
 def until_free(before):
-    """Seconds until no more memory is in use than before; None where nobody tells or it stays in use."""
+    """Seconds until no more memory is in use than before; None if unreported, or if it stays in use."""
     began = time.monotonic()
     while before is not None and time.monotonic() - began < WAIT_S:
         now = used_bytes()

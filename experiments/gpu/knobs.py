@@ -3,13 +3,13 @@
     python knobs.py                        # about 12 minutes
     python knobs.py --only tf32=high bf16  # some of them
     python knobs.py --jobs 6               # six processes at once: nothing here is timed; about 3 minutes
-    python knobs.py --jobs 6 --minutes 1   # what takes longer is left out and told
+    python knobs.py --jobs 6 --minutes 1   # what takes longer is left out and reported
     python knobs.py --device cpu --tiny
 
 A small training script runs under `autotune apply`'s own process with one knob changed, profiles three
-steps and tells the kernels, launches and copies it saw. Beside the reading of the process ("applied")
+steps and reports the kernels, launches and copies it saw. Beside the reading of the process ("applied")
 stands what those say: `seen` is yes, no, or unclear where this device's libraries name their kernels
-otherwise; the names are kept, so that a person can tell.
+otherwise; the names are kept, so that a person can compare them.
 """
 
 import importlib.util
@@ -207,7 +207,7 @@ CASES = (
 
 
 def run(model, changes, folder, limit_s=LIMIT_S):
-    """(what the script told, readings, how it ended)."""
+    """(what the script reported, readings, how it ended)."""
     if limit_s <= 0:
         return None, [], {"code": None, "last_line": "out of time before it began"}
     folder.mkdir()

@@ -3,7 +3,7 @@
     python memory.py                       # gpt2 resnet50 small_steps: about 3 minutes
     python memory.py --device cpu --tiny
 
-Each workload runs once as a trial while nvidia-smi is asked beside it. What the launcher saw rise through
+Each workload runs once as a trial while nvidia-smi is queried beside it. What the launcher saw rise through
 NVML should be what nvidia-smi saw rise; the allocator's peak should lie below it by a context and what
 libraries take for themselves. Rises are compared, because the two count otherwise: NVML's figure holds what
 the driver keeps for itself, nvidia-smi's does not.

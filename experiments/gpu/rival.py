@@ -6,7 +6,7 @@
 
 Every tool is judged by what it hands over, not by its own figure: the rival tunes the model on one batch,
 and its choice is then carried out in the unchanged script, with its loader, and timed by the stopwatch that
-times ours. Both get the same time. What it does not turn (workers, pinned memory, batch) stays as it is.
+times ours. Both get the same time. What it does not turn (workers, pinned memory, batch) stays unchanged.
 """
 
 import importlib.util
@@ -45,7 +45,7 @@ def changes_of(name, found):
 
 
 def tuned_by_rival(options, name):
-    """What it told of its search."""
+    """Its report on its search."""
     words = [sys.executable, str(HERE / "inside" / "rival.py"), name, "--budget", str(options.seconds)]
     words += ["--small"] if options.tiny else []
     limit_s = 4 * options.seconds + 600
@@ -62,7 +62,7 @@ def tuned_by_rival(options, name):
 
 
 def compared(options, name, changes, best):
-    """Rates of the script as it is, with the rival's choice and with ours, in rotating order."""
+    """Rates of the unchanged script, with the rival's choice and with ours, in rotating order."""
     command = plain(options, name)
     warm_s, window_s = (0.2, 0.6) if options.tiny else (6.0, 8.0)
     arms = ["A", "rival", *(["ours"] if best.exists() else [])]

@@ -37,7 +37,7 @@ def work(options, name):
 
 
 def plain(options, name):
-    """The command of the script as it is."""
+    """The command of the unchanged script."""
     args = (SMALL if options.tiny else FULL)[name]
     return [sys.executable, str(WORKLOADS / f"{name}.py"), *args]
 

@@ -99,7 +99,7 @@ _VARIABLES = (
 
 
 def row_of(slot, attempt, ended, seen, *, session, began, commit, compile_key, deadline_s):
-    """The row of one ended process; `seen` is (told, outside) of the runner, None where none was started."""
+    """The row of one ended process; `seen` is (reported, outside) of the runner, None if none started."""
     outcome = ended.outcome
     measured = outcome if isinstance(outcome, Measurement) else outcome.readings
     row = tables.TableRow(
@@ -138,7 +138,7 @@ def row_of(slot, attempt, ended, seen, *, session, began, commit, compile_key, d
 
 
 def _read(readings):
-    """What was asked for in full, of the rest only what was found: most rows look alike there."""
+    """What was requested in full, of the rest only what was found: most rows look alike there."""
     return {
         "readings": tuple(r for r in readings if r.wanted is not None),
         "found": {r.knob: r.found for r in readings if r.wanted is None and r.found is not None},
@@ -212,7 +212,7 @@ def clean(value):
 
 
 def accelerators(host):
-    """Names of the devices that training would see; the driver's own tool is asked without pynvml."""
+    """Names of the devices that training would see; the driver's own tool is queried without pynvml."""
     if host.devices or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
         return sorted({device.name for device in host.devices})
     words = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
@@ -334,7 +334,7 @@ class Recorder:
     # -- opening
 
     def open(self, file):
-        """Take up the table that is there, or begin one with a run of the script as it is."""
+        """Take up the table that is there, or begin one with a run of the unchanged script."""
         data = file.read()
         if data.strip():
             self.table = tables.decode(data, source=self.path.name)
@@ -377,7 +377,7 @@ class Recorder:
             )
 
     def _with_more(self):
-        """The table's header with what the grid file has beyond it, or as it is."""
+        """The table's header with what the grid file has beyond it, or an identical header."""
         old = self.table.header
         if old.grid_sha256 == self.grid.sha256:
             return old
@@ -603,7 +603,7 @@ def message(row, unit):
 
 
 def drift(table):
-    """Session -> the script as it is against itself, run after run, as a ratio with its interval."""
+    """Session -> the unchanged script against itself, run after run, as a ratio with its interval."""
     found = {}
     for row in table.rows:
         rate = row.throughput(table.header.workload.unit)

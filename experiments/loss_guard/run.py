@@ -31,7 +31,7 @@ sys.path[:0] = [str(HERE.parent / "claims")]
 import proofs  # noqa: E402 - in the folder beside, which is found by the line above
 
 FIXED = (3, 5, 8)
-"""Cycles after which one verdict is asked for: the fewest, the usual number, many."""
+"""Cycles after which one verdict is requested: the fewest, the usual number, many."""
 DELAYS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)
 MARGINS = (0.0, 0.5, 1.0, 1.5, 2.0)
 """Planted harms in true margins: half of the true spread between seeds, or all of it."""
@@ -121,7 +121,7 @@ def _requested(
 ):
     """Add the verdicts after fixed numbers of cycles, and the one a confirmation ends with.
 
-    A confirmation has `longest` cycles at the most. Runs that are over before the guard could tell, and
+    A confirmation has `longest` cycles at the most. Runs that are over before the guard could decide, and
     before so many cycles as were planned, end with no verdict.
     """
 
@@ -179,7 +179,7 @@ def trained():
             ends.values()
         )
         sums["n"] = sums.get("n", 0) + 1
-        # How bad it is, in spreads between seeds: a reader can tell a harm from a trifle.
+        # How bad it is, in spreads between seeds: a reader can distinguish a harm from a trifle.
         sums["worse_sds"] = sums.get("worse_sds", 0.0) + (worse if math.isfinite(worse) else 0.0)
     return totals
 
@@ -222,7 +222,7 @@ def _change(config):
 
 
 def _loss(row):
-    """The trace of a recorded run, as a trial tells it."""
+    """The trace of a recorded run, as a trial reports it."""
     points = zip(row.loss_samples, row.loss_values, row.loss_t_s, strict=True)
     return tuple(LossPoint(samples=n, loss=loss, t_s=t_s) for n, loss, t_s in points)
 
@@ -249,7 +249,7 @@ def table(totals):
 
 
 def unfinished(totals):
-    """Sentences on trainings that stopped where the guard of that time could tell, and this one cannot."""
+    """Sentences on trainings that stopped where the guard of that time could decide, and this one cannot."""
     return [
         f"{case}: {s['unfinished']} more groups of runs are too short for this guard; guard_runs.py goes on"
         for case, s in totals.items()

@@ -32,7 +32,7 @@ from autotune.search.confirmation.verification import Verification  # noqa: E402
 NAMES = ("vision_digits", "tabular_mlp", "photos_denoise")
 PAIRS_PER_CLAIM = 5
 PAIRS = 35
-"""Of each workload: 21 comparisons that share no pair, where 20 are asked for."""
+"""Of each workload: 21 comparisons that share no pair, where 20 are requested."""
 VERDICTS = ("faster", "slower", "no_difference")
 _FIDELITY = Fidelity(
     min_window_s=1.5, max_window_s=4.0, min_steps=10, target_width=0.02, setup_s=60.0, deadline_s=120.0

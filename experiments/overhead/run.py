@@ -58,7 +58,7 @@ APPLIED = tuple(
 
 
 class Loop(nn.Module):
-    """A small network whose forward pass takes as long as it is told to."""
+    """A small network whose forward pass takes as long as its argument says."""
 
     def __init__(self):
         super().__init__()

@@ -1,6 +1,6 @@
 """What each tool makes of a script: how it is installed, how it is called, and what its answer says.
 
-An answer is told as options of the script, which every tool's user would have to type (or as `best.yaml` for
+An answer is given as options of the script, which every tool's user would have to type (or as `best.yaml` for
 ours), and as the gain that the tool itself states. Nothing here judges it.
 """
 
@@ -104,12 +104,12 @@ def train_doctor(bench, name):
 
 
 def fournex(bench, name):
-    """`frx tune --safe` on the script as it is."""
+    """`frx tune --safe` on the unchanged script."""
     return _fournex(bench, name, [str(SCRIPTS / f"{name}.py")], "plain")
 
 
 def fournex_sdk(bench, name):
-    """The same on a loop of 40 lines that is told to it by its SDK and obeys its variables."""
+    """The same on a loop of 40 lines that is registered by its SDK and obeys its variables."""
     return _fournex(bench, name, [str(ADAPTERS / "peer_fournex.py"), name], "sdk")
 
 
@@ -194,7 +194,7 @@ TOOLS = {
     "loadtune": (loadtune, "a workload file, 15 lines"),
     "lightning": (lightning, "a module and a data module, 25 lines"),
 }
-"""By name: how it is asked, and what has to be written for it first."""
+"""By name: how it is run, and what has to be written for it first."""
 
 
 def _default_batch(name):
@@ -207,7 +207,7 @@ def _called(bench, peer, words, *, label, variables=None, whole=False):
     """Run a peer in its environment and an empty folder of its own.
 
     Returns:
-        (what is known of the run, what it said, that folder).
+        (what is known of the run, what it reported, that folder).
 
     Raises:
         RuntimeError: It could not be installed.

@@ -5,7 +5,7 @@
     python run.py --only-report                       # the tables again, from what is there
 
 First each tool by itself, one after the other; then the stopwatch of `experiments/e2e_speedup` times every
-distinct answer, the script as it is twice, and what somebody who knows the script would choose, in cycles
+distinct answer, the unchanged script twice, and what somebody who knows the script would choose, in cycles
 whose order turns. Answers and runs that are there are kept, so that it goes on where it stopped;
 `results/<script>.json` has everything, `results/peers.md` the tables.
 """
@@ -62,7 +62,7 @@ COLUMNS = (
 
 
 def requested(state, name, options, bench):
-    """Ask every tool that has not answered, and keep what it said."""
+    """Ask every tool that has not answered, and keep what it reported."""
     for tool in options.tools:
         if tool in state["answers"]:
             continue

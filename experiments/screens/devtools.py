@@ -1,4 +1,4 @@
-"""A headless Chromium that is asked over its debugging pipe: live pages, what is on their first screen.
+"""A headless Chromium that is queried over its debugging pipe: live pages, what is on their first screen.
 
 For pages of a server, which load by and by; `browser.py` is for files. Standard library only, and nothing but
 this machine is reached: every other host name resolves to nothing and is noted.
@@ -252,7 +252,7 @@ class Browser:
         self.call("Page.navigate", url=url)
 
     def prefer(self, *, dark=False, still=False):
-        """What the page is told of its reader: dark colours, nothing that moves."""
+        """The reader's preferences that the page receives: dark colours, nothing that moves."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         motion = {"name": "prefers-reduced-motion", "value": "reduce" if still else "no-preference"}
         self.call("Emulation.setEmulatedMedia", features=[scheme, motion])

@@ -5,7 +5,7 @@
 A study of that many made-up trials is logged into a store of its own and served by `autotune ui`. One
 browser opens each address in turn, its cache warm, the order turning; what counts is the time from the
 beginning of the navigation to the moment at which the name of a run stands in the page. Without the view
-there are two pages: `rows` is asked by its address for the same runs in the same order, so it draws as many
+there are two pages: `rows` is queried by its address for the same runs in the same order, so it draws as many
 rows; `folded` is what MLflow shows by itself, where all trials lie folded under one row. Needs a Chromium,
 as `run.py` does. Stopped, the same command goes on behind the last whole round of looks.
 """
@@ -66,7 +66,7 @@ def logged(trials, folder):
 
 
 def without_view(address, order, condition=""):
-    """The same page without the view, its order in its address: MLflow keeps the last one it was asked for.
+    """The same page without the view, its order in its address: MLflow keeps the last requested one.
 
     Args:
         address: Of the page with the view.

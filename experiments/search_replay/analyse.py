@@ -32,7 +32,7 @@ BAR_RATIO, BAR_FAILURES = 3.0, 3
 RATIO_HEAD = ["against", "to 5 %", "to 2 %", "to 1 %", "ours later (2 %)"]
 FROZEN = Path(__file__).resolve().parent / "frozen.json"
 SHARES = (0.05, 0.1, 0.2, 0.4, 0.7, 1.0)
-"""Of the budget, at which regret is told."""
+"""Of the budget, at which regret is reported."""
 FRONT_SHARES = (0.2, 1.0)
 """The same for the front of rate and memory."""
 KINDS = {

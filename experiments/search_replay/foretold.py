@@ -1,11 +1,11 @@
-"""Are runs that were left out foretold better by levels than by means?
+"""Are runs that were left out predicted better by levels than by means?
 
     python foretold.py ../grids/photos_denoise/cpu2-intel-xeon-processor-without-bf16.jsonl ...
 
-Every run of a configuration that has others, but for the script as it is, is left out in turn, under the
+Every run of a configuration that has others, but for the unchanged script, is left out in turn, under the
 sizes fitted to all. Beside the mixed model stands what means say: levels that have nothing in common, with a
 machine and noise of sizes of their own, fitted as well. The error is of ln rate, noise of the run included.
-Runs of the first repeat and of later ones are told apart: who was run again was chosen by the first, so the
+Runs of the first repeat and of later ones are separate: who was run again was chosen by the first, so the
 first was lucky. Only open tables are taken.
 """
 
@@ -25,9 +25,9 @@ MEANS_SD = 0.35
 
 
 def predicted(table):
-    """(repeats, who foretells) -> (runs, error of one in ln rate, mean ln likelihood of one).
+    """(repeats, who predicts) -> (runs, error of one in ln rate, mean ln likelihood of one).
 
-    Repeats are ``first`` or ``later``, who foretells is ``levels`` or ``means``; only of what has runs.
+    Repeats are ``first`` or ``later``, who predicts is ``levels`` or ``means``; only of what has runs.
     """
     runs = worlds.runs_of(table)
     model = levels.Model(runs, worlds.knobs_of(table))

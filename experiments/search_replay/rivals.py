@@ -1,6 +1,6 @@
 """Rivals that `--sampler` does not offer: what others do instead, on the same draws and by the same account.
 
-Bare ones are started as their own users would start them: the script as it is once, then trial after trial
+Bare ones are started as their own users would start them: the unchanged script once, then trial after trial
 until their ideas or the time end; no finalists, no confirmation, what read fastest is their word. They get
 the window and the time limits of our screening runs, and end where the next run would not fit any more.
 The others take the place of a sampler in the search's own frame. README.md says what favours each of them.
@@ -36,7 +36,7 @@ LEAST_GAIN = 1.03
 
 
 class Bare(Strategy):
-    """The script as it is, then whatever `propose` says, one process at a time."""
+    """The unchanged script, then whatever `propose` says, one process at a time."""
 
     @abstractmethod
     def propose(self, study, space):
@@ -72,10 +72,10 @@ def _requested(study):
 
 
 class BareTpe(Bare):
-    """Optuna's TPE, nothing asked twice.
+    """Optuna's TPE, no config proposed twice.
 
     Args:
-        knows_failures: Failures are told as the worst value with a violated constraint; else as failed,
+        knows_failures: Failures are reported as the worst value with a violated constraint; else as failed,
             which Optuna's samplers pass over.
         has_mask: What our memory model gives less than an even chance to fit is not run.
     """
@@ -114,7 +114,7 @@ class RungRunner(ReplayRunner):
     That is asynchronous successive halving as Ray Tune has it (`AsyncHyperBandScheduler`): at a rung a trial
     ends if it reads below the quantile 1 - 1 / reduction of what other trials read there, and the first goes
     on in any case. A process that goes on has paid for its start already. One worker: rungs know whatever
-    was begun before. The script as it is runs to its end and stands in no rung.
+    was begun before. The unchanged script runs to its end and stands in no rung.
     """
 
     def __init__(self, table, **more):

@@ -302,7 +302,7 @@ def one(world, key, earlier=()):
 
 
 class Before:
-    """What earlier searches tell, each of them replayed once.
+    """What earlier searches report, each of them replayed once.
 
     Args:
         loads: Table -> function that makes a world of it, or of a variant.
@@ -370,7 +370,7 @@ def tables_of(kind, options):
 
 
 def every_table(kind, options, tables):
-    """Those that earlier searches are of: where one is told what others have seen, all that may be opened."""
+    """Those that earlier searches are of; where one receives what others have seen, all that are open."""
     if kind != "transfer":
         return tables
     return list(tables_of(kind, argparse.Namespace(**{**vars(options), "tables": []})))
@@ -434,7 +434,7 @@ class Searches:
 
     Args:
         loads: Table -> function that makes a world of it.
-        before: What earlier searches tell.
+        before: Records of earlier searches.
     """
 
     inherited = None

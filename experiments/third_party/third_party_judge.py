@@ -101,7 +101,7 @@ def contradiction(knob, value, seen, before):
     """What the stopwatch saw that speaks against a knob being on; empty where nothing does.
 
     Args:
-        knob, value: What was asked for.
+        knob, value: What was requested.
         seen: State of the run with the knob: the stopwatch's last look, and ``per_step``.
         before: The same of the baseline.
     """
@@ -110,7 +110,7 @@ def contradiction(knob, value, seen, before):
     formats = seen.get("formats") or {}
     total = sum(formats.values())
     ratio = seen["per_step"] / before["per_step"] if before and before.get("per_step") else 0.0
-    # Each is asked for its own knob alone: values are of different kinds.
+    # Each is checked for its own knob alone: values are of different kinds.
     fine = {
         "threads": lambda: seen.get("threads", value) == value,
         "fused_optimizer": lambda: all(seen.get("fused", [True])),

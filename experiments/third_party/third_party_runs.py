@@ -1,4 +1,4 @@
-"""One candidate on this machine: as it is, inspected, as a baseline beside a stopwatch, with each knob.
+"""One candidate on this machine: unchanged, inspected, as a baseline beside a stopwatch, with each knob.
 
 Every method gives back one JSON object with ``ok``; none raises for what a script, or our own product, does.
 """
@@ -278,7 +278,7 @@ class Runs:
         return {**result, "ok": False, "outcome": "wrong", "reason": against} if against else result
 
     def _trial(self, changes, config, fidelity, name):
-        """Run one process through the runner; its outcome, what it told, what the stopwatch saw."""
+        """Run one process through the runner; its outcome, what it reported, what the stopwatch saw."""
         study = self.rooms.study(self.candidate.name)
         uid = f"{name.replace('_', '-')}-{secrets.token_hex(3)}"
         folder = study / "trials" / uid
@@ -326,13 +326,13 @@ class Runs:
         return {**run["look"], "per_step": judge.per_step(run["records"])} if run["records"] else {}
 
     def _seen_of(self, run):
-        """What every trial tells besides its outcome; faults and files outside only where there are any."""
+        """What every trial reports besides its outcome; faults and files outside only where there are any."""
         rare = {"faults": run["faults"], "wrote": run["wrote"]}
         return {"seconds": round(run["seconds"], 1), **{name: what for name, what in rare.items() if what}}
 
 
 def knob_formats(config):
-    """Formats are looked at where they are what was asked for."""
+    """Formats are looked at where they are what was requested."""
     return "precision" in config
 
 

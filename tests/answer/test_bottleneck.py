@@ -23,7 +23,7 @@ PLAIN = {"forward": 0.004, "backward": 0.008, "optimizer": 0.002, "host": 0.0005
 
 
 def evidence(**fields) -> Evidence:
-    """A step of 14.5 ms that is all work, most of it arithmetic, unless said otherwise."""
+    """A step of 14.5 ms that is all work, most of it arithmetic, unless stated otherwise."""
     given = {
         "step_s": 0.0145, "wait_frac": 0.0, "replay_step_s": 0.0145, "drain_step_s": 0.001,
         "phases_s": PLAIN, "blocked_s": dict.fromkeys(PLAIN, 0.0),
@@ -232,7 +232,7 @@ def test_shares_measured_beside_others_are_said_to_be_rough() -> None:
 
 
 def on_device(**fields) -> Evidence:
-    """The device computes nine tenths of the time, most of it arithmetic, unless said otherwise."""
+    """The device computes nine tenths of the time, most of it arithmetic, unless stated otherwise."""
     given = {"on_device": True, "busy_frac": 0.9, "reads": 0.0, "ops": 120.0, "start_s": 5e-6, **fields}
     return evidence(**given)
 
@@ -260,7 +260,7 @@ def test_a_device_tells_itself_how_long_it_had_nothing_to_do(seen: Evidence, kin
 
 
 def test_waiting_for_a_device_within_its_own_work_is_no_synchronisation() -> None:
-    """A thread that is told to sleep while it waits was taken for one that sleeps."""
+    """A thread that is set to sleep while it waits was taken for one that sleeps."""
     blocked = {"forward": 0.003, "backward": 0.007}
     assert judge(evidence(blocked_s=blocked)).kind == "sync"
     seen = evidence(blocked_s=blocked, on_device=True)

@@ -42,7 +42,7 @@ def test_a_shell_can_be_taught_to_complete(tmp_path, shell, word):
 
 @pytest.mark.parametrize("option", ["--install-completion", "--show-completion"])
 def test_completion_is_installed_and_shown_without_a_complaint(tmp_path, option):
-    # Which shell it is, is said: that of the tests' own process is anything.
+    # The shell is given: that of the tests' own process is anything.
     done = completing(tmp_path, option, "bash", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
     assert (done.returncode, done.stderr) == (0, "")
     taught = tmp_path / ".bash_completions" / "autotune.sh"

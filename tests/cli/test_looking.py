@@ -191,7 +191,7 @@ def test_doctor_shows_neither_home_nor_secrets(cli, monkeypatch, tmp_path):
 
 @pytest.fixture
 def requested():
-    """A server; what it was asked, as whom, and by which address."""
+    """A server; the requests that it received, as whom, and by which address."""
 
     class Health(http.server.BaseHTTPRequestHandler):
         def do_GET(self):

@@ -1,4 +1,4 @@
-"""What was recorded beside the figures of a comparison is said with them."""
+"""What was recorded beside the figures of a comparison is reported with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trend in what the unchanged script does is told; its scatter is not."""
+"""A trend in what the unchanged script does is reported; its scatter is not."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def present(*runs: tuple[Config, float | Failure], facts: Facts = FACTS, wait: f
 
 
 def reported(study: Study, *earlier: Earlier) -> Study:
-    """The study with these told at its start."""
+    """The study with these records at its start."""
     bare = replace(study, trials=(), facts=replace(study.facts, run=None))  # type: ignore[type-var]
     return replace(study, transfer=Transfer(present=fingerprint(bare), earlier=earlier))
 
@@ -126,7 +126,7 @@ def test_a_fingerprint_tells_devices_apart_and_holds_nothing_that_can_be_read() 
     assert {f.name for f in fields(Fingerprint)} > {"device", "script", "args", "data", "versions"}
 
 
-# What it tells -----------------------------------------------------------------------------------
+# What it reports -----------------------------------------------------------------------------------
 
 
 def test_nothing_is_believed_before_the_script_has_run_or_where_nothing_was_told() -> None:
@@ -242,7 +242,7 @@ def test_single_values_are_dropped_where_they_foretell_worse_than_nothing() -> N
     assert "other no longer counts: what 3 configurations read" in found.notes[1]
     early = present((BF16, 70.0), (FOUR, 90.0))
     assert beliefs(reported(early, changed_script(early))).first
-    # Twice as much as was foretold is still better foretold than not at all.
+    # Twice as much as was predicted is still better predicted than not at all.
     more = present((BF16, 225.0), (FOUR, 144.0), (Config({"threads": 1}), 64.0))
     assert beliefs(reported(more, changed_script(more))).first
 

@@ -1,4 +1,4 @@
-"""What is wrong with a value, said in words: none of the validator's own reaches a person."""
+"""What is wrong with a value, in words: none of the validator's own reaches a person."""
 
 from typing import Any, Literal
 

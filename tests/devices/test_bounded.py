@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Hangs(Device):
-    """Answers with the number of the question, unless it is told to hang."""
+    """Answers with the number of the question, unless it is set to hang."""
 
     def __init__(self) -> None:
         self.requested = 0

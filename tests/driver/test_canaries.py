@@ -1,4 +1,4 @@
-"""Sixteen kinds of secret go into a search and a verification; none comes out in anything written or said."""
+"""Sixteen kinds of secret go into a search and a verification; none comes out in anything it writes."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_nothing_of_a_whole_search_holds_a_secret(
     assert "precision" in reported.out
     assert leaks(reported.out) == []
     assert leaks(reported.err) == []
-    # What ran had them all, and what it said of them came to the journal without.
+    # The runs had them all, and what they printed of them came to the journal without.
     assert CANARIES["a short value"] in ran[0].launch.argv
     assert any("channels_last" in a.segments[0].config for a in ran)
     found = dict(written(home(), project))

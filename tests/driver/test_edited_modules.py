@@ -22,7 +22,7 @@ LATE = 6
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A script, and below it a module that every run tells to have imported."""
+    """A script, and below it a module that every run reports as imported."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("from models import net\n")
     path = tmp_path / "models" / "net.py"

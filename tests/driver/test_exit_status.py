@@ -1,4 +1,4 @@
-"""What is said where a search has nothing to say."""
+"""The message of a search without a result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ray Tune keeps what every driver promises; its trials are real processes that tell a made-up training."""
+"""Ray Tune keeps what every driver promises; its trials are real processes that report a made-up training."""
 
 from __future__ import annotations
 

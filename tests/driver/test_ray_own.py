@@ -31,7 +31,7 @@ def driver(tmp_path: Path, address: str = "") -> Any:
 
 @pytest.fixture
 def requested(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What Ray was asked for; none is started, and none is ended."""
+    """The requests to Ray; none is started, and none is ended."""
     from autotune.driver.backends import ray_tune
 
     calls: list[dict[str, Any]] = []

@@ -21,7 +21,7 @@ def prepared() -> None:
 
 
 class Counted:
-    """A bell that tells how often it was waited at."""
+    """A wakeup that counts how often it was waited for."""
 
     def __init__(self, *, rings: bool = False) -> None:
         self.waits = 0

@@ -36,7 +36,7 @@ def asked_again(
     up_s: float = 1e6,
     group: int = 1,
 ) -> bool:
-    """With the script's half of the pair told so long ago."""
+    """With the script's half of the pair reported so long ago."""
     half = trial(4, Config(), group=group, state=TrialState.FINISHED, outcome=outcome or measurement(100.0))
     study = Study(spec=spec(), facts=facts(), trials=(half, open_one))
     entries = [
@@ -92,7 +92,7 @@ def test_a_run_that_nobody_has_begun_with_has_cost_no_life_yet() -> None:
 
 
 def cut(*trials: Trial, ago_s: float = 60.0, up_s: float = 1e6) -> set[tuple[Stage, int]]:
-    """With every outcome told so long ago."""
+    """With every outcome reported so long ago."""
     reported = [
         e
         for t in trials

@@ -57,7 +57,7 @@ class Prints(Runner):
 
 
 def searched(runner: Prints) -> tuple[Study, str, Path]:
-    """A search with these arguments: its study, what was said meanwhile, and the journal's folder."""
+    """A search with these arguments: its study, what was reported meanwhile, and the journal's folder."""
     given = replace(spec(), study_id="01KAK2M7Q4ZC0V9X3T5R8W6Y1B", args=ARGS)
     folder = study_dir(given.study_id)
     message = io.StringIO()

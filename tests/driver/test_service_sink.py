@@ -21,7 +21,7 @@ import made_studies as made
 
 
 class Service(http.server.ThreadingHTTPServer):
-    """Takes facts and answers as it is set to."""
+    """Takes facts, and answers as it is set to."""
 
     def __init__(self):
         self.bodies, self.status, self.tokens = [], 202, []

@@ -1,4 +1,4 @@
-"""The state machine: what is asked, journaled, told, repeated and never repeated."""
+"""The state machine: what is proposed, journaled, reported, repeated and never repeated."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def make_session(tmp_path: Path) -> Iterator[MakeSession]:
 
 
 class Heard(Listener):
-    """Keeps what people are told."""
+    """Keeps the messages to users."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -197,7 +197,7 @@ def test_where_no_process_can_be_started_any_more_not_every_trial_is_spent_on_it
 def test_a_device_that_computes_no_more_ends_the_search_where_it_is_the_only_one(
     tmp_path: Path, *, devices: int, ends: bool
 ) -> None:
-    """Every trial that follows would wait for it, fail, and be told as failed."""
+    """Every trial that follows would wait for it, fail, and be reported as failed."""
     gone = {NOT_BEGUN: "1", "device": "GPU-0"}
     device = DeviceFacts(name="x", uuid="GPU-0", memory_bytes=1)
     known = facts()

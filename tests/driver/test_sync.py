@@ -28,7 +28,7 @@ ALL = 9
 
 
 class Recorder:
-    """A sink that remembers, and fails as it is told."""
+    """A sink that remembers, and fails as it is set to."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, int | None]] = []

@@ -1,4 +1,4 @@
-"""What a search says and plans where the script tells its own steps."""
+"""What a search says and plans where the script reports its own steps."""
 
 from types import SimpleNamespace
 

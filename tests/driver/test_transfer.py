@@ -1,4 +1,4 @@
-"""Which earlier studies are read, which are left out and why, and that a search keeps to what it was told."""
+"""Which earlier studies are read, which are left out and why, and that a search keeps to what it received."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BUDGET_S = 300.0
 
 
 def seen_table() -> Table:
-    """A table whose process told its Python, as every recorder of today does."""
+    """A table whose process reported its Python, as every recorder of today does."""
     table = recorded_world.table()
     facts = table.header.facts
     assert facts.run is not None
@@ -241,7 +241,7 @@ def test_a_journal_that_is_too_large_is_not_read(
     assert "too large" in left_out(gather(present, folders=[ended]))
 
 
-# A search that was told ----------------------------------------------------------------------------
+# A search with records ----------------------------------------------------------------------------
 
 
 def test_a_journal_alone_says_what_the_search_asked_for_and_would_ask_for(

@@ -394,7 +394,7 @@ def test_a_script_edited_meanwhile_ends_the_search_with_the_answer_for_what_it_w
     assert end.answer.caveats[0] == was
     changed = "train.py was changed during the search"
     assert made.heard.notes[-2:] == [changed, f"trial {LATE - 1} does not count: {changed}"]
-    # The run during which it was edited may have read either version: it is not told.
+    # The run during which it was edited may have read either version: it is not reported.
     assert [t.state.value for t in end.study.trials][LATE - 1 :] == ["waiting"]
     assert made.study().stopped == "script"
     assert read_best(made.out).environment.script_sha256 == end.study.facts.script.sha256  # type: ignore[union-attr]

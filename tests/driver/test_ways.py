@@ -121,7 +121,7 @@ def test_an_option_that_never_acted_is_dead_for_every_value(ways: Ways) -> None:
 def test_what_was_measured_while_its_option_seemed_dead_is_written_as_it_was_measured(
     tmp_path: Path,
 ) -> None:
-    """Two at once: the one that fails is told first, and the other one shows later that the option acts."""
+    """Two at once: the one that fails is reported first, and the other one shows later the option acts."""
     made = Ways(tmp_path, [Config(), TWO, FOUR, FOUR, EIGHT])
     made.tell(made.ask(), measurement())
     two, four = made.ask(), made.ask()

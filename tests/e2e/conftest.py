@@ -130,7 +130,7 @@ class Place:
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of MLflow as it is after a first search: making one takes seven seconds, copying it none."""
+    """MLflow's store after a first search: making one takes seven seconds, copying it none."""
     return migrated_store(tmp_path_factory.getbasetemp())
 
 

@@ -385,7 +385,7 @@ def measured(slot: grid.Slot, seconds: float, **more: Any) -> TableRow:
 
 
 def recorded_fastest(seconds: Any, repeats: int = 3, fastest: int = 3, stop: int = 10_000) -> Table:
-    """A whole recording of the fastest; `seconds` is asked by config and repeat."""
+    """A whole recording of the fastest; `seconds` is called by config and repeat."""
     seeds = tuple(range(repeats))
     requested = grid.Grid(workload="w", parts=(), seeds=seeds, window_s=4, sentinel_every=8)
     made = replace(table(), header=header(*CONFIGS, seeds=seeds, repeats=repeats))

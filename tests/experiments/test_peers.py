@@ -25,7 +25,7 @@ _SPEC.loader.exec_module(RUN)
 
 @pytest.fixture
 def message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """Let every peer have run in `tmp_path`, and have said this."""
+    """Let every peer have run in `tmp_path`, and have reported this."""
 
     def put(text: str) -> Path:
         reported = {"version": "1", "seconds": 3.0, "exit": 0}

@@ -274,7 +274,7 @@ def test_every_line_is_of_a_candidate_and_says_how_it_ended() -> None:
 
 
 class Fake:
-    """A `Runs` that notes what is asked of it."""
+    """A `Runs` that notes its calls."""
 
     requested: ClassVar[list[str]] = []
     baseline_ok = True

@@ -1,4 +1,4 @@
-"""A pick in other programs' words: nothing is lost, nothing is said that was not asked, quoting is exact."""
+"""A pick in other programs' words: nothing is lost, nothing is added, quoting is exact."""
 
 import ast
 import json

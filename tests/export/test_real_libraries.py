@@ -1,6 +1,6 @@
 """Exports are loaded by the libraries that they are for, where those are installed.
 
-By default the interpreter that runs the tests is asked; `FRAMEWORKS_PYTHON` names another one that
+By default the interpreter that runs the tests is queried; `FRAMEWORKS_PYTHON` names another one that
 has them. Libraries run in a process of their own: they import PyTorch, and warn in their own ways.
 """
 

@@ -106,7 +106,7 @@ def test_in_replay_a_search_beside_a_failing_tracker_is_the_same_to_the_last_eve
 def test_a_search_that_took_another_course_is_not_the_same(tmp_path: Path) -> None:
     reported = [_reported(tmp_path / str(n), search.Nowhere, trials=n) for n in (8, 9)]
     assert reported[0] != reported[1]
-    # Nor by the spec alone, which says how many trials were asked for.
+    # Nor by the spec alone, which says how many trials were requested.
     assert [row for row in reported[0] if "finished/" in row] != [
         row for row in reported[1] if "finished/" in row
     ]

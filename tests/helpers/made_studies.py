@@ -1,4 +1,4 @@
-"""Studies made by hand, as the journal's events tell them; shared by tests of store, report and driver."""
+"""Studies made by hand, as the journal's events report them; shared by tests of store, report and driver."""
 
 from __future__ import annotations
 

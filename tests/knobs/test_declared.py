@@ -1,4 +1,4 @@
-"""Knobs that a user declares: what they are by themselves, what may be tried, how values are said."""
+"""Knobs that a user declares: what they are by themselves, what may be tried, how values are reported."""
 
 from dataclasses import replace
 from typing import ClassVar

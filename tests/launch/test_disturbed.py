@@ -1,4 +1,4 @@
-"""What the launcher tells a trial of others on its device, and what is set aside for it on both sides."""
+"""What the launcher reports to a trial about others on its device, and what both sides set aside for it."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ ctxt 4
 
 
 def test_what_others_do_on_cpus_that_a_job_may_not_use_is_no_disturbance() -> None:
-    """A job that was given two of sixty-four was told of all that others did on the rest."""
+    """A job that was given two of sixty-four received all that others did on the rest."""
     assert busy_ticks(STAT, ()) == 400 + 40 + 4 + 2 + 1
     assert busy_ticks(STAT, {1, 3}) == 222 + 56
     with pytest.raises(ValueError, match="no such CPU"):

@@ -1,4 +1,4 @@
-"""What a window tells of epoch starts and of energy counters."""
+"""What a window reports of epoch starts and of energy counters."""
 
 from __future__ import annotations
 

@@ -443,7 +443,7 @@ def test_what_is_told_of_elsewhere_leaves_out_the_project_and_what_does_not_last
     (tmp_path / "upper" / "1.of").write_text("/")
     reported = enclosure.kept_off_elsewhere(tmp_path, ["/home/me/project"], ("/scratch",))
     assert reported == ["/home/me/b", "/srv/f"]
-    # Where the project lies in such a folder itself, what is beside it is told.
+    # Where the project lies in such a folder itself, what is beside it is reported.
     reported = enclosure.kept_off_elsewhere(tmp_path, ["/tmp/project"], ("",))
     assert "/tmp/d" in reported
 

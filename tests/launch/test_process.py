@@ -519,7 +519,7 @@ os._exit(3)
 
 
 def test_shared_memory_of_a_trial_that_crashed_by_itself_is_removed(runner: Any, assignment: Any) -> None:
-    """When it has gone nobody can tell whose it was: it is looked at while the trial runs."""
+    """When it has gone nothing shows whose it was: it is looked at while the trial runs."""
     name = Path(f"/dev/shm/nccl-{MINE}-crash")
     try:
         assert failure(runner(), assignment(CRASHED.format(mine=MINE))).kind is FailureKind.CRASH_EXIT
@@ -694,7 +694,7 @@ def test_a_notice_to_the_whole_job_ends_neither_guard_nor_keeper(runner: Any, as
 def test_a_guard_whose_launcher_has_died_removes_what_nobody_reads_any_more(
     runner: Any, assignment: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Plan and layers; and secrets out of what the trial has said."""
+    """Plan and layers; and secrets out of what the trial has reported."""
     started = assignment("print(sys.argv, flush=True); Path(plan.trial_dir, 'ready').touch(); time.sleep(60)")
     more = {
         "argv": ("--hf-token", "CANARY-option"),

@@ -107,7 +107,7 @@ def test_what_a_short_trace_shows_is_not_refused(made: Study, config: Config) ->
 
 
 def test_parts_of_a_step_that_differ_in_length_are_told_and_not_refused() -> None:
-    """A mean over samples is that of the whole step, and no fact tells it from a mean over tokens."""
+    """A mean over samples is that of the whole step, and no fact distinguishes it from a mean over tokens."""
     assert barred(study(RAGGED), PARTS, 240) is None
     (message,) = unshown(study(RAGGED), PARTS, 240)
     assert "where the loss is a mean over tokens" in message.sentence
@@ -191,7 +191,7 @@ def test_every_rule_says_where_it_is_known_from() -> None:
     assert all(rule.source and rule.harm and not rule.harm.endswith(".") for rule in rules)
 
 
-# In a search: what is refused is neither confirmed nor recommended, and it is said.
+# In a search: what is refused is neither confirmed nor recommended, and it is reported.
 
 
 def trace(steps: int, seed: int) -> tuple[LossPoint, ...]:

@@ -1,4 +1,4 @@
-"""Learning-rate advice: by the optimizer's class, told and never applied."""
+"""Learning-rate advice: by the optimizer's class, reported and never applied."""
 
 from __future__ import annotations
 

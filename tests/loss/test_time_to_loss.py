@@ -101,7 +101,7 @@ def test_the_interval_holds_the_truth_as_often_as_it_says(level: Level) -> None:
 @CURVES
 def test_a_single_run_that_misses_bars_no_config_that_learns_the_same(level: Level) -> None:
     shown = [pairs(level, level, random.Random(k), 2.0) for k in range(40)]
-    # Where nothing falls any more, ten pairs do not always tell that a loss is the same.
+    # Where nothing falls any more, ten pairs do not always show that a loss is the same.
     assert sum(map(claims, shown)) >= (24 if level is flat else 38)
 
 

@@ -1,4 +1,4 @@
-"""The length of the real run: said, read off the script's options, or unknown."""
+"""The length of the real run: reported, read off the script's options, or unknown."""
 
 from __future__ import annotations
 

@@ -425,7 +425,7 @@ def test_so_it_does_with_another_sampler_which_would_look_there_most_of_the_time
 
 
 def test_what_runs_at_the_moment_counts_as_spent_of_that_quarter() -> None:
-    """A dozen at once, asked one after the other."""
+    """A dozen at once, proposed one after the other."""
     study, strategy, world = Study(spec=spec(seconds=400)), strategy_for("random"), family("compute-bound", 0)
     proposal = strategy.ask(study, 400.0)
     assert proposal is not None

@@ -1,4 +1,4 @@
-"""A search that was told of earlier ones: sooner where they are true, little later where they mislead."""
+"""A search with records of earlier ones: sooner where they are true, little later where they mislead."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def turn_of(study: Study, config: Config) -> int:
     return next(t.number for t in study.trials if t.config == config)
 
 
-# What a study tells --------------------------------------------------------------------------------
+# What a study reports --------------------------------------------------------------------------------
 
 
 def test_a_study_tells_what_was_confirmed_read_and_gained() -> None:
@@ -114,7 +114,7 @@ def test_a_study_that_measured_nothing_but_the_script_tells_nothing() -> None:
 
 
 def seen(study: Study) -> Study:
-    """With facts of a process that told its Python."""
+    """With facts of a process that reported its Python."""
     assert study.facts is not None
     assert study.facts.run is not None
     run = replace(study.facts.run, versions={"python": "3.11"})
@@ -173,7 +173,7 @@ def test_what_was_confirmed_before_is_tried_right_after_the_script() -> None:
 
 
 def test_a_resumed_search_goes_on_as_the_undisturbed_one_would() -> None:
-    """Whatever was told is in the study; asked again from what a journal keeps, it asks for the same."""
+    """All of its records are in the study; the same study read from a journal proposes the same."""
     for reported in (lesson(), lesson(opposite=True)):
         turns = 0
 
@@ -263,7 +263,7 @@ def test_the_model_takes_first_beliefs_for_what_was_not_measured() -> None:
 
 
 def told_of(reported: Earlier, space: SearchSpace = SPACE) -> Study:
-    """The script measured once, and this told."""
+    """The script measured once, and this recorded."""
     bare = Study(spec=spec(), facts=replace(WORLD.facts(), run=None))
     transfer = Transfer(present=fingerprint(bare), earlier=(reported,))
     study = Study(spec=spec(), space=space, facts=WORLD.facts(), transfer=transfer)

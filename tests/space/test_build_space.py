@@ -1,4 +1,4 @@
-"""The space of one script: what is asked, narrowed by facts."""
+"""The space of one script: the request, narrowed by facts."""
 
 from dataclasses import replace
 

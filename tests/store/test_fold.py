@@ -50,7 +50,7 @@ def test_any_prefix_folds_and_can_be_resumed(length: int) -> None:
     requested = [e.data["trial"]["number"] for e in prefix if e.kind == "proposed"]
     assert [t.number for t in study.finished()] == reported
     assert [t.number for t in study.open_trials] == [n for n in requested if n not in reported]
-    # Resume: a new life, the open trial given up and asked again, the rest of the story as before.
+    # Resume: a new life, the open trial given up and proposed again, the rest of the story as before.
     again = list(prefix)
 
     def add(kind: str, uid: str, data: dict[str, object]) -> None:

@@ -24,7 +24,7 @@ from autotune.store.journal import FORMAT, Journal
 SAMPLES = sorted(Path(__file__).with_name("samples").glob("*.db.gz"))
 KEPT_NO_HEAD = "2026-11-21-1410"
 STAGES = {Stage.BASELINE: 2, Stage.INITIAL: 2, Stage.REFINE: 1, Stage.CONFIRM: 6}
-"""Trials that were told of each stage, in searches of the first day."""
+"""Finished trials of each stage, in searches of the first day."""
 STAGES_LATER = {
     "2026-11-23-0800": {
         Stage.BASELINE: 2,

@@ -61,7 +61,7 @@ class Loss:
 
 
 class Batches:
-    """The loader's hook, of which nothing is asked here."""
+    """The loader's hook, which is not used here."""
 
     def __init__(self) -> None:
         self.train, self.built_any, self.input_batch = object(), True, None
@@ -85,7 +85,7 @@ class Anchor:
 
 @dataclass
 class Ran:
-    """What one process told, and what waited in it."""
+    """What one process reported, and what waited in it."""
 
     reported: ProcessReports
     world: World
@@ -202,7 +202,7 @@ class Loop:
         return self.ran()
 
     def ran(self) -> Ran:
-        """What was told."""
+        """The reports."""
         self.boundary.release()
         reported = ProcessReports()
         for event in Reader(self.events, "n").read():

@@ -1,4 +1,4 @@
-"""Studies on disk, told event by event, with pairs of a fast and a lean configuration; nothing is run."""
+"""Studies on disk, reported event by event, with pairs of a fast and a lean configuration; nothing is run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a script in a real process under a plan and gives back what it told."""
+"""Runs a script in a real process under a plan and gives back what it reported."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ def known_gaps() -> dict[tuple[str, str], str]:
 def verdict_of(expected: Expected, cell: Cell) -> str:
     """``ok``, or what is wrong, the most harmful first.
 
-    ``wrong``: said to be applied, and the training shows otherwise; ``broken``: it crashed;
+    ``wrong``: reported as applied, and the training shows otherwise; ``broken``: it crashed;
     ``dangerous``: applied where only a refusal is right; ``refused``: not to be had though it should be;
     ``means``: by another way, ``reason``: for another reason than expected.
     """

@@ -1,4 +1,4 @@
-"""Secrets go, everything else stays as it is."""
+"""Secrets are removed, everything else stays."""
 
 from __future__ import annotations
 
@@ -358,7 +358,7 @@ def test_no_value_of_an_option_that_is_called_like_a_secret_stays(
 @given(LONG, st.text(max_size=20), st.text(max_size=20))
 def test_no_long_secret_stays_in_any_text(secret: str, before: str, behind: str) -> None:
     text = before + secret + behind
-    # A text that holds it a second time by chance is not asked of.
+    # A text that holds it a second time by chance is not checked.
     assume(secret not in before + MARK + behind and text.count(secret) == 1)
     assert secret not in redact(text, {"A_TOKEN": secret})
     assert secret not in redact(text, {}, known=[secret])

@@ -110,7 +110,7 @@ def test_a_probability_that_goes_into_the_loss_is_noticed(run: Callable[..., Any
 
 
 def test_nothing_is_compiled_more_often_than_without_us(run: Callable[..., Any]) -> None:
-    """Not even where the model is asked without gradients before it trains, with the loss inside."""
+    """Not even where the model is called without gradients before it trains, with the loss inside."""
     evaluated = """
 def evaluate():
     with torch.no_grad(): model(data[:8][0], data[:8][1])

@@ -207,7 +207,7 @@ def test_numeric_and_loader_knobs_are_applied_and_read_back_on_the_training_load
     assert all(r.status == "applied" for r in measured.closed.readings if r.wanted is not None)
     closed = measured.closed
     kept = sum(closed.begin_ns < row.t_ns <= closed.end_ns for row in measured.rows)
-    # Known where the window opened, and told where nothing of its start was cut off.
+    # Known where the window opened, and reported where nothing of its start was cut off.
     assert closed.ready_begin is not None or kept < closed.counters["window_steps"]
 
 

@@ -411,7 +411,7 @@ import torch._dynamo as dynamo
 import torch._functorch.config as functorch
 real = torch.compile
 def cheap(model=None, **how):
-    # Traced and partitioned as for inductor, then run as it is: no C++ compiler at work.
+    # Traced and partitioned as for inductor, then run unchanged: no C++ compiler at work.
     how.pop("mode", None)
     return real(model, backend="aot_eager_decomp_partition", **how)
 torch.compile = cheap

@@ -91,7 +91,7 @@ def test_a_window_is_measured_and_the_process_ends_at_once(run: Callable[..., An
 
 
 def test_a_window_that_is_still_settling_goes_on(run: Callable[..., Any]) -> None:
-    """Half of the shortest window is slow: it is measured on, and the fast steps are what is told."""
+    """Half of the shortest window is slow: it is measured on, and the fast steps are what is reported."""
     settling = MLP.replace("EPOCHS", "100000").replace(
         "        opt.step()\n", "        opt.step()\n        time.sleep(0.02 if len(sizes) < 14 else 0.002)\n"
     )

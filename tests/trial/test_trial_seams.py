@@ -53,7 +53,7 @@ class Fields:
 
 
 class Sampled:
-    """As what a library samples around some nodes of a graph: their fields, and how many were asked for."""
+    """As what a library samples around some nodes of a graph: their fields, and how many were requested."""
 
     keys = ("x", "edges")
     batch_size = 4
@@ -63,7 +63,7 @@ class Sampled:
 
 
 class Told:
-    """A class of a library that tells its length, and keeps the names of its fields before them."""
+    """A class of a library that has a length, and keeps the names of its fields before them."""
 
     def __init__(self, size: int) -> None:
         self.names = ["signal", "length", "label"]

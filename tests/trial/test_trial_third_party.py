@@ -101,7 +101,7 @@ class Game:
         return action
 
 def in_environment(games=True):
-    # All in one function, without a name that tells.
+    # All in one function, without a name that shows it.
     from gymnasium.wrappers.common import OrderEnforcing
     env = OrderEnforcing(Game())
     model, opt = learner()

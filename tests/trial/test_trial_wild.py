@@ -397,7 +397,7 @@ def test_means_that_are_not_over_the_whole_batch_are_no_mean_over_it(wild: Any, 
 
 
 def test_a_data_set_that_the_script_changes_is_seen(wild: Any) -> None:
-    """What its own fetches change, and what is made when it is first asked for, is no such change."""
+    """What its own fetches change, and what is made when it is first requested, is no such change."""
     assert [wild[kind].changed for kind in ("between", "inside", "unchanged")] == ["between", "inside", ""]
 
 

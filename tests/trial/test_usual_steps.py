@@ -1,4 +1,4 @@
-"""The short way through our hooks, which most steps of a run take, tells what the long one tells."""
+"""The short way through our hooks, which most steps of a run take, reports what the long one reports."""
 
 from __future__ import annotations
 
@@ -398,7 +398,7 @@ def rows(ran: Ran) -> list[tuple[Any, ...]]:
 
 
 def known(ran: Ran) -> Any:
-    """What the run told of the script, without times."""
+    """The reports of the script, without times."""
     facts = replace(ran.facts, collecting_frac=None)
     if facts.loader is None:
         return facts

@@ -42,7 +42,7 @@ SAMPLE = {
     "step_counted.py": ("accumulation",),
     "package_module/digits/train.py": ("batch_size",),
 }
-"""What runs without being asked for: the cells that harm most where they go wrong."""
+"""What runs without being requested: the cells that harm most where they go wrong."""
 ENDINGS = {name: script for name, script in ZOO.items() if script.ending}
 MEASURED = [name for name, script in ZOO.items() if not script.ending]
 

@@ -274,10 +274,8 @@ def _notes(
     bound = wishes.max_memory_bytes
     if bound is not None:
         criteria.append(f"at most {bound / 2**30:.2f} GiB of peak memory")
-    notes = [
-        "Selected again from stored trials; nothing was measured. "
-        f"Criteria: {', '.join(criteria) or 'speed'}."
-    ]
+    listed = ", ".join(criteria) or "speed"
+    notes = [f"Selected again from stored trials; nothing was measured. Criteria: {listed}."]
     if found.is_better:
         notes.append(
             f"The pick is confirmed: it was compared with your script in {found.best.speedup.n} pairs of "

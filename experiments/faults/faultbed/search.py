@@ -240,7 +240,7 @@ def reported(home: Path) -> list[int]:
 
 
 def losses(home: Path) -> tuple[int, int]:
-    """(acknowledged events that are gone, trials told or run again after they were told)."""
+    """(acknowledged events that are gone, trials reported or run again after they were reported)."""
     seen = entries(home)
     uids = {entry.uid for entry in seen}
     lost = len(set(lines(notes(home) / "acknowledged")) - uids)

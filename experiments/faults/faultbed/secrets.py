@@ -1,4 +1,4 @@
-"""Secrets of many kinds go into a search, one at a time; none comes out in anything written, sent or said."""
+"""Secrets of many kinds go into a search, one at a time; none comes out in anything it writes or sends."""
 
 import contextlib
 import html
@@ -40,7 +40,7 @@ class Plant:
         value: The canary.
         args: Of the script.
         env: Variables of the search and its trials.
-        said: What a failing trial has printed.
+        reported: What a failing trial has printed.
         folder: A folder above the project.
         default: Of an option, in the script's source.
         user: Of the tracker's address.
@@ -148,7 +148,7 @@ def run(case: Case, folder: Path, *, patches: tuple[Any, ...] = ()) -> Count:
 
 
 def is_in(value: str, text: str) -> bool:
-    """Whether it can be read there, as it is or in the spelling of JSON, a page, an address or Python."""
+    """Whether it can be read there, in clear or in the spelling of JSON, a page, an address or Python."""
     spellings = (
         value,
         json.dumps(value)[1:-1],

@@ -227,7 +227,7 @@ def _uid(n: int) -> str:
 
 
 def _beside_a_failing_tracker(trials: int, folder: Path, _after_each: Any) -> Count:
-    """Trainings in pairs, one of each while the tracker is asked again and again: what that costs them."""
+    """Trainings in pairs, one of each while the tracker is queried repeatedly: what that costs them."""
     count = Count(injected=trials)
     temporary = folder / "tmp"
     temporary.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""A trial that tells the steps of a made-up training. From one trial on it hangs, with a daemon beside it.
+"""A trial that reports the steps of a made-up training. From one trial on it hangs, with a daemon beside it.
 
 Arguments: the repository, the world as JSON, the number of the first trial that hangs, and how many seconds
 the others last.

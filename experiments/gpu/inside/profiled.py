@@ -1,9 +1,9 @@
-"""A short training run that tells which kernels it launched; run by knobs.py, with a knob or without.
+"""A short training run that reports which kernels it launched; run by knobs.py, with a knob or without.
 
 python profiled.py conv|attention[-zeros|-uneven]
 
 `-zeros` fills gradients with zeros where the others let them go; `-uneven` trains on batches of two more sizes
-before the steps that are told of.
+before the reported steps.
 """
 
 import json

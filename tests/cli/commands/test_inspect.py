@@ -1,4 +1,4 @@
-"""`inspect` runs the script once and says what it saw; a failure never hides what the source tells."""
+"""`inspect` runs the script once and says what it saw; a failure never hides what the source reports."""
 
 import json
 
@@ -23,7 +23,7 @@ p.parse_args()
 
 
 class Runs(FakeRunner):
-    """Remembers what it was asked to run, and may end otherwise than its world says."""
+    """Remembers what it was requested to run, and may end otherwise than its world says."""
 
     world_now = World(name="good", batch=64)
     failure: Failure | None = None

@@ -1,4 +1,4 @@
-"""`autotune spaces`, and how a search's space is asked for and told."""
+"""`autotune spaces`, and how a search's space is requested and reported."""
 
 import json
 from pathlib import Path

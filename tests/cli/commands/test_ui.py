@@ -1,4 +1,4 @@
-"""`autotune ui` without MLflow: what is asked of it, what is said when there is nothing, a server's life."""
+"""`autotune ui` without MLflow: its requests, its message when there is nothing, a server's life."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_another_store_is_looked_into_when_it_is_named(
 
 
 def as_mlflow(folder: Path, *, at_first: str = "", afterwards: str = "pass") -> Path:
-    """An interpreter whose server does as told, before it answers and after the first answer."""
+    """An interpreter whose server does as set, before it answers and after the first answer."""
     path = folder / "python"
     path.write_text(SERVER.replace("AT_FIRST", at_first).replace("AFTERWARDS", afterwards))
     path.chmod(0o755)
@@ -264,7 +264,7 @@ def test_the_server_goes_with_the_terminal_and_with_whoever_ends_the_command(
 
 
 def test_a_second_hang_up_does_not_stop_the_ending_of_the_server(tmp_path: Path) -> None:
-    # The kernel and the shell each tell of a terminal that was closed: here the second comes in between.
+    # The kernel and the shell each report of a terminal that was closed: here the second comes in between.
     before = """
         import os, signal
         from autotune.cli import mlflow_server as server

@@ -1,4 +1,4 @@
-"""`autotune verify`: the gate of a CI, told by its exit code, its screen and its JSON."""
+"""`autotune verify`: the gate of a CI, by its exit code, its screen and its JSON."""
 
 import hashlib
 import json

@@ -147,7 +147,7 @@ def test_a_queue_that_was_still_draining_is_taken_off() -> None:
 
 
 def test_a_window_that_lived_on_what_lay_ready_says_so() -> None:
-    """Of what the loader gives by itself it tells nothing; what it read is no lower bound of anything."""
+    """Of what the loader gives by itself it reports nothing; what it read is no lower bound of anything."""
     reported = stream([0.1] * 10)
     found = fold(reported, close(reported, ready_begin=12, ready_end=1))
     assert "from_queue" in found.contamination.flags
@@ -435,7 +435,7 @@ def test_divergence_is_a_failure_that_keeps_its_throughput(more: Any) -> None:
 
 
 def test_a_single_loss_that_overflowed_is_no_divergence() -> None:
-    """The trial itself went on after it, and leaves it out of what it tells."""
+    """The trial itself went on after it, and leaves it out of what it reports."""
     reported = stream([0.1] * 30)
     losses = [1.0, math.inf, 1.0, math.nan, math.nan, 1.0]
 

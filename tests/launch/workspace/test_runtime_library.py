@@ -29,7 +29,7 @@ def test_nothing_in_it_needs_a_module_of_ours_that_is_left_out(tmp_path: Path) -
     requested: set[str] = set()
     for path in (folder / "autotune").rglob("*.py"):
         if path.parent.name == "autotune" and path.name == "__init__.py":
-            continue  # the root loads its names late, and only where they are asked for
+            continue  # the root loads its names late, and only where they are requested
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("autotune."):
                 requested.add(str(node.module).split(".")[1])

@@ -1,4 +1,4 @@
-"""What a study costs MLflow in calls, told by a client that only counts them."""
+"""What a study costs MLflow in calls, reported by a client that only counts them."""
 
 from __future__ import annotations
 

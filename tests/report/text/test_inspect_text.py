@@ -1,4 +1,4 @@
-"""The table of knobs that `inspect` prints: what raises a knob's effect is said with its place."""
+"""The table of knobs that `inspect` prints: what raises a knob's effect is reported with its place."""
 
 from __future__ import annotations
 

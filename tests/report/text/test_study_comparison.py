@@ -1,4 +1,4 @@
-"""Two studies side by side: what may be said, and what may not."""
+"""Two studies side by side: what may be reported, and what may not."""
 
 from dataclasses import replace
 

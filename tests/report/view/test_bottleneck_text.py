@@ -1,4 +1,4 @@
-"""What is said of bottlenecks, energy, cost and pay-back; and that nothing is said where nothing is known."""
+"""The report on bottlenecks, energy, cost and pay-back, and its absence where nothing is known."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_screen_shows_them_with_the_reasons() -> None:
     nothing = answer_screen(explained(), no_answer())
     assert "  why       your script is bound by input" in nothing
     assert "with this config" not in nothing
-    # What is waited for is said once.
+    # What is waited for is reported once.
     assert "waits for data" in screen
     assert "your script waits for data" not in screen
 
@@ -66,7 +66,7 @@ def test_a_winner_of_which_nothing_is_clear_is_told_so_in_a_whole_sentence() -> 
     reported = why_lines(study(spec=spec(why=True)), good_answer())
     assert reported[0].startswith("your script waits for data ")
     assert reported[1].startswith("with this config it waits for data ")
-    # Why no more is known is said once.
+    # Why no more is known is reported once.
     assert "not probed" not in reported[0]
     assert reported[1].endswith("the budget was too short for it.")
 

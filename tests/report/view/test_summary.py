@@ -1,4 +1,4 @@
-"""What is said about a study: claims only what the answer holds, and is short where it has to be."""
+"""What is reported about a study: claims only what the answer holds, and is short where it has to be."""
 
 from __future__ import annotations
 

@@ -193,12 +193,12 @@ def test_a_busy_device_gains_by_half_precision_and_an_idle_one_by_fewer_starts()
     steps = [b / a for a, b in itertools.pairwise(by_busy)]
     assert min(steps) >= 1.0 - 1e-9
     assert max(steps) < 1.1
-    # Of several processes no counter tells: one that waits for the others counts as busy.
+    # Of several processes no counter shows it: one that waits for the others counts as busy.
     assert waits.facts is not None
     assert waits.facts.run is not None
     several = replace(waits, facts=replace(waits.facts, run=replace(waits.facts.run, ranks=2)))
     assert expected(several, precision="bf16") > 1.5
-    # Where no counter tells, a device is taken for busy.
+    # Without a counter, a device is taken for busy.
     assert expected(study(wait=0.0, device="cuda"), precision="bf16") == pytest.approx(half, rel=0.05)
 
 

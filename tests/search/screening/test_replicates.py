@@ -48,7 +48,7 @@ def test_runs_of_one_config_tell_the_noise_of_single_runs() -> None:
     assert run_sd(studied((100.0,))) == pytest.approx(0.02)
     assert run_sd(studied(QUIET)) < 0.02
     assert run_sd(studied(NOISY)) > 0.05
-    # Whatever ran more than once tells of it, slow or fast; a single run of another config does not.
+    # Whatever ran more than once shows it, slow or fast; a single run of another config does not.
     calm = run_sd(studied(QUIET, (A, 150.0), (B, 200.0)))
     assert calm == run_sd(studied(QUIET))
     assert run_sd(studied(QUIET, (A, 150.0), (A, 180.0))) > 2.0 * calm

@@ -31,7 +31,7 @@ for _ in range(100):
 
 
 class Device:
-    """Notes what is asked of it."""
+    """Notes its calls."""
 
     def __init__(self, *, on_cuda: bool = True) -> None:
         self.on_cuda = on_cuda

@@ -1,4 +1,4 @@
-"""Steps that a script tells of, on a clock of the test's own: losses read late, and where warm-up ends."""
+"""Steps that a script reports, on a clock of the test's own: losses read late, and where warm-up ends."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Over(BaseException):
 
 
 class Loop:
-    """A process whose script tells of its steps; `step` is one of them."""
+    """A process whose script reports its steps; `step` is one of them."""
 
     def __init__(self, tmp_path: Any, monkeypatch: Any) -> None:
         self.now_ns = 1_000_000_000

@@ -51,7 +51,7 @@ def layer(torch: Any, z: Any, **options: Any) -> Any:
 
 
 def penalty(torch: Any) -> Any:
-    """Of the size of some weights, as it is added to a loss by hand."""
+    """A term of the size of some weights, as it is added to a loss by hand."""
     weights = [torch.nn.Parameter(torch.ones(3, 3)), torch.nn.Parameter(torch.ones(3))]
     return sum(w.pow(2).sum() for w in weights) + weights[0].norm() + weights[1].abs().mean()
 
