@@ -46,7 +46,7 @@ OLD_MEMBERS: Final = {
 }
 """(enum, member) as older journals have it -> today's member."""
 
-OLD_FIELDS: Final = {
+OLD_FIELDS: Final[Mapping[tuple[str, str], str]] = {
     ("InputFacts", "said"): "batch_size",
     ("InputFacts", "told"): "reported_per_sample",
 }
@@ -180,7 +180,8 @@ def _read_dataclass(kind: Any, data: Any) -> Any:
         raise TypeError(message)
     hints = _hints(kind)
     known = {f.name for f in dataclasses.fields(kind)}
-    named = {OLD_FIELDS.get((kind.__name__, key), key): item for key, item in data.items()}
+    fields: Mapping[str, Any] = data
+    named = {OLD_FIELDS.get((kind.__name__, key), key): item for key, item in fields.items()}
     return kind(**{key: _read(hints[key], today(key, named[key])) for key in named.keys() & known})
 
 

@@ -486,7 +486,7 @@ class Journal:
             message = f"{self.file}: event {seq} holds values of other types than an event has"
             raise JournalDamaged(message, hint=DAMAGED_HINT)
         data = self._parsed(text, f"event {seq} ({uid})")
-        kind = OLD_EVENTS.get(kind, kind)
+        kind = OLD_EVENTS.get(str(kind), str(kind))
         return Entry(seq=seq, uid=uid, epoch=epoch, kind=kind, data=data, wall_s=wall_s)
 
     def _parsed(self, text: str, what: str) -> dict[str, Any]:

@@ -150,9 +150,9 @@ def test_a_listener_of_ones_own_is_told(fake: FakeTune) -> None:
 def test_errors_are_those_of_the_tree(
     fake: FakeTune, words: dict[str, Any], kind: type[Exception], message: str
 ) -> None:
-    with pytest.raises(kind, match=message) as reported:
+    with pytest.raises(kind, match=message) as raised:
         autotune.tune(**words)
-    assert isinstance(reported.value, autotune.AutotuneError)
+    assert isinstance(raised.value, autotune.AutotuneError)
     assert fake.specs == []
 
 

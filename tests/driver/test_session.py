@@ -810,11 +810,11 @@ def test_the_wait_for_another_search_has_an_end_and_an_error_that_names_the_ways
     session = make_session([Config()])
     machine = Machine(ANNS)
     on_machine(session, machine, wait_s=30.0)
-    with pytest.raises(BackendError, match=r"study train-1 of ann .* after a wait of 30 s") as reported:
+    with pytest.raises(BackendError, match=r"study train-1 of ann .* after a wait of 30 s") as raised:
         session.ask()
     assert session._clock.now_s() == pytest.approx(30.0)
-    assert "--wait" in reported.value.hint
-    assert "--share" in reported.value.hint
+    assert "--wait" in raised.value.hint
+    assert "--share" in raised.value.hint
     assert not machine.has_begun
 
 

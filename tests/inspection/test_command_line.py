@@ -131,10 +131,10 @@ def test_a_package_is_run_by_its_main_module(project: Path) -> None:
 def test_what_cannot_be_started_again_and_again_is_refused_with_a_remedy(
     words: list[str], message: str, hint: str
 ) -> None:
-    with pytest.raises(UsageError) as reported:
+    with pytest.raises(UsageError) as raised:
         read_command(words)
-    assert message in reported.value.message
-    assert hint in reported.value.hint
+    assert message in raised.value.message
+    assert hint in raised.value.hint
 
 
 # Scripts that name their interpreter ---------------------------------------------------------
@@ -163,9 +163,9 @@ def test_env_in_a_first_line_means_what_python_means(project: Path, other: Path)
 @pytest.mark.parametrize("text", ["#!/bin/sh\npython train.py\n", "\x7fELF\0\0"])
 def test_a_program_that_is_no_python_is_refused(project: Path, text: str) -> None:
     program(project / "run", text)
-    with pytest.raises(UsageError, match="not a Python script") as reported:
+    with pytest.raises(UsageError, match="not a Python script") as raised:
         read_command(["./run"])
-    assert "-- python train.py" in reported.value.hint
+    assert "-- python train.py" in raised.value.hint
 
 
 CONSOLE = """#!{python}
@@ -289,9 +289,9 @@ def test_an_interpreter_that_does_not_do_is_named_with_the_reason(
     project: Path, text: str, kind: Any, message: str
 ) -> None:
     path = program(project / "python", text)
-    with pytest.raises(kind, match=message) as reported:
+    with pytest.raises(kind, match=message) as raised:
         verify(read_command([], script="train.py", python=str(path)))
-    assert str(path) in reported.value.message
+    assert str(path) in raised.value.message
 
 
 def test_a_file_without_the_right_to_run_it_is_no_interpreter(project: Path) -> None:
@@ -549,10 +549,10 @@ def test_a_launcher_in_an_environment_is_one(project: Path) -> None:
 def test_a_launcher_that_one_process_cannot_stand_for_is_refused(
     words: list[str], message: str, hint: str
 ) -> None:
-    with pytest.raises(UsageError) as reported:
+    with pytest.raises(UsageError) as raised:
         read_command(words)
-    assert message in reported.value.message
-    assert hint in reported.value.hint
+    assert message in raised.value.message
+    assert hint in raised.value.hint
 
 
 def test_where_accelerate_is_missing_it_is_named_with_another_launcher(

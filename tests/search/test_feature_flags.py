@@ -59,9 +59,9 @@ def test_parts_are_put_in_and_left_out_by_name() -> None:
     assert EVERY.put("ceilings", present=False) == replace(DEFAULT, ceilings=False)
     assert NONE.put("focuses", "gives_up", present=True) == replace(NONE, focuses=True, gives_up=True)
     assert all(getattr(EVERY, name) and not getattr(NONE, name) for name in NAMES)
-    with pytest.raises(UsageError) as reported:
+    with pytest.raises(UsageError) as raised:
         DEFAULT.put("free_draw", present=False)
-    assert reported.value.hint == 'Did you mean "free_draws"?'
+    assert raised.value.hint == 'Did you mean "free_draws"?'
 
 
 # Ties --------------------------------------------------------------------------------------------

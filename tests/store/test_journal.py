@@ -378,10 +378,10 @@ def test_a_quota_that_is_used_up_is_a_full_disk_and_not_a_broken_one(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "write", refuse)
-    with pytest.raises(StoreError) as reported:
+    with pytest.raises(StoreError) as raised:
         journal.append("finished", "finished/1", {"elapsed_s": 7.0})
     monkeypatch.setattr(os, "write", write)
-    assert isinstance(reported.value, DiskFull) is used_up
+    assert isinstance(raised.value, DiskFull) is used_up
     assert reserve.exists() is not used_up
     journal.close()
     with reopen(tmp_path) as again:

@@ -53,14 +53,12 @@ def test_a_study_that_mlflow_does_not_hold_is_said_with_the_command_that_sends_i
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found(monkeypatch, "sqlite:////nowhere.db", {})
-    with pytest.raises(BackendError) as reported:
+    with pytest.raises(BackendError) as raised:
         ui.ui(None, open_it=False)
-    assert reported.value.hint == "send it: autotune sync --again"
-    with pytest.raises(BackendError) as reported:
+    assert raised.value.hint == "send it: autotune sync --again"
+    with pytest.raises(BackendError) as raised:
         ui.ui("train-1", open_it=False, tracking_uri="http://colleague:5000")
-    assert (
-        reported.value.hint == "send it: autotune sync train-1 --again --tracking-uri http://colleague:5000"
-    )
+    assert raised.value.hint == "send it: autotune sync train-1 --again --tracking-uri http://colleague:5000"
 
 
 def test_a_server_of_the_users_is_only_linked(
@@ -93,9 +91,9 @@ def test_the_page_that_is_asked_for_is_the_one_that_opens(monkeypatch: pytest.Mo
 
 def test_a_page_that_is_not_there_is_said_with_those_that_are(monkeypatch: pytest.MonkeyPatch) -> None:
     found(monkeypatch, "http://tracker:5000", {"answer": "/#/a", "table": "/#/t"})
-    with pytest.raises(UsageError, match="no page `searches`") as reported:
+    with pytest.raises(UsageError, match="no page `searches`") as raised:
         ui.ui(None, page="searches", open_it=False)
-    assert reported.value.hint == "it was searched once only; there is: answer, table"
+    assert raised.value.hint == "it was searched once only; there is: answer, table"
 
 
 def test_another_store_is_looked_into_when_it_is_named(
@@ -131,10 +129,10 @@ def test_a_port_at_which_another_server_listens_is_not_opened(
     found(monkeypatch, "sqlite:////nowhere.db", {"answer": "/#/x"})
     with (
         listening(address) as port,
-        pytest.raises(BackendError, match=f"port {port} cannot be had") as reported,
+        pytest.raises(BackendError, match=f"port {port} cannot be had") as raised,
     ):
         ui.ui(None, port=port, open_it=False)
-    assert "--port" in reported.value.hint
+    assert "--port" in raised.value.hint
     assert capsys.readouterr().out == ""
 
 
@@ -150,9 +148,9 @@ def test_a_server_that_fails_is_told_with_what_it_said_last_and_no_secret(
     )
     monkeypatch.setattr("sys.executable", str(as_mlflow(tmp_path, at_first=message)))
     found(monkeypatch, "sqlite:////nowhere.db", {"answer": "/#/x"})
-    with pytest.raises(BackendError) as reported:
+    with pytest.raises(BackendError) as raised:
         ui.ui(None, open_it=False)
-    first, *lines = reported.value.message.splitlines()
+    first, *lines = raised.value.message.splitlines()
     assert first == "MLflow's server ended with code 3; its last lines:"
     assert lines == ["  one", "  cannot open postgresql://<redacted>@host/db"]
 

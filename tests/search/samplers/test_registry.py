@@ -27,7 +27,7 @@ QUESTION = Question(
     kind="tpe",
     seed=1,
     knobs=(("a", 3, True), ("b", 2, False)),
-    reported=(({"a": 0, "b": 1}, (1.0,), 0.0),),
+    observed=(({"a": 0, "b": 1}, (1.0,), 0.0),),
     worst=(0.0,),
 )
 
@@ -50,12 +50,12 @@ def test_every_name_is_explained_and_makes_a_search() -> None:
 
 
 def test_a_name_that_is_nearly_right_is_answered_with_the_right_one() -> None:
-    with pytest.raises(UsageError) as reported:
+    with pytest.raises(UsageError) as raised:
         strategy_for("cordinate")
-    assert reported.value.hint == 'Did you mean "coordinate"?'
-    with pytest.raises(UsageError) as reported:
+    assert raised.value.hint == 'Did you mean "coordinate"?'
+    with pytest.raises(UsageError) as raised:
         one_of("--sampler", "nsga", SAMPLERS)
-    assert reported.value.hint == 'Did you mean "nsga2"?'
+    assert raised.value.hint == 'Did you mean "nsga2"?'
 
 
 def test_brute_force_asks_for_everything_once_in_the_order_of_the_space() -> None:
