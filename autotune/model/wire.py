@@ -180,8 +180,8 @@ def _read_dataclass(kind: Any, data: Any) -> Any:
         raise TypeError(message)
     hints = _hints(kind)
     known = {f.name for f in dataclasses.fields(kind)}
-    fields: Mapping[str, Any] = data
-    named = {OLD_FIELDS.get((kind.__name__, key), key): item for key, item in fields.items()}
+    name, fields = str(kind.__name__), typing.cast("Mapping[str, Any]", data)
+    named = {OLD_FIELDS.get((name, key), key): item for key, item in fields.items()}
     return kind(**{key: _read(hints[key], today(key, named[key])) for key in named.keys() & known})
 
 

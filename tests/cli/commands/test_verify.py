@@ -179,9 +179,9 @@ def test_json_tells_too_few_pairs_from_a_measured_no_difference(cli, best, world
 
 def test_a_script_that_differs_from_itself_is_named_on_the_screen_and_in_json(tmp_path):
     control = Estimate(value=1.6, low=1.55, high=1.65, n=4, unit="ratio")
-    requested = VerificationRequest(pick="best", changes=tuple(changes_of(BF16)), effect=Effect.NUMERIC)
+    request = VerificationRequest(pick="best", changes=tuple(changes_of(BF16)), effect=Effect.NUMERIC)
     found = Verified(
-        requested=requested,
+        request=request,
         verdict="no_difference",
         because="unsteady",
         comparison=None,
