@@ -428,7 +428,7 @@ def _written_to() -> list[Path]:
 
 def _is_nowhere() -> bool:
     try:
-        os.getcwd()  # noqa: PTH109 (the call that fails)
+        os.getcwd()  # noqa: PTH109 (checks that the folder exists)
     except OSError:
         return True
     return False
@@ -459,6 +459,6 @@ def _kept(text: str) -> str:
         with os.fdopen(descriptor, "a", encoding="utf-8") as stream:
             os.fchmod(descriptor, 0o600)
             stream.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {version()}\n{visible(text)}\n")
-    except Exception:  # noqa: BLE001 (telling of an error must not fail)
+    except Exception:  # noqa: BLE001 (reporting an error must not fail)
         return ""
     return f" and the end of {path}"

@@ -85,7 +85,7 @@ class _Request(Generic[T]):
     def answer(self) -> None:
         try:
             self._answers.append(self._question())
-        except Exception as error:  # noqa: BLE001 (raised again where it was request)
+        except Exception as error:  # noqa: BLE001 (raised again in the thread that waits)
             self._error = error
         finally:
             self.is_over.set()

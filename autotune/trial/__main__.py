@@ -144,7 +144,7 @@ def run_script(plan: Plan, values: Constants) -> None:
     module.__dict__.update({**names, "__builtins__": builtins})
     # It stays the main module until the process ends, for exit handlers and pickles.
     sys.modules["__main__"] = module
-    exec(code, module.__dict__)  # noqa: S102 - the user's script, as python itself would run it
+    exec(code, module.__dict__)  # noqa: S102 (runs the user's script as python does)
 
 
 def _first_on_path(folder: str) -> None:

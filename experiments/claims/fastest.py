@@ -32,11 +32,11 @@ from autotune.search.confirmation.verification import Verification
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "loss_guard")]
 
-import claim_noise  # noqa: E402 - beside this file, found by the line above
-import claim_studies  # noqa: E402 - beside this file, found by the line above
-import guard_traces  # noqa: E402 - in a folder beside, found by the line above
-import proofs  # noqa: E402 - beside this file, found by the line above
-import run  # noqa: E402 - beside this file, found by the line above
+import claim_noise  # noqa: E402 (needs the path set above)
+import claim_studies  # noqa: E402 (needs the path set above)
+import guard_traces  # noqa: E402 (needs the path set above)
+import proofs  # noqa: E402 (needs the path set above)
+import run  # noqa: E402 (needs the path set above)
 
 OTHER = Config({"effective_batch": 64})
 SPACE = SearchSpace(

@@ -18,8 +18,8 @@ HERE = Path(__file__).resolve().parent
 WORKLOADS = HERE.parent / "workloads"
 sys.path.insert(0, str(HERE))
 
-import proofs  # noqa: E402 - a neighbour of this file
-import recording  # noqa: E402 - a neighbour of this file
+import proofs  # noqa: E402 (needs the path set above)
+import recording  # noqa: E402 (needs the path set above)
 
 from autotune.config_files.duration import duration_s  # noqa: E402
 

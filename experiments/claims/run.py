@@ -17,7 +17,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-import claim_noise  # noqa: E402 - neighbours of this file
+import claim_noise  # noqa: E402 (needs the path set above)
 import claim_rivals  # noqa: E402
 import claim_studies  # noqa: E402
 import proofs  # noqa: E402

@@ -26,7 +26,7 @@ WORKLOADS = HERE.parent / "workloads"
 KEPT = HERE / "results" / "long"
 sys.path[:0] = [str(HERE), str(HERE.parent / "claims")]
 
-import coverage_process as process  # noqa: E402 - neighbours of this file
+import coverage_process as process  # noqa: E402 (needs the path set above)
 import proofs  # noqa: E402
 
 WINDOWS_S = (4.0, 10.0, 20.0)

@@ -15,7 +15,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "claims")]
 
-import coverage_process as process  # noqa: E402 - neighbours of this file
+import coverage_process as process  # noqa: E402 (needs the path set above)
 import coverage_traces as traces  # noqa: E402
 import proofs  # noqa: E402
 

@@ -20,7 +20,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
-import links  # noqa: E402 (found through the line above)
+import links  # noqa: E402 (needs the path set above)
 import parity  # noqa: E402
 import rank_failures  # noqa: E402
 

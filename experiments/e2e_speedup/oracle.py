@@ -44,7 +44,7 @@ HERE = Path(__file__).resolve().parent
 GRIDS = HERE.parent / "grids"
 WORKLOADS = HERE.parent / "workloads"
 sys.path.insert(0, str(GRIDS))
-from record import FOR_CUDA, device_name, file_name  # noqa: E402 - after its folder is known
+from record import FOR_CUDA, device_name, file_name  # noqa: E402 (needs the path set above)
 
 FINALISTS = 5
 CYCLES = 6

@@ -26,7 +26,7 @@ from autotune.model.trial import Stage
 HERE = Path(__file__).resolve().parent
 WORKLOADS = HERE.parent / "workloads"
 sys.path.insert(0, str(HERE.parent / "grids"))
-from grid import scrubbed  # noqa: E402 - after its folder is known
+from grid import scrubbed  # noqa: E402 (needs the path set above)
 
 
 def has_study(folder):

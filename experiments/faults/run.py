@@ -25,7 +25,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from faultbed import (  # noqa: E402 (found through the line above)
+from faultbed import (  # noqa: E402 (needs the path set above)
     cuts,
     devices,
     documents,

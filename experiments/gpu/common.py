@@ -33,7 +33,7 @@ from autotune.model.change import Change, Patch  # noqa: E402
 from autotune.model.config import Config  # noqa: E402
 from autotune.model.measurement import Measurement  # noqa: E402
 from autotune.model.trial import Assignment, Fidelity, Segment  # noqa: E402
-from autotune.space.launch_command import build_launch  # noqa: E402 - after the package can be found
+from autotune.space.launch_command import build_launch  # noqa: E402 (needs the path set above)
 from autotune.space.training_environment import user_environment  # noqa: E402
 from autotune.statistics.intervals import ratio_interval  # noqa: E402
 

@@ -32,7 +32,7 @@ if importlib.util.find_spec("autotune") is None:
     sys.path.insert(0, str(ROOT))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
 
-from grid import (  # noqa: E402 - after the package can be found
+from grid import (  # noqa: E402 (needs the path set above)
     REMEASURED,
     compiles,
     duration_s,

@@ -20,7 +20,7 @@ from autotune.model.measurement import LossPoint
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "claims")]
 
-import proofs  # noqa: E402 - in the folder beside, which is found by the line above
+import proofs  # noqa: E402 (needs the path set above)
 
 PATH = HERE / "results" / "trainings.jsonl"
 ASKED = ("bf16", "channels_last", "fused", "workers")

@@ -28,7 +28,7 @@ from autotune.testing import table as tables
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "claims")]
 
-import proofs  # noqa: E402 - in the folder beside, which is found by the line above
+import proofs  # noqa: E402 (needs the path set above)
 
 FIXED = (3, 5, 8)
 """Cycles after which one verdict is requested: the fewest, the usual number, many."""

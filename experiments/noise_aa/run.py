@@ -20,8 +20,8 @@ HERE = Path(__file__).resolve().parent
 WORKLOADS = HERE.parent / "workloads"
 sys.path.insert(0, str(HERE.parent / "claims"))
 
-import claim_studies  # noqa: E402 - neighbours of this file
-import neighbours  # noqa: E402 - after its folder is known
+import claim_studies  # noqa: E402 (needs the path set above)
+import neighbours  # noqa: E402 (needs the path set above)
 import proofs  # noqa: E402
 import recording  # noqa: E402
 

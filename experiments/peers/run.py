@@ -24,12 +24,12 @@ HERE = Path(__file__).resolve().parent
 for neighbour in ("e2e_speedup", "third_party", "grids"):
     sys.path.insert(0, str(HERE.parent / neighbour))
 
-import peer_tools as tools  # noqa: E402 - after the folders it needs
-import searching  # noqa: E402 - the same
-import third_party_envs as envs  # noqa: E402 - the same
-import timer  # noqa: E402 - the same
-from grid import scrubbed  # noqa: E402 - the same
-from oracle import turned  # noqa: E402 - the same
+import peer_tools as tools  # noqa: E402 (needs the path set above)
+import searching  # noqa: E402 (needs the path set above)
+import third_party_envs as envs  # noqa: E402 (needs the path set above)
+import timer  # noqa: E402 (needs the path set above)
+from grid import scrubbed  # noqa: E402 (needs the path set above)
+from oracle import turned  # noqa: E402 (needs the path set above)
 
 RESULTS = HERE / "results"
 BY_HAND = {

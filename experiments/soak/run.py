@@ -24,7 +24,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT), str(HERE.parent / "claims"), str(HERE.parent / "faults")]
 
-import soak_measures as measures  # noqa: E402 (these are found through the line above)
+import soak_measures as measures  # noqa: E402 (needs the path set above)
 from faultbed.common import tree_hash  # noqa: E402
 from proofs import machine, sources_sha256  # noqa: E402
 

@@ -21,8 +21,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-import third_party_envs as envs  # noqa: E402 - found by the line above
-import third_party_judge as judge  # noqa: E402 - the same
+import third_party_envs as envs  # noqa: E402 (needs the path set above)
+import third_party_judge as judge  # noqa: E402 (needs the path set above)
 
 STEPS = ("install", "data", "inspect", "baseline")
 NEEDED = ("install", "data", "baseline")

@@ -23,11 +23,11 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
-import zoo  # noqa: E402 - found by the line above
-import zoo_fork  # noqa: E402 - the same
-import zoo_table  # noqa: E402 - the same
+import zoo  # noqa: E402 (needs the path set above)
+import zoo_fork  # noqa: E402 (needs the path set above)
+import zoo_table  # noqa: E402 (needs the path set above)
 
-from autotune.model.facts import COUNTED  # noqa: E402 - the same
+from autotune.model.facts import COUNTED  # noqa: E402 (needs the path set above)
 
 
 def main():

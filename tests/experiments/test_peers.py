@@ -14,7 +14,7 @@ import pytest
 HERE = Path(__file__).resolve().parents[2] / "experiments" / "peers"
 sys.path[:0] = [str(HERE), str(HERE.parent / "third_party")]
 
-import peer_tools as tools  # noqa: E402 - found by the line above
+import peer_tools as tools  # noqa: E402 (needs the path set above)
 
 _SPEC = importlib.util.spec_from_file_location("peers_run", HERE / "run.py")
 assert _SPEC is not None

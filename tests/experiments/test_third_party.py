@@ -18,8 +18,8 @@ import pytest
 HERE = Path(__file__).resolve().parents[2] / "experiments" / "third_party"
 sys.path.insert(0, str(HERE))
 
-import third_party_envs as envs  # noqa: E402 - found by the line above
-import third_party_judge as judge  # noqa: E402 - the same
+import third_party_envs as envs  # noqa: E402 (needs the path set above)
+import third_party_judge as judge  # noqa: E402 (needs the path set above)
 
 _SPEC = importlib.util.spec_from_file_location("third_party_run", HERE / "run.py")
 assert _SPEC is not None

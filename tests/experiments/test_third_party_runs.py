@@ -16,9 +16,9 @@ import pytest
 HERE = Path(__file__).resolve().parents[2] / "experiments" / "third_party"
 sys.path.insert(0, str(HERE))
 
-import third_party_envs as envs  # noqa: E402 - found by the line above
-import third_party_judge as judge  # noqa: E402 - the same
-import third_party_runs as runs  # noqa: E402 - the same
+import third_party_envs as envs  # noqa: E402 (needs the path set above)
+import third_party_judge as judge  # noqa: E402 (needs the path set above)
+import third_party_runs as runs  # noqa: E402 (needs the path set above)
 
 pytestmark = pytest.mark.torch
 

@@ -170,7 +170,7 @@ def _act(action: Callable[[], Any], log: Path, write: int) -> int:
     os.dup2(out, 2)
     try:
         data = json.dumps(action()).encode()
-    except BaseException:  # noqa: BLE001 (it is told, and the child ends)
+    except BaseException:  # noqa: BLE001 (printed, and the child ends)
         os.write(2, traceback.format_exc().encode())
         return 71
     while data:

@@ -152,7 +152,7 @@ def _read_or_named(folder: Path, written: list[Any]) -> str:
     except AutotuneError as error:
         # Another format, where just that number was hit.
         return "named" if "format" in error.message else f"called {type(error).__name__}: {error.message}"
-    except Exception as error:  # noqa: BLE001 (the very thing that must not come)
+    except Exception as error:  # noqa: BLE001 (an error here is the fault under test)
         return f"{type(error).__name__}: {error}"
     return "" if found == written else "events were read that nobody wrote"
 

@@ -103,7 +103,7 @@ def _look(home: Path, count: Count) -> None:
     """Opening it checks every digest."""
     try:
         entries(home)
-    except Exception as error:  # noqa: BLE001 (whatever it is, it is what is looked for)
+    except Exception as error:  # noqa: BLE001 (an error here is the fault under test)
         count.notes.append(f"after kill {count.injected}: {type(error).__name__}: {error}")
 
 

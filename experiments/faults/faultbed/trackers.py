@@ -83,7 +83,7 @@ def run(
     case: Case, folder: Path, *, patches: tuple[Any, ...] = (), longest_s: float = LONGEST_TRIAL_S
 ) -> Count:
     """One search with an ill tracker, then `autotune sync` with a healthy one."""
-    import mlflow  # noqa: F401 (its import must not fall into the search)
+    import mlflow  # noqa: F401 (imported before the search is timed)
 
     with mock.patch.dict(os.environ, {"MLFLOW_HTTP_REQUEST_TIMEOUT": str(case["timeout_s"])}):
         return _run(case, folder, patches, longest_s)

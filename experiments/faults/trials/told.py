@@ -14,7 +14,7 @@ LASTS_S = float((*sys.argv, "0")[4])
 sys.path.insert(0, ROOT)
 
 from autotune.launch.fake import World  # noqa: E402
-from autotune.model import wire  # noqa: E402 (found through the line above)
+from autotune.model import wire  # noqa: E402 (needs the path set above)
 from autotune.model.measurement import Reading  # noqa: E402
 from autotune.protocol.events import Closed, Done, Hello, ReadBack, StepRow, Steps  # noqa: E402
 from autotune.protocol.lines import Writer  # noqa: E402
