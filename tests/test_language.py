@@ -359,3 +359,26 @@ class Reader:
         ["20", "'knows'"],
         ["20", long_one],
     ]
+
+
+DECISIONS = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+
+
+def long_lines(markdown):
+    """Lines beyond the limit, without tables and blocks."""
+    return [
+        line for line in without_tables(_FENCE.sub("", markdown)).splitlines() if len(line) > MOST_CHARACTERS
+    ]
+
+
+@pytest.mark.parametrize("path", DECISIONS, ids=[path.stem[:4] for path in DECISIONS])
+def test_lines_of_a_decision_fit_a_page_and_its_sections_are_marked(path):
+    text = path.read_text(encoding="utf-8")
+    assert long_lines(text) == []
+    assert re.search(r"^\*\*(?:Question|Decision|Answer)\b|^## ", text, re.MULTILINE)
+    assert re.search(r"^(?:\*\*Status\.\*\*|Status:) ", text, re.MULTILINE)
+
+
+def test_a_long_line_of_a_decision_is_found():
+    line = "word " * 25
+    assert long_lines(f"{line}\n| {line} |\n```\n{line}\n```\n") == [line]
