@@ -45,7 +45,7 @@ def test_a_trace_that_was_asked_for_and_is_not_there_is_told_with_the_reason(
 ) -> None:
     monkeypatch.setattr("autotune.driver.profiles.answer_or_none", lambda _: good_answer())
     made = study()
-    assert profile_lines(made, tmp_path) == [], "none was requested for"
+    assert profile_lines(made, tmp_path) == [], "none was requested"
     requested = replace(made, spec=replace(made.spec, profile=True, why=True), stopped="finished")
     lines = profile_lines(requested, tmp_path)
     assert [line.partition(":")[0] for line in lines] == ["baseline", "winner"]

@@ -56,7 +56,7 @@ def test_it_rests_only_where_all_that_was_asked_for_has_begun(
 ) -> None:
     later(monkeypatch, 100.0)
     searcher.rest()
-    assert searcher.bell.waits == 0, "nothing runs: something may be requested for at any moment"
+    assert searcher.bell.waits == 0, "nothing runs: something may be requested at any moment"
     searcher._open = {"one": object(), "two": object()}
     searcher.on_trial_result("one", {"begins": True})
     later(monkeypatch, 200.0)

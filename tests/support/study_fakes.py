@@ -48,7 +48,7 @@ def measured(number: int, config: Config, value: float, stage: Stage = Stage.REF
 
 
 def failed(number: int, config: Config, kind: FailureKind = FailureKind.OOM_HOST) -> Trial:
-    return reported(number, config, Failure(kind=kind, message="4.2 GiB were requested for"))
+    return reported(number, config, Failure(kind=kind, message="4.2 GiB were requested"))
 
 
 def spec(**fields) -> StudySpec:

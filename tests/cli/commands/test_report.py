@@ -109,7 +109,7 @@ def test_the_least_memory_is_an_objective_and_its_picks_can_be_applied(cli, scri
     journaled(script)
     code, out, err = cli("report", "--objective", "memory", "--yaml", "lean.yaml", "--out", "lean.html")
     assert (code, out) == (0, "lean.html\n")
-    assert err.startswith("best    1.5"), "what was picked is reported where it was requested for"
+    assert err.startswith("best    1.5"), "what was picked is reported where it was requested"
     assert "1.5 GiB, loss " in err
     assert "num_workers 0 -> 2" in err
     assert "note    Selected again from stored trials; nothing was measured" in err

@@ -44,7 +44,7 @@ def test_a_trial_tells_its_figure_or_its_failure() -> None:
     good, bad = reported(lambda lines: [lines.trial_ended(done, done.trials[n]) for n in (3, 4)])
     assert (good["throughput"], good["unit"]) == (200.0, "samples/s")
     assert good["speedup"] == pytest.approx(2.0)
-    assert (bad["failure"], bad["message"]) == ("oom_host", "4.2 GiB were requested for")
+    assert (bad["failure"], bad["message"]) == ("oom_host", "4.2 GiB were requested")
     assert "throughput" not in bad
 
 

@@ -42,7 +42,7 @@ def test_the_least_memory_is_of_what_is_confirmed_to_be_faster(study):
     assert again.answer.best.config == SAFE
     assert answer(study).best.config == WINNER
     assert again.answer.best.peak_bytes < answer(study).best.peak_bytes
-    assert again.study.spec.max_memory_bytes is None, "the bound that found it was not requested for"
+    assert again.study.spec.max_memory_bytes is None, "the bound that found it was not requested"
 
 
 def test_what_single_runs_saw_is_an_estimate_and_never_the_pick(study):
@@ -163,7 +163,7 @@ def test_the_least_energy_is_of_what_is_confirmed_to_be_faster(study):
     assert any("1.5 J per sample, the pick 1 J" in c for c in again.answer.caveats)
     assert any("least energy per sample" in n for n in again.notes)
     assert again.study.spec.constraints == frugal.spec.constraints, (
-        "the bound that found it was not requested for"
+        "the bound that found it was not requested"
     )
 
 
