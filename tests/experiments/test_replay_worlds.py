@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-import predicted
+import prediction_error
 import pytest
 import recorded_world
 import score
@@ -261,7 +261,7 @@ def test_a_search_on_one_repeat_is_confirmed_as_any_other() -> None:
 
 
 def test_runs_of_what_ran_again_are_foretold_first_and_later_ones_apart() -> None:
-    found = predicted.predicted(uneven())
+    found = prediction_error.predicted(uneven())
     assert {key: number for key, (number, _, _) in found.items()} == {
         ("first", "levels"): 1,
         ("later", "levels"): 2,
@@ -269,7 +269,7 @@ def test_runs_of_what_ran_again_are_foretold_first_and_later_ones_apart() -> Non
         ("later", "means"): 2,
     }
     assert all(0.0 <= error < 1.0 for _, error, _ in found.values())
-    assert predicted.predicted(single()) == {}
+    assert prediction_error.predicted(single()) == {}
 
 
 # Adverse variants ------------------------------------------------------------------------------

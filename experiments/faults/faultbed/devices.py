@@ -66,7 +66,7 @@ def _shared(case: Case, folder: Path) -> Count:
     """Two drivers at once; no two of their trials may have run at the same time."""
     project = users_tree(folder)
     root = Path(__file__).resolve().parents[3]
-    command = (sys.executable, "-S", str(TRIALS / "told.py"), str(root), wire.dumps(WORLD), "1", LASTS_S)
+    command = (sys.executable, "-S", str(TRIALS / "reported.py"), str(root), wire.dumps(WORLD), "1", LASTS_S)
     locks, trials = folder / "locks", int(case["trials"])
     locks.mkdir()
 

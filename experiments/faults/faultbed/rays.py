@@ -130,7 +130,7 @@ def _python(folder: Path, hangs: Path) -> str:
     python.write_text(
         WRAPPER.format(
             python=sys.executable,
-            reported=TRIALS / "told.py",
+            reported=TRIALS / "reported.py",
             root=root,
             world=wire.dumps(WORLD),
             hangs=hangs,

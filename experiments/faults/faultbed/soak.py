@@ -176,7 +176,7 @@ def _searches(trials: int, folder: Path, after_each: Any) -> Count:
 def _processes(trials: int, folder: Path, after_each: Any) -> Count:
     """One runner, many real processes."""
     root = Path(__file__).resolve().parents[3]
-    command = (sys.executable, "-S", str(TRIALS / "told.py"), str(root), wire.dumps(WORLD), "1")
+    command = (sys.executable, "-S", str(TRIALS / "reported.py"), str(root), wire.dumps(WORLD), "1")
     runner = LocalRunner(
         study_dir=folder / "study", isolation="redirect", command=lambda _: command, space_floor_bytes=1
     )

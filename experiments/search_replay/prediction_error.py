@@ -1,6 +1,6 @@
 """Are runs that were left out predicted better by levels than by means?
 
-    python foretold.py ../grids/photos_denoise/cpu2-intel-xeon-processor-without-bf16.jsonl ...
+    python prediction_error.py ../grids/photos_denoise/cpu2-intel-xeon-processor-without-bf16.jsonl ...
 
 Every run of a configuration that has others, but for the unchanged script, is left out in turn, under the
 sizes fitted to all. Beside the mixed model stands what means say: levels that have nothing in common, with a
