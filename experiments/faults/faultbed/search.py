@@ -261,7 +261,7 @@ def losses(home: Path) -> tuple[int, int]:
 
 
 def running(home: Path, number: int, limit_s: float) -> str:
-    """The attempt of a trial that hangs (`trials/reported.py`), as soon as it does; empty where it does not."""
+    """The attempt of a trial that hangs (`trials/reported.py`) once it hangs; empty before."""
     found = [""]
 
     def hangs() -> bool:

@@ -56,7 +56,14 @@ def run(case: Case, folder: Path, *, patches: tuple[Any, ...] = (), promise_s: f
     name = OTHERS.get(what) or WHOLE.get(what, what)
     home = begin(folder, budget_s=600.0)
     root = Path(__file__).resolve().parents[3]
-    command = (sys.executable, "-S", str(TRIALS / "reported.py"), str(root), wire.dumps(WORLD), str(hangs_from))
+    command = (
+        sys.executable,
+        "-S",
+        str(TRIALS / "reported.py"),
+        str(root),
+        wire.dumps(WORLD),
+        str(hangs_from),
+    )
 
     def runner(*_: Any) -> LocalRunner:
         return LocalRunner(
