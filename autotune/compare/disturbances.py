@@ -199,8 +199,8 @@ def marked_runs(study: Study, configs: Sequence[Config]) -> list[str]:
 def is_crowded(study: Study, config: Config) -> bool:
     """Return whether others used the machine during most runs of the script and of this config.
 
-    The fastest config beside other users need not be the fastest on an idle machine: fewer threads, or threads
-    that sleep while they wait, lose less there. The pairs are valid for the load of their time only.
+    The fastest config beside other users need not be the fastest on an idle machine: fewer threads, or
+    threads that sleep while they wait, lose less there. The pairs are valid for the load of their time only.
     """
     paired = study.finished(Stage.CONFIRM)
     compared = paired if any(t.config == config for t in paired) else study.finished()
@@ -245,7 +245,7 @@ def busy_notes(study: Study) -> list[str]:
 
 
 def left_out(study: Study) -> list[str]:
-    """Return a note on runs with another unit than the script's, which cannot be compared; empty without any."""
+    """Return a note on runs in another unit than the script's; empty without any."""
     measured = [t for t in study.finished() if t.measurement is not None]
     count = len(measured) - len(in_own_unit(study, measured))
     if not count:
