@@ -19,7 +19,7 @@ from autotune.model.effect import Effect
 from autotune.model.trial import CEILINGS, Proposal, Stage
 from autotune.search.confirmation.next_run import has_winner, is_confirming, next_confirmation
 from autotune.search.costs import Costs
-from autotune.search.diagnosis import kept_s, spare_probe, without_communication
+from autotune.search.diagnosis import reserved_s, spare_probe, without_communication
 from autotune.search.feature_flags import DEFAULT, FeatureFlags
 from autotune.search.screening.initial_design import next_start, start_is_over, uncovered
 from autotune.search.screening.refinement import (
@@ -86,20 +86,20 @@ class Staged(Strategy):
             ceiling = without_communication(study, costs, remaining_s)
             if ceiling is not None:
                 return ceiling
-        kept = kept_s(study, costs, _BASE)
+        reserved = reserved_s(study, costs, _BASE)
         if not is_confirming(study):
-            proposal = self._screened(study, costs, remaining_s - kept)
+            proposal = self._screened(study, costs, remaining_s - reserved)
             if proposal is not None:
                 return proposal
-        proposal = next_confirmation(study, remaining_s - kept, self._parts)
+        proposal = next_confirmation(study, remaining_s - reserved, self._parts)
         if proposal is not None:
             return proposal
         if is_confirming(study) and not study.open_trials and not has_winner(study):
             # The finalists are settled or no longer fit: the rest of the budget tries others.
-            proposal = self._screen(study, study.space, remaining_s - kept)
+            proposal = self._screen(study, study.space, remaining_s - reserved)
             if proposal is not None:
                 return proposal
-        late = next_confirmation(study, remaining_s, self._parts) if kept else None
+        late = next_confirmation(study, remaining_s, self._parts) if reserved else None
         if late is not None and any(t.group == late.group for t in study.trials if t.stage is late.stage):
             return late  # the other half of a pair that has started
         return spare_probe(study, costs, remaining_s) or late
@@ -120,8 +120,8 @@ class Staged(Strategy):
         """See `Strategy.ending`."""
         if study.space is None or not _measured_baselines(study):
             return ""
-        kept = kept_s(study, Costs.of(study), _BASE)
-        search = SearchState.of(study, study.space, remaining_s - kept, self._parts)
+        reserved = reserved_s(study, Costs.of(study), _BASE)
+        search = SearchState.of(study, study.space, remaining_s - reserved, self._parts)
         if search is None:
             why = (
                 "no throughput was measured to compare by" if study.space.free() else "no knob can be varied"

@@ -14,7 +14,7 @@ from autotune.model.facts import DeviceFacts, Facts
 from autotune.model.study import Study
 from autotune.model.trial import CEILINGS, Failure, FailureKind, Stage
 from autotune.search.costs import Costs
-from autotune.search.diagnosis import kept_s, nsys_s, probe_s, spare_probe
+from autotune.search.diagnosis import reserved_s, nsys_s, probe_s, spare_probe
 from autotune.search.stages import Staged
 
 BASE = Config()
@@ -84,9 +84,9 @@ def test_a_minute_is_spent_on_candidates_and_pairs_and_not_on_a_probe() -> None:
 def test_a_long_search_keeps_time_for_both_probes_and_a_short_one_keeps_none() -> None:
     made, costs = long_search(), Costs.of(long_search())
     made = replace(made, trials=tuple(t for t in made.trials if t.stage is not Stage.DIAGNOSE))
-    assert kept_s(made, costs, BASE) == 0.0
+    assert reserved_s(made, costs, BASE) == 0.0
     longer = replace(made, spec=replace(made.spec, budget=replace(made.spec.budget, seconds=3600.0)))
-    assert kept_s(longer, costs, BASE) == 2.0 * probe_s(longer, costs, BASE) > 0.0
+    assert reserved_s(longer, costs, BASE) == 2.0 * probe_s(longer, costs, BASE) > 0.0
 
 
 def test_both_are_probed_at_the_end_where_a_short_search_has_won_early() -> None:
