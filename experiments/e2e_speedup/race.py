@@ -148,7 +148,7 @@ def course(study, answer):
     return points
 
 
-def retold(state, folder):
+def refresh(state, folder):
     """Tell anew what was recommended when, of searches that are at hand: all by the rules of now.
 
     And what they know of the planned run: its samples, and how many seconds each arm compiles where nothing
@@ -418,7 +418,7 @@ def raced(name, options):
             if (sampler, seed) not in done:
                 state["searches"].append(search(name, sampler, seed, options, folder))
                 timer.write(path, state)
-    retold(state, folder)
+    refresh(state, folder)
     timer.write(path, state)
     timed(name, state, options, folder)
 

@@ -84,7 +84,7 @@ def timeline(study):
     return scrubbed(lines)
 
 
-def told_by(events, winner):
+def winner_events(events, winner):
     """Seconds by stage, failures by kind, and when the winner (by what it changes) was seen."""
     stages, failures = {}, {}
     for event in events:
@@ -129,7 +129,7 @@ def main():
     state = {
         "search": {**note, "seconds": round(study.elapsed_s, 1), "stopped": study.stopped},
         "answer": {"speedup": pick["speedup"], "knobs": pick["knobs"], "changed": winner},
-        "told": told_by(events, winner),
+        "told": winner_events(events, winner),
         "events": events,
     }
     result = HERE / "results" / f"{options.name}.whole.json"

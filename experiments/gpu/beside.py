@@ -8,7 +8,7 @@ below 1 is what concurrency costs; a search may then rather get --concurrency 1.
 
 import threading
 
-from common import Trials, interval, parsed, parser, told_of, write
+from common import Trials, interval, parsed, parser, summary_of, write
 
 
 def main(words=None):
@@ -24,7 +24,7 @@ def main(words=None):
 
         def run(trials, device, found):
             env = {"CUDA_VISIBLE_DEVICES": str(device)} if options.device == "cuda" else {}
-            found[device] = told_of(trials.workload(name, window_s=window_s, env=env))
+            found[device] = summary_of(trials.workload(name, window_s=window_s, env=env))
 
         for _ in range(pairs):
             alone, both = {}, {}

@@ -9,7 +9,7 @@ caches, the second starts from a copy of them in another folder.
 
 import json
 
-from common import Trials, parsed, parser, patch, told_of, write
+from common import Trials, parsed, parser, patch, summary_of, write
 
 NAMES = ("small_steps", "gpt2")
 MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs")
@@ -41,7 +41,7 @@ def main(words=None):
                         key=key,
                         setup_s=900.0,
                     )
-                    reported[turn] = told_of(outcome)
+                    reported[turn] = summary_of(outcome)
                     if turn == "cold":
                         reported.update(kernels(trials, key))
                 result[key] = reported

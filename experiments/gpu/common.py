@@ -267,7 +267,7 @@ class Trials:
         return self.run(WORKLOADS / f"{name}.py", [*args, *more.pop("args", ())], changes, **more)
 
 
-def told_of(outcome):
+def summary_of(outcome):
     """An outcome as data."""
     if isinstance(outcome, Measurement):
         return {

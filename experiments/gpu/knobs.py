@@ -284,7 +284,7 @@ def lacks(case):
     return case.needs if case.needs and importlib.util.find_spec(case.needs) is None else ""
 
 
-def told_wrong(result):
+def wrong_knobs(result):
     """Cases of which everything is read as applied, and whose kernels say otherwise."""
     return [
         name
@@ -353,7 +353,7 @@ def main(words=None):
             }
             states = ", ".join(sorted({r["status"] for r in requested.values()})) or "no reading"
             print(f"{case.name:32} read: {states:12} seen: {seen:8} {why}", flush=True)
-    wrong = told_wrong(result)
+    wrong = wrong_knobs(result)
     note = f"read as applied and not seen: {', '.join(wrong)}" if wrong else ""
     return write("knobs", result, options, ok=None if options.device == "cpu" else not wrong, note=note)
 

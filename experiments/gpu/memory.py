@@ -12,7 +12,7 @@ the driver keeps for itself, nvidia-smi's does not.
 import threading
 import time
 
-from common import Trials, nvml_bytes, parsed, parser, told_of, used_bytes, write
+from common import Trials, nvml_bytes, parsed, parser, summary_of, used_bytes, write
 
 NAMES = ("gpt2", "resnet50", "small_steps")
 SLACK_BYTES = 256 * 2**20
@@ -68,7 +68,7 @@ def one(name, trials, options):
     """Figures of one workload, and whether they agree."""
     before, nvml_before = used_bytes(), nvml_bytes()
     with Watch() as watch:
-        outcome = told_of(trials.workload(name, window_s=0.5 if options.tiny else 6.0))
+        outcome = summary_of(trials.workload(name, window_s=0.5 if options.tiny else 6.0))
     if outcome["kind"] != "ok":
         return {"failed": outcome}, False
     _, outside = trials.seen

@@ -11,7 +11,7 @@ waits after every step.
 
 import sys
 
-from common import FULL, SMALL, WORKLOADS, Trials, interval, parsed, parser, stopwatch, told_of, write
+from common import FULL, SMALL, WORKLOADS, Trials, interval, parsed, parser, stopwatch, summary_of, write
 
 NAMES = ("small_steps", "gpt2", "resnet50")
 TOLERANCE = 0.03
@@ -37,7 +37,7 @@ def compared(name, trials, options):
         for arm in ("trial", "stopwatch") if pair % 2 == 0 else ("stopwatch", "trial"):
             if arm == "trial":
                 outcome = trials.workload(name, window_s=window_s)
-                found["trial"] = told_of(outcome)
+                found["trial"] = summary_of(outcome)
                 if found["trial"]["kind"] != "ok":
                     return {"failed": found["trial"]}, False
                 found["host_only"], found["clock"] = host_only(trials)

@@ -174,7 +174,7 @@ def develop_files():
     return [f for f in [*found, *(f for f in once if f.is_file())] if sha256(f) not in hashes]
 
 
-def asked_for(options):
+def requested_options(options):
     """What decides a held-out run: as it is frozen, and as it has to be again."""
     return {
         "code": code_sha256(),
@@ -193,7 +193,7 @@ def freeze(options):
     if not split():
         raise UsageError("no table is held out", hint="run.py hold NAME=FILE")
     today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-    frozen = {"date": today, **asked_for(options)}
+    frozen = {"date": today, **requested_options(options)}
     FROZEN.write_text(json.dumps(frozen, indent=1) + "\n")
 
 
@@ -208,7 +208,7 @@ def held_out(options):
     if not FROZEN.is_file():
         raise UsageError("nothing is frozen", hint="run.py freeze, and commit it, before the held-out run")
     frozen = json.loads(FROZEN.read_text())
-    requested = asked_for(options)
+    requested = requested_options(options)
     differs = [name for name, value in requested.items() if frozen[name] != value]
     if differs:
         raise UsageError(f"not what was frozen: {', '.join(differs)}", hint="freeze again; it is another run")

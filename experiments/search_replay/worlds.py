@@ -101,7 +101,7 @@ def world(table, variant=""):
     scatters = min(runs, default=0) <= 1
     reported, compiles = None, {}
     if scatters:
-        reported, compiles = told_by(table), compile_times(table)
+        reported, compiles = table_levels(table), compile_times(table)
         table = levelled(table, reported, compiles)
     if variant:
         table = adverse(table, variant)
@@ -198,7 +198,7 @@ def _counts(row):
 # Few repeats -----------------------------------------------------------------------------------
 
 
-def told_by(table):
+def table_levels(table):
     """Levels of what ran, by all runs that nobody disturbed; by disturbed ones where there are no others."""
     return levels.levels(runs_of(table), knobs_of(table))
 

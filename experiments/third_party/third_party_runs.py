@@ -230,7 +230,7 @@ class Runs:
             closed = reported.closed.get(0)
         if run["facts"] is not None:
             self.facts = Facts(host=self.facts.host, script=self.facts.script, run=run["facts"])
-            result["facts"] = facts_told(self.facts)
+            result["facts"] = reported_facts(self.facts)
         self.before = self._state(run)
         result["state"] = self.before
         if closed is None:
@@ -358,7 +358,7 @@ def wanted_value(knob, facts):
     }[knob]
 
 
-def facts_told(facts):
+def reported_facts(facts):
     """The facts of a run that a reader of the results needs."""
     run = facts.run
     loader = run.loader

@@ -74,19 +74,19 @@ def test_marks_of_the_runs_behind_a_claim_are_counted_in_the_answer() -> None:
     assert message in found.caveats
 
 
-@pytest.mark.parametrize(("crowded", "is_said"), [(3, True), (2, False), (0, False)])
-def test_a_claim_from_runs_beside_others_says_so_in_its_sentence(crowded: int, is_said: bool) -> None:
+@pytest.mark.parametrize(("crowded", "is_reported"), [(3, True), (2, False), (0, False)])
+def test_a_claim_from_runs_beside_others_says_so_in_its_sentence(crowded: int, is_reported: bool) -> None:
     pairs = [(marked(100.0 + k, "cpu_contended"), marked(150.0 + k, "neighbour")) for k in range(crowded)]
     pairs += [(marked(100.0 + k, "bursty"), marked(150.0 + k, "drifting")) for k in range(4 - crowded)]
     study = study_of(*pairs)
-    assert is_crowded(study, OTHER) == is_said
+    assert is_crowded(study, OTHER) == is_reported
     found = answer(study)
     assert found.best.config == OTHER
     assert found.sentence.endswith(
-        "4 pairs, while other processes used the machine." if is_said else "4 pairs."
+        "4 pairs, while other processes used the machine." if is_reported else "4 pairs."
     )
     first = answer_screen(study, found).splitlines()[0]
-    assert ("training unchanged; measured beside other processes" in first) == is_said
+    assert ("training unchanged; measured beside other processes" in first) == is_reported
 
 
 def test_without_a_mark_nothing_is_said() -> None:

@@ -27,7 +27,7 @@ def trial(number: int, config: Config, *, stage: Stage = Stage.CONFIRM, **more: 
     )
 
 
-def asked_again(
+def is_again(
     open_one: Trial,
     *,
     outcome: Any = None,
@@ -47,8 +47,8 @@ def asked_again(
 
 
 def test_the_trial_in_flight_is_run_again_and_its_pair_kept() -> None:
-    assert asked_again(trial(5, FAST))
-    assert asked_again(trial(5, FAST), ago_s=PAIR_S)
+    assert is_again(trial(5, FAST))
+    assert is_again(trial(5, FAST), ago_s=PAIR_S)
 
 
 @pytest.mark.parametrize(
@@ -57,22 +57,22 @@ def test_the_trial_in_flight_is_run_again_and_its_pair_kept() -> None:
     ids=["too long ago", "the clock was put back", "another host", "started anew since"],
 )
 def test_half_of_a_pair_of_another_day_is_given_up(of_another_day: dict[str, Any]) -> None:
-    assert not asked_again(trial(5, FAST), **of_another_day)
+    assert not is_again(trial(5, FAST), **of_another_day)
 
 
 def test_where_no_other_half_was_measured_nothing_can_be_unlike() -> None:
     failed = Failure(kind=FailureKind.CRASH_EXIT, message="it broke")
-    assert asked_again(trial(5, FAST), outcome=failed, ago_s=1e6)
-    assert asked_again(trial(5, Config(), group=2), ago_s=1e6)
+    assert is_again(trial(5, FAST), outcome=failed, ago_s=1e6)
+    assert is_again(trial(5, Config(), group=2), ago_s=1e6)
 
 
 def test_screening_runs_are_asked_again_whatever_the_day() -> None:
-    assert asked_again(trial(5, FAST, stage=Stage.REFINE, group=0), ago_s=1e6)
+    assert is_again(trial(5, FAST, stage=Stage.REFINE, group=0), ago_s=1e6)
 
 
 def test_what_only_explains_and_what_has_cost_several_lives_is_not() -> None:
-    assert not asked_again(trial(5, FAST, stage=Stage.DIAGNOSE, group=0))
-    assert not asked_again(trial(5, FAST, attempt=FailureKind.INFRA_LOST.repeats + 1))
+    assert not is_again(trial(5, FAST, stage=Stage.DIAGNOSE, group=0))
+    assert not is_again(trial(5, FAST, attempt=FailureKind.INFRA_LOST.repeats + 1))
 
 
 def test_a_run_that_nobody_has_begun_with_has_cost_no_life_yet() -> None:

@@ -117,7 +117,7 @@ class Place:
         with Journal.read(paths[0]) as journal:
             return list(journal.entries())
 
-    def wait_for_told(self, at_least: int, limit_s: float = 120) -> list[int]:
+    def wait_for_finished(self, at_least: int, limit_s: float = 120) -> list[int]:
         """Numbers of the finished trials, as soon as there are enough."""
         deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline:

@@ -27,7 +27,7 @@ LONG = ("--budget", "10m", "--knob", "fused_optimizer", "--trials", "3")
 def test_a_signal_ends_it_soon_with_the_answer_so_far_and_it_goes_on(place, driver, number, code, why):
     process = place.begin("slow_loader.py", *LONG, driver=driver)
     try:
-        place.wait_for_told(1)
+        place.wait_for_finished(1)
         time.sleep(1.0)  # into the second trial
         process.send_signal(number)
         out, err = process.communicate(timeout=40)
@@ -48,7 +48,7 @@ def test_a_signal_ends_it_soon_with_the_answer_so_far_and_it_goes_on(place, driv
 def test_after_a_kill_nothing_that_ended_is_lost_or_run_again(place):
     process = place.begin("slow_loader.py", *LONG, "--json")
     try:
-        before = place.wait_for_told(2)
+        before = place.wait_for_finished(2)
     finally:
         process.kill()
         process.communicate()

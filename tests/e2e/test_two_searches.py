@@ -56,7 +56,7 @@ def test_a_killed_search_holds_up_the_next_one_no_longer(place) -> None:
     first = place.begin("plain_loop.py", "--budget", "10m", "--knob", "fused_optimizer")
     second: subprocess.Popen[str] | None = None
     try:
-        place.wait_for_told(1)
+        place.wait_for_finished(1)
         second = place.begin("plain_loop.py", *SHORT)
         assert second.stderr is not None
         for line in second.stderr:

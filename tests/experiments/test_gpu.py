@@ -223,7 +223,7 @@ def test_only_what_is_read_as_applied_in_full_can_be_told_wrong(checks: Any) -> 
         "half": row("no", "refused", "applied"),
         "nothing": row("no"),
     }
-    assert checks.knobs.told_wrong(result) == ["wrong"]
+    assert checks.knobs.wrong_knobs(result) == ["wrong"]
 
 
 def test_what_takes_too_long_is_told_and_ends_nothing(

@@ -426,11 +426,11 @@ def test_a_timeline_tells_when_the_winner_was_seen_and_paired() -> None:
         event("refine", 30, winner),
         *(event("confirm", 40 + n, winner) for n in range(4)),
     ]
-    reported = whole.told_by(events, winner)
+    reported = whole.winner_events(events, winner)
     assert reported["stages"]["confirm"] == {"trials": 4, "seconds": 40.0}
     assert reported["failures"] == {"timeout": 1}
     assert (reported["winner_first_seen_s"], reported["winner_third_pair_s"]) == (30, 42)
-    assert whole.told_by(events, {})["winner_first_seen_s"] is None
+    assert whole.winner_events(events, {})["winner_first_seen_s"] is None
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def logs(table: Table, config: Config) -> list[float]:
 
 def test_a_config_gets_as_many_processes_as_the_script_has_around_what_is_true_of_it() -> None:
     recorded = single()
-    made, reported = worlds.world(recorded), worlds.told_by(recorded)
+    made, reported = worlds.world(recorded), worlds.table_levels(recorded)
     base = statistics.fmean(logs(made.table, Config()))
     for config in recorded_world.CONFIGS:
         found = logs(made.table, config)
@@ -188,7 +188,7 @@ def test_too_few_runs_of_the_script_do_not_show_their_scatter() -> None:
 
 def test_the_oracle_of_one_repeat_is_the_fastest_by_its_level() -> None:
     recorded = single()
-    made, reported = worlds.world(recorded), worlds.told_by(recorded)
+    made, reported = worlds.world(recorded), worlds.table_levels(recorded)
     truth = made.truth
     fastest = max(recorded_world.CONFIGS, key=lambda c: reported.of[c])
     assert truth.oracle == fastest

@@ -89,8 +89,8 @@ def test_a_queue_that_was_draining_is_told_beside() -> None:
 def test_run_delay_is_unknown_where_the_kernel_is_silent() -> None:
     silent, talking = reported(PLAIN), reported([{"period_s": 0.1, "queue_ns": S // 50}] * 30)
     assert set(raw_window(closed(silent), silent, HostSamples(start_ns=0))[0].run_delay_s) == {None}
-    told_s = raw_window(closed(talking), talking, HostSamples(start_ns=0))[0].run_delay_s
-    assert sum(s or 0.0 for s in told_s) == pytest.approx(0.6)
+    delays_s = raw_window(closed(talking), talking, HostSamples(start_ns=0))[0].run_delay_s
+    assert sum(s or 0.0 for s in delays_s) == pytest.approx(0.6)
 
 
 def test_a_neighbour_on_the_device_spoils_its_block_alone() -> None:

@@ -14,7 +14,7 @@ from autotune.model.facts import DeviceFacts, Facts
 from autotune.model.study import Study
 from autotune.model.trial import CEILINGS, Failure, FailureKind, Stage
 from autotune.search.costs import Costs
-from autotune.search.diagnosis import reserved_s, nsys_s, probe_s, spare_probe
+from autotune.search.diagnosis import nsys_s, probe_s, reserved_s, spare_probe
 from autotune.search.stages import Staged
 
 BASE = Config()

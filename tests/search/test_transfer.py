@@ -262,7 +262,7 @@ def test_the_model_takes_first_beliefs_for_what_was_not_measured() -> None:
     assert informed.predict(Config({"precision": "bf16"}))[0] == pytest.approx(math.log(1.4), abs=0.03)
 
 
-def told_of(reported: Earlier, space: SearchSpace = SPACE) -> Study:
+def with_records(reported: Earlier, space: SearchSpace = SPACE) -> Study:
     """The script measured once, and this recorded."""
     bare = Study(spec=spec(), facts=replace(WORLD.facts(), run=None))
     transfer = Transfer(present=fingerprint(bare), earlier=(reported,))
@@ -275,7 +275,7 @@ def test_a_value_that_failed_before_comes_later_and_is_not_forbidden() -> None:
     bf16 = Config({"precision": "bf16"})
     failed = (Setting(knob="precision", value="bf16"),)
     doubting = replace(lesson(), starts=(), seen=(), gains=(), doubted=failed)
-    feasible = Feasible.of(told_of(doubting), SPACE)
+    feasible = Feasible.of(with_records(doubting), SPACE)
     assert feasible.allows(bf16)
     assert feasible.works(bf16) < 0.4 < feasible.works(Config({"threads": 4}))
     plain, later = searched(WORLD, salt=5), searched(WORLD, doubting, salt=5)
@@ -310,5 +310,5 @@ def test_a_first_compile_is_expected_to_take_what_it_took_before() -> None:
     space = SearchSpace(dimensions={"compile": dimension("compile", ("off", "default"), "off")})
     config = Config({"compile": "default"})
     reported = replace(lesson(), compile_s={"default": 123.0}, owns={})
-    assert Costs.of(told_of(reported, space)).cold_compile(config) == 123.0
-    assert Costs.of(replace(told_of(reported, space), transfer=None)).cold_compile(config) < 100.0
+    assert Costs.of(with_records(reported, space)).cold_compile(config) == 123.0
+    assert Costs.of(replace(with_records(reported, space), transfer=None)).cold_compile(config) < 100.0

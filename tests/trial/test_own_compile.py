@@ -117,7 +117,7 @@ def evaluate():
 """
     text = script(BY_ITSELF, "F.mse_loss(model(x), y)")
     text = text.replace("for x, y", f"{evaluated}evaluate()\nfor x, y")
-    text = text.replace("reported(weights=", "evaluate()\ntold(weights=")
+    text = text.replace("reported(weights=", "evaluate()\nreported(weights=")
     bare, ran = run(text, bare=True), run(text)
     assert (bare.code, ran.code) == (0, 0), (bare.err, ran.err)
     assert ran.reported["graphs"] == bare.reported["graphs"] > 1

@@ -313,8 +313,8 @@ found = dict(
     again=watched(again),
     telling=watched(telling),
     reported=watched(lambda: without_loader(8, 8), batch=8),
-    told_still=watched(lambda: without_loader(16, 8), changes=batch_of(16, "input:0:0:8x4:1")),
-    told_along=watched(lambda: without_loader(16, 16), changes=batch_of(16, "input:0:0:8x4:1")),
+    reports_still=watched(lambda: without_loader(16, 8), changes=batch_of(16, "input:0:0:8x4:1")),
+    reports_along=watched(lambda: without_loader(16, 16), changes=batch_of(16, "input:0:0:8x4:1")),
 )
 reported(**found)
 """
@@ -429,7 +429,7 @@ def test_what_a_loader_hands_over_counts_whatever_the_script_says_of_it(wild: An
 
 def test_samples_that_are_told_alike_at_another_batch_are_not_believed(wild: Any) -> None:
     assert (wild["reported"].reported, wild["reported"].place) == (1.0, "input:0:0:8x4:1")
-    ((knob, status, reason),) = wild["told_still"].requested
+    ((knob, status, reason),) = wild["reports_still"].requested
     assert (knob, status) == ("batch_size", "refused")
     assert "does not follow the batch" in reason
-    assert wild["told_along"].requested == [["batch_size", "applied", ""]]
+    assert wild["reports_along"].requested == [["batch_size", "applied", ""]]

@@ -75,13 +75,13 @@ def losses_of(loss):
 recorder.Recorder.step = step
 recorder.Recorder.calm_steps = steps
 
-told_at_once = reported
+reported_at_once = reported
 
 def reported(**what):
     for one in gc.get_objects():
         if type(one) is calm.SteadySteps:
             one.leave()  # what is noted is counted
-    told_at_once(**what)
+    reported_at_once(**what)
 
 def pause():
     time.sleep(0.002)  # long enough for a window to open

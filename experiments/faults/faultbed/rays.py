@@ -242,8 +242,8 @@ def _lost_cluster(folder: Path) -> Count:
         count.facts = {"ended": found.get("error") or found.get("stopped") or f"signal {driver.signal}"}
         if not head:
             count.notes.append("there was no head")
-        said_so = "no longer answers" in str(found.get("message"))
-        if not (in_time and said_so and (home / "best.yaml").exists()):
+        reported_so = "no longer answers" in str(found.get("message"))
+        if not (in_time and reported_so and (home / "best.yaml").exists()):
             count.notes.append(f"it ended with {found!r}, signal {driver.signal}, in time: {in_time}")
     finally:
         theirs = process_tree.descendants(cluster.pid)

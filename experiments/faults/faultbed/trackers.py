@@ -94,7 +94,7 @@ def _run(case: Case, folder: Path, patches: tuple[Any, ...], longest_s: float) -
     mode, count = str(case["mode"]), Count(injected=1)
     server = FakeMlflow(folder / "artifacts", mode, after=int(case["after"]), delay_s=float(case["delay_s"]))
     home = begin(folder, tracking_uri=server.address)
-    gate, requested = folder / "gate", notes(home) / "asked_by"
+    gate, requested = folder / "gate", notes(home) / "requested_by"
 
     def search() -> dict[str, Any]:
         until(gate.exists, LIFE_S)

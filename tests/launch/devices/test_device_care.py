@@ -299,7 +299,7 @@ def alive(pid: int) -> bool:
     return bool(process_tree.start_ticks(pid)) and not process_tree.is_zombie(pid)
 
 
-def told_by(path: Path) -> int:
+def pid_in(path: Path) -> int:
     until = time.monotonic() + 30
     while not (path.is_file() and path.read_text()):
         assert time.monotonic() < until
@@ -316,7 +316,7 @@ def test_a_canary_is_not_waited_for_once_the_search_is_to_end(
     begun = time.monotonic()
     assert run_canary(launch(), stopped=lambda: note.is_file() and bool(note.read_text()))
     assert time.monotonic() - begun < 30
-    assert not alive(told_by(note))
+    assert not alive(pid_in(note))
 
 
 def test_a_stopped_search_waits_neither_for_memory_nor_for_a_canary(care: Callable[..., DeviceCare]) -> None:
@@ -355,7 +355,7 @@ def test_a_canary_ends_with_who_waits_for_it_and_carries_the_mark_of_its_trial(t
     text = LAUNCHES.format(root=str(Path(__file__).resolve().parents[3]), bird=str(bird), uid=uid)
     waiting = subprocess.Popen([sys.executable, "-c", text])
     try:
-        pid = told_by(note)
+        pid = pid_in(note)
         assert pid in process_tree.marked(uid)
         waiting.kill()
         waiting.wait(30)
@@ -395,11 +395,11 @@ def test_a_fork_of_the_program_that_searches_does_not_keep_the_devices(
 ) -> None:
     held = hold(care())
     read, write = os.pipe()
-    free, told_free = os.pipe()
+    free, free_note = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(write)
-        os.write(told_free, b"1")
+        os.write(free_note, b"1")
         os.read(read, 1)
         os._exit(0)
     try:
@@ -408,7 +408,7 @@ def test_a_fork_of_the_program_that_searches_does_not_keep_the_devices(
         hold(care(lock_s=0.0)).hand_over()
     finally:
         os.close(write)
-        for end in (read, free, told_free):
+        for end in (read, free, free_note):
             os.close(end)
         os.waitpid(child, 0)
 

@@ -37,7 +37,7 @@ def studied(baselines: tuple[float, ...], *runs: tuple[Config, float]) -> Study:
     return study
 
 
-def asked_again(study: Study, *among: Config, at_end: bool) -> Config | None:
+def replicated(study: Study, *among: Config, at_end: bool) -> Config | None:
     model = ThroughputModel.of(study, SPACE)
     assert model is not None
     look = look_again(study, model, among, at_end=at_end)
@@ -56,28 +56,28 @@ def test_runs_of_one_config_tell_the_noise_of_single_runs() -> None:
 
 def test_where_runs_agree_nothing_is_run_twice() -> None:
     study = studied(QUIET, (A, 150.0), (B, 149.0), (AB, 151.0))
-    assert asked_again(study, A, B, AB, at_end=False) is None
-    assert asked_again(study, A, B, AB, at_end=True) is None
+    assert replicated(study, A, B, AB, at_end=False) is None
+    assert replicated(study, A, B, AB, at_end=True) is None
 
 
 def test_where_runs_differ_the_leader_is_run_again_once_and_at_the_end_its_rivals_too() -> None:
     runs = ((A, 150.0), (B, 103.0), (AB, 160.0))
     study = studied(NOISY, *runs)
-    assert asked_again(study, A, B, AB, at_end=False) == AB
+    assert replicated(study, A, B, AB, at_end=False) == AB
     study = studied(NOISY, *runs, (AB, 158.0))
-    assert asked_again(study, A, B, AB, at_end=False) is None
-    assert asked_again(study, A, B, AB, at_end=True) == A
+    assert replicated(study, A, B, AB, at_end=False) is None
+    assert replicated(study, A, B, AB, at_end=True) == A
     # Once both have two runs and read alike, whoever leads is next.
     study = studied(NOISY, *runs, (AB, 158.0), (A, 168.0))
-    assert asked_again(study, A, B, AB, at_end=True) in (A, AB)
+    assert replicated(study, A, B, AB, at_end=True) in (A, AB)
     study = studied(NOISY, *runs, (AB, 158.0), (A, 151.0))
-    assert asked_again(study, A, B, AB, at_end=True) is None, "by now runs agree"
+    assert replicated(study, A, B, AB, at_end=True) is None, "by now runs agree"
     three = [(c, rate) for c, rate in runs for _ in range(3)]
-    assert asked_again(studied(NOISY, *three), A, B, AB, at_end=True) is None
+    assert replicated(studied(NOISY, *three), A, B, AB, at_end=True) is None
 
 
 def test_a_rival_that_is_slower_beyond_doubt_gives_no_reason_to_look() -> None:
-    assert asked_again(studied(NOISY, (A, 300.0), (B, 100.0)), A, B, at_end=True) is None
+    assert replicated(studied(NOISY, (A, 300.0), (B, 100.0)), A, B, at_end=True) is None
 
 
 def test_what_is_expected_above_zero() -> None:

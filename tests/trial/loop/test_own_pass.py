@@ -192,5 +192,5 @@ def test_steps_of_parts_are_those_of_whole_batches_to_the_end_of_each_pass(
 
 def test_a_second_loop_that_trains_leaves_the_pass_unknown(run: Callable[..., Any]) -> None:
     text = SCRIPT.replace("ROWS", "160").replace("END", "len(x)")
-    more = text.replace("reported(sizes", "for _ in range(3):\n    net(x).mean().backward()\ntold(sizes")
+    more = text.replace("reported(sizes", "for _ in range(3):\n    net(x).mean().backward()\nreported(sizes")
     assert run(more, batch=32).facts.pass_samples == 0
