@@ -174,7 +174,7 @@ def test_a_script_that_ends_before_is_measured_as_far_as_it_came(run):
     assert measured(ran).steps < 899
 
 
-def test_a_script_that_says_nothing_is_told_what_to_call(run):
+def test_a_script_without_reports_gets_the_name_of_the_call(run):
     ran = run("print('trained')")
     assert ran.broke.kind == "no_metric"
     assert "autotune.step()" in ran.broke.message

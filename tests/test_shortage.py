@@ -157,7 +157,7 @@ def test_a_disk_with_room_is_not_called_full(tmp_path: Path, free: SimpleNamespa
     assert named.message.endswith(f"is used up in {tmp_path}")
 
 
-def test_a_disk_without_inodes_is_told_apart(tmp_path: Path, free: SimpleNamespace) -> None:
+def test_a_disk_without_inodes_is_distinguished(tmp_path: Path, free: SimpleNamespace) -> None:
     free.f_favail, free.f_bavail = 0, 2**40
     found = shortage(of_system(errno.ENOSPC), places=(tmp_path,))
     assert found is not None

@@ -117,7 +117,7 @@ def test_without_a_probe_only_a_long_wait_is_a_verdict() -> None:
         (0.2, 0.7, {}, "input"),
     ],
 )
-def test_without_a_probe_a_device_tells_which_of_both_waits(
+def test_without_a_probe_a_device_reports_which_of_both_waits(
     busy: float, waits: float, more: dict[str, float], kind: str
 ) -> None:
     seen = Evidence(step_s=0.1, wait_frac=waits, on_device=True, busy_frac=busy, **more)
@@ -142,7 +142,7 @@ def test_the_reasons_hold_the_figures() -> None:
     assert "120 operations" in reported
 
 
-def test_compiled_code_is_said_not_to_be_taken_apart() -> None:
+def test_compiled_code_is_reported_as_one_part() -> None:
     verdict = judge(evidence(work=None, ops=None, flops=None, compiled=True))
     assert any("not counted one by one" in reason for reason in verdict.reasons)
 
@@ -175,14 +175,14 @@ def test_a_probe_explains_and_counts_for_nothing_else() -> None:
     assert [t.number for t in with_probe.finished(Stage.DIAGNOSE)] == [6]
 
 
-def test_a_run_under_nsight_systems_tells_nothing_of_what_holds_a_config_back() -> None:
+def test_a_run_under_nsight_systems_reports_nothing_of_what_holds_a_config_back() -> None:
     whole = replace(study(), trials=(*study().trials, probed(6, work_compute_s=0.014)))
     slowed = probed(7, work_compute_s=9.0)
     slowed = replace(slowed, fidelity=replace(slowed.fidelity, probe="nsys"))
     assert bottleneck(replace(whole, trials=(*whole.trials, slowed)), BASE) == bottleneck(whole, BASE)
 
 
-def test_of_several_processes_no_device_tells_who_waits_for_whom() -> None:
+def test_of_several_processes_no_device_reports_who_waits_for_whom() -> None:
     """It computes while it waits for the others within a collective."""
 
     def kind(ranks: int) -> str:
@@ -226,7 +226,7 @@ def test_a_compiled_winner_is_held_to_the_arithmetic_of_the_script_per_sample() 
     assert verdict.evidence.flops == pytest.approx(2e9)
 
 
-def test_shares_measured_beside_others_are_said_to_be_rough() -> None:
+def test_shares_measured_beside_others_are_reported_to_be_rough() -> None:
     assert any("approximate" in reason for reason in judge(evidence(contended=True, threads=2)).reasons)
     assert not any("approximate" in reason for reason in judge(evidence(contended=True)).reasons)
 
@@ -252,7 +252,7 @@ def on_device(**fields) -> Evidence:
         (on_device(busy_frac=0.3, step_s=0.060, wait_frac=0.75), "input"),
     ],
 )
-def test_a_device_tells_itself_how_long_it_had_nothing_to_do(seen: Evidence, kind: str) -> None:
+def test_a_device_reports_itself_how_long_it_had_nothing_to_do(seen: Evidence, kind: str) -> None:
     verdict = judge(seen)
     assert verdict.kind == kind
     assert sum(verdict.shares.values()) <= 1.0 + 1e-9
@@ -280,7 +280,7 @@ def test_waiting_within_work_that_exchanges_gradients_is_communication() -> None
     assert "communication" not in judge(evidence()).shares, "one process alone has nobody to wait for"
 
 
-def test_what_a_device_told_travels_through_a_measurement() -> None:
+def test_what_a_device_reported_travels_through_a_measurement() -> None:
     run = probed(6, collectives=2.0, start_s=5e-6)
     reported = {"device_busy_frac": 0.8, "device_tensor_frac": 0.3, "device_dram_frac": 0.5}
     outcome = run.outcome

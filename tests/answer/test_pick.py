@@ -361,7 +361,7 @@ def test_every_run_of_a_config_is_charged_the_same_compile() -> None:
     assert (paid.config, paid.compile_s) == (EXACT, 60.0)
 
 
-def test_the_time_to_equal_loss_is_told_in_seconds_also_where_steps_alone_are_counted() -> None:
+def test_the_time_to_equal_loss_is_reported_in_seconds_also_where_steps_alone_are_counted() -> None:
     builder = Builder().baseline().screen({TRAINING: 150.0}, batch=64.0)
     study = builder.confirm({TRAINING: 150.0}, batch=64.0).study
     stepped = replace(study, trials=tuple(replace(t, outcome=_in_steps(t.measurement)) for t in study.trials))

@@ -188,7 +188,7 @@ def test_completion_is_silent_where_studies_cannot_be_read(monkeypatch, tmp_path
         ),
     ],
 )
-def test_a_wrong_word_is_told_with_its_place_and_what_to_do_in_our_words(cli, script, typed, text, hint):
+def test_a_wrong_word_is_reported_with_its_place_and_what_to_do_in_our_words(cli, script, typed, text, hint):
     code, out, err = cli(*typed)
     message, _, remedy = err.partition("\nhint: ")
     assert (code, out) == (2, "")

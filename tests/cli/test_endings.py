@@ -189,7 +189,7 @@ def test_an_error_of_ours_is_an_object_as_well(ended):
     assert "internal error" in err
 
 
-def test_an_edit_is_told_by_2_with_the_answer_or_without_one(ended, script):
+def test_an_edit_is_reported_by_2_with_the_answer_or_without_one(ended, script):
     def edit(at: int):
         return lambda number: script.write_text("print('another')\n") if number == at else None
 
@@ -209,7 +209,7 @@ def test_a_usage_error_has_no_study_yet(ended):
 
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 75), ("SIGINT", 130)])
 @pytest.mark.parametrize(("at", "kind"), [(1, "error"), (LATE, "answer")])
-def test_a_signal_is_told_by_its_code(ended, name, code, at, kind):
+def test_a_signal_is_reported_by_its_code(ended, name, code, at, kind):
     def before(number: int) -> None:
         if number == at:
             signal.raise_signal(getattr(signal, name))

@@ -99,7 +99,7 @@ def test_a_missing_torch_is_answered_by_an_option_that_there_is(cli, monkeypatch
     assert "--python PATH" in cli("search", "--help")[1]
 
 
-def test_a_gpu_that_cannot_be_asked_is_a_warning_and_not_a_machine_without_one(cli, monkeypatch):
+def test_a_gpu_that_cannot_be_queried_is_a_warning_and_not_a_machine_without_one(cli, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr("autotune.devices.find.why_unread", lambda: "Driver Not Loaded")
     line = next(line for line in cli("doctor")[1].splitlines() if line.split()[1] == "device")
@@ -220,7 +220,7 @@ def test_an_mlflow_server_that_answers_and_one_that_does_not(requested):
     assert "autotune sync" in gone.hint
 
 
-def test_the_user_of_an_address_is_told_to_the_server_and_to_nobody_else(requested):
+def test_the_user_of_an_address_is_sent_to_the_server_alone(requested):
     found = doctor.mlflow_store(f"http://me:canary%2Fpass@{requested.host}/")
     reported = base64.b64encode(b"me:canary/pass").decode()
     assert requested.requested == [("/health", requested.host, f"Basic {reported}")]

@@ -241,7 +241,7 @@ def test_what_is_logged_on_the_way_is_a_line_without_traceback_or_secret():
         (["clean", "--json"], ended, 2, "UsageError"),
     ],
 )
-def test_json_is_asked_for_and_an_error_is_one_object_whatever_it_is(
+def test_json_is_requested_and_an_error_is_one_object_whatever_it_is(
     cli, script, tune, argv, end, code, kind
 ):
     tune.end = end

@@ -47,7 +47,7 @@ def test_a_space_that_was_chosen_is_stronger_than_the_file(cli, tune, monkeypatc
     assert workers(spec_of(cli, tune, "--set", "num_workers=4")) == {(4,)}
 
 
-def test_a_setting_that_is_wrong_is_told_with_its_place(cli, script, monkeypatch):
+def test_a_setting_that_is_wrong_is_reported_with_its_place(cli, script, monkeypatch):
     (script.parent / "pyproject.toml").write_text('[tool.autotune]\nbudget = "30"\n')
     code, _out, err = cli("search", "--script", "train.py")
     assert code == 2
@@ -165,7 +165,7 @@ def test_an_interpreter_that_is_typed_after_the_dashes_is_stronger(cli, script, 
         [],
     ],
 )
-def test_what_names_no_interpreter_of_its_own_stays_as_it_is(words):
+def test_what_names_no_interpreter_of_its_own_stays_unchanged(words):
     assert with_typed_interpreter(words) == words
 
 

@@ -83,7 +83,7 @@ def test_list_shows_newest_first_and_survives_a_damaged_journal(cli, script):
     assert folder.is_dir()
 
 
-def test_show_tells_picks_front_failures_from_the_journal_alone(cli, script):
+def test_show_reports_picks_front_failures_from_the_journal_alone(cli, script):
     journaled(script)
     code, out, err = cli("show", "train-1")
     assert (code, err) == (0, "")
@@ -163,7 +163,7 @@ def test_resume_keeps_the_wait_of_the_search_unless_it_is_given_another(cli, scr
     assert '--wait-for-quiet: "soon" is no duration' in err
 
 
-def test_resume_tells_a_line_per_event_and_the_result_in_the_last(cli, script, tune):
+def test_resume_reports_a_line_per_event_and_the_result_in_the_last(cli, script, tune):
     journaled(script)
     code, out, _err = cli("resume", "train-1", "--jsonl", "--quiet")
     rows = [json.loads(line) for line in out.splitlines()]
@@ -196,7 +196,7 @@ def test_sync_ends_with_6_while_records_wait(cli, script, sending, unsent, code)
     assert ("3 records" in err) == bool(unsent)
 
 
-def test_sync_sends_everything_again_and_to_another_address_where_it_is_told(cli, script, sending):
+def test_sync_sends_everything_again_and_to_another_address_where_it_is_reported(cli, script, sending):
     folder = journaled(script)
     code, out, _err = cli("sync", "train-1", "--again", "--tracking-uri", "http://other:5000")
     assert (code, out) == (0, f"MLflow has everything of {folder.name}\n")

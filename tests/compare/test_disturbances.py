@@ -89,7 +89,7 @@ def test_a_claim_from_runs_beside_others_says_so_in_its_sentence(crowded: int, i
     assert ("training unchanged; measured beside other processes" in first) == is_reported
 
 
-def test_without_a_mark_nothing_is_said() -> None:
+def test_without_a_mark_nothing_is_reported() -> None:
     study = study_of(*[(measurement(100.0 + k), measurement(150.0 + k)) for k in range(4)])
     assert marked_runs(study, [OTHER]) == []
     assert not any("mark" in caveat for caveat in answer(study).caveats)
@@ -113,7 +113,7 @@ def test_halves_of_pairs_at_other_clocks_are_named(mhz: float | None, reported: 
         assert "0.89 times your script's" in found[0]
 
 
-def test_a_run_in_another_unit_is_left_out_everywhere_and_said_so() -> None:
+def test_a_run_in_another_unit_is_left_out_everywhere_and_reported_so() -> None:
     pairs = [(measurement(100.0 + k), measurement(150.0 + k)) for k in range(4)]
     study = study_of(*pairs, (measurement(100.0), in_steps(measurement(150.0))))
     single = Config({"threads": 1})

@@ -96,7 +96,7 @@ def test_two_pairs_show_no_saving() -> None:
     assert not answer(study(BOTH, cycles=2)).is_better
 
 
-def test_without_a_counter_nothing_is_picked_and_that_is_said() -> None:
+def test_without_a_counter_nothing_is_picked_and_that_is_reported() -> None:
     found = answer(study({BASE: (100.0, None), FAST: (160.0, None)}))
     assert not found.is_better
     assert any("No energy was measured" in caveat for caveat in found.caveats)

@@ -115,7 +115,7 @@ def test_a_run_that_the_end_of_the_budget_cut_short_did_not_hang(kind: FailureKi
     assert answer(failed(kind, deadline_s=CUT_SHORT * 7.0)).best.config == WORKERS
 
 
-def test_too_few_pairs_of_what_failed_are_told_with_the_failure() -> None:
+def test_too_few_pairs_of_what_failed_are_reported_with_the_failure() -> None:
     study = add(confirmed(), Stage.CONFIRM, BF16, CRASH, group=2)
     kept = tuple(t for t in study.trials if t.group < 2 or t.failure)
     message = answer(replace(study, trials=kept)).caveats

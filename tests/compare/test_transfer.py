@@ -110,7 +110,7 @@ def test_on_another_device_nothing_is_akin(name: str) -> None:
     assert kinship(mine, replace(mine, **{name: "another"})) is None
 
 
-def test_a_fingerprint_tells_devices_apart_and_holds_nothing_that_can_be_read() -> None:
+def test_a_fingerprint_reports_devices_apart_and_holds_nothing_that_can_be_read() -> None:
     gpu = DeviceFacts(name="GPU", uuid="u", memory_bytes=2**36, capability=(9, 0), power_limit_w=700.0)
 
     def on(*devices: DeviceFacts) -> Fingerprint:
@@ -129,7 +129,7 @@ def test_a_fingerprint_tells_devices_apart_and_holds_nothing_that_can_be_read() 
 # What it reports -----------------------------------------------------------------------------------
 
 
-def test_nothing_is_believed_before_the_script_has_run_or_where_nothing_was_told() -> None:
+def test_nothing_is_believed_before_the_script_has_run_or_where_nothing_was_reported() -> None:
     study = present()
     known = reported(study, lesson(study))
     assert beliefs(study) is NOTHING
@@ -190,7 +190,7 @@ def test_start_points_that_the_present_space_does_not_hold_are_left_out() -> Non
 # What contradicts --------------------------------------------------------------------------------
 
 
-def test_a_reading_that_was_foretold_otherwise_drops_the_study_for_good() -> None:
+def test_a_reading_that_was_predicted_otherwise_drops_the_study_for_good() -> None:
     runs = ((BF16, 148.0), (BOTH, 90.0), (FOUR, 120.0))
     studies = [reported(present(*runs[:n]), lesson(present())) for n in range(4)]
     counted = [bool(beliefs(s).first) for s in studies]
@@ -265,7 +265,7 @@ def test_with_other_arguments_a_compile_takes_another_time() -> None:
     assert not found.compile_s
 
 
-def test_a_winner_that_is_another_config_here_is_no_start_and_none_is_told_of() -> None:
+def test_a_winner_that_is_another_config_here_is_no_start_and_none_is_reported() -> None:
     """What is pinned here would be tried under the name and the figure of something else."""
     pinned = replace(present(), space=replace(SPACE, fixed={"precision": "bf16"}))
     found = beliefs(reported(pinned, lesson(present(), starts=(Read(config=FOUR, log=math.log(1.2)),))))

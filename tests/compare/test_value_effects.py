@@ -68,7 +68,7 @@ def test_a_large_gain_of_single_runs_is_no_scatter(gain):
     assert largest.ratio.low > 0.75 * gain
 
 
-def test_knobs_that_were_only_changed_together_are_not_told_apart():
+def test_knobs_that_were_only_changed_together_are_not_distinguished():
     both = Config({"b": "x", "c": True})
     effects = estimated(study(lambda config: 1.5 if config else 1.0, configs=[both, both, Config({"a": 1})]))
     assert effects.interactions == ()

@@ -92,7 +92,7 @@ def test_without_a_file_or_a_table_nothing_is_set(tmp_path: Path) -> None:
         ("budget = ", "is no valid TOML", ""),
     ],
 )
-def test_what_is_wrong_is_told_with_its_line(tmp_path: Path, text: str, message: str, hint: str) -> None:
+def test_what_is_wrong_is_reported_with_its_line(tmp_path: Path, text: str, message: str, hint: str) -> None:
     written(tmp_path, f"\n[tool.autotune]\n{text}\n")
     with pytest.raises(UsageError) as raised:
         project_settings(tmp_path)
@@ -100,7 +100,7 @@ def test_what_is_wrong_is_told_with_its_line(tmp_path: Path, text: str, message:
     assert hint in raised.value.hint
 
 
-def test_a_table_that_is_none_is_told(tmp_path: Path) -> None:
+def test_a_table_that_is_none_is_reported(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool]\nautotune = 3\n")
     with pytest.raises(UsageError, match=r"\[tool.autotune\] is not a table but 3"):
         project_settings(tmp_path)

@@ -28,7 +28,7 @@ def test_a_sound_file_has_no_problems(found) -> None:
     assert found(DECLARE + "knobs: {mine: [2], precision: [bf16]}\nstart: [{mine: 2}]") == []
 
 
-def test_everything_that_is_wrong_is_said_at_once_in_the_order_of_lines(found) -> None:
+def test_everything_that_is_wrong_is_reported_at_once_in_the_order_of_lines(found) -> None:
     reported = found(
         HEAD
         + """knob: {}
@@ -151,7 +151,7 @@ def test_problems_of_a_parent_are_found_too_and_named_by_its_file(found, tmp_pat
         load_space("./mine.yaml", cwd=str(tmp_path))
 
 
-def test_what_extends_nothing_is_told_with_its_line(found) -> None:
+def test_what_extends_nothing_is_reported_with_its_line(found) -> None:
     (problem,) = found(HEAD + "extends: qick")
     assert isinstance(problem, InvalidSpace)
     assert problem.message == 'mine.yaml:2: extends "qick", which does not exist'
@@ -166,7 +166,7 @@ def test_what_extends_nothing_is_told_with_its_line(found) -> None:
         ("values: {low: -9999999999999999999, high: 1, step: 3}", "values are a list, or {low, high, step}"),
     ],
 )
-def test_more_values_than_can_be_tried_are_told_at_once(found, entry, says) -> None:
+def test_more_values_than_can_be_tried_are_reported_at_once(found, entry, says) -> None:
     began = time.process_time()
     reported = found(f"{HEAD}declare:\n- name: mine\n  effect: EXACT\n  flag: --mine\n  {entry}\n")
     assert time.process_time() - began < 2
@@ -189,7 +189,7 @@ def test_more_values_than_can_be_tried_are_told_at_once(found, entry, says) -> N
         ("accumulation: [2]", "accumulation follows from other knobs", "accumulation: auto"),
     ],
 )
-def test_a_value_that_can_mean_nothing_is_told_with_its_line(found, entry, message, hint) -> None:
+def test_a_value_that_can_mean_nothing_is_reported_with_its_line(found, entry, message, hint) -> None:
     (problem,) = found(HEAD + "knobs:\n  " + entry)
     assert problem.message.startswith(f"mine.yaml:3: {message}")
     assert hint in problem.hint

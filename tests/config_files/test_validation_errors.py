@@ -42,7 +42,7 @@ class Sample(BaseModel):
         ({"word": "tow"}, "expected one of one, two"),
     ],
 )
-def test_a_fault_is_told_in_words(given: dict[str, Any], message: str) -> None:
+def test_a_fault_is_reported_in_words(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError) as caught:
         Sample.model_validate(given)
     (fault,) = caught.value.errors()

@@ -70,7 +70,7 @@ def test_the_stand_in_asks_as_the_binding_does() -> None:
     assert {"version", "sample1", "sample2"} <= {name for name, *_ in type(requested)._fields_}
 
 
-def test_the_second_look_tells_of_the_time_since_the_first() -> None:
+def test_the_second_look_reports_the_time_since_the_first() -> None:
     nvml = Counting()
     device = NvidiaDevices(nvml).devices()[0]
     assert device.sample().busy_frac is None
@@ -114,7 +114,7 @@ def test_a_driver_or_binding_without_counters_has_none_and_no_error(name: str) -
         assert nvml.made <= 2
 
 
-def test_a_device_that_has_no_counters_and_a_part_of_one_are_not_asked_again() -> None:
+def test_a_device_that_has_no_counters_and_a_part_of_one_are_not_proposed_again() -> None:
     old = Counting(supported=0)
     device = NvidiaDevices(old).devices()[0]
     assert [device.sample().busy_frac for _ in range(3)] == [None] * 3

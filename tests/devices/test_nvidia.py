@@ -85,12 +85,12 @@ def test_one_query_that_is_refused_costs_no_other() -> None:
         assert sum(value is None for value in reported) <= 1
 
 
-def test_an_older_driver_is_asked_in_the_older_form() -> None:
+def test_an_older_driver_is_requested_in_the_older_form() -> None:
     nvml = FakeNvml(mismatched=["nvmlDeviceGetComputeRunningProcesses"])
     assert NvidiaDevices(nvml).devices()[0].sample().pids == (9,)
 
 
-def test_who_computes_is_told_of_for_a_little_while_and_from_the_first_look_on(monkeypatch) -> None:
+def test_who_computes_is_reported_for_a_little_while_and_from_the_first_look_on(monkeypatch) -> None:
     from autotune.devices import nvidia
 
     now = [100.0]
@@ -125,7 +125,9 @@ def test_without_a_driver_there_are_no_devices() -> None:
     assert NvidiaDevices(FakeNvml(refuses=["nvmlInit"])).devices() == ()
 
 
-def test_a_driver_that_cannot_be_asked_is_told_of_where_it_has_made_its_files(tmp_path, monkeypatch) -> None:
+def test_a_driver_that_cannot_be_queried_is_reported_where_it_has_made_its_files(
+    tmp_path, monkeypatch
+) -> None:
     broken = NvidiaDevices(FakeNvml(refuses=["nvmlInit"]))
     monkeypatch.setattr("autotune.devices.find.NvidiaDevices", lambda: broken)
     assert why_unread(tmp_path) == ""
@@ -207,7 +209,7 @@ def test_a_neighbour_that_only_holds_memory_takes_nothing_from_a_trial() -> None
         nvml.uses(5, 2)
 
 
-def test_where_nobody_tells_who_computes_a_neighbour_is_told_of_and_not_blamed() -> None:
+def test_where_nothing_shows_who_computes_a_neighbour_is_reported_and_not_blamed() -> None:
     nvml = FakeNvml(refuses=["nvmlDeviceGetProcessUtilization"])
     seen = device_sampler(lambda: (7,), NvidiaDevices(nvml).devices())()
     assert (seen.foreign, seen.resident) == (False, True)

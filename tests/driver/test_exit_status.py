@@ -36,7 +36,7 @@ def test_what_held_the_accelerator_is_not_the_scripts_fault(kind: FailureKind, h
     assert help_ in error.hint
 
 
-def test_a_script_that_fails_by_itself_is_told_so() -> None:
+def test_a_script_that_fails_by_itself_is_reported_so() -> None:
     error = ended(Failure(kind=FailureKind.CRASH_EXIT, message="exit code 3"))
     assert type(error) is ScriptError
     assert "fails unchanged: exit code 3" in error.message
@@ -61,7 +61,7 @@ def test_a_run_that_never_began_blames_what_the_machine_lacks_and_not_the_script
     assert (type(full), full.exit_code) == (DiskFull, 6)
 
 
-def test_a_script_that_reads_a_pipe_is_told_that_it_cannot_be_repeated() -> None:
+def test_a_script_that_reads_a_pipe_is_reported_as_not_repeatable() -> None:
     failure = Failure(
         kind=FailureKind.CRASH_EXIT,
         message="exit code 1: nothing to learn from",

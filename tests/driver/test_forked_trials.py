@@ -144,14 +144,14 @@ def test_a_failure_that_is_not_of_being_forked_does_not_end_forks(
     assert message(session) == []
 
 
-def test_who_wanted_forks_is_told_once_why_there_are_none(make: Make) -> None:
+def test_who_wanted_forks_is_reported_once_why_there_are_none(make: Make) -> None:
     session = make(CONFIGS[:3], run=replace(RUN, environ_set=("OMP_NUM_THREADS",)))
     assert {tell(session, measurement())[2] for _ in range(3)} == {StartMode.COLD}
     (text,) = message(session)
     assert text.startswith("every trial starts in a new interpreter: the script sets OMP_NUM_THREADS before")
 
 
-def test_who_did_not_ask_for_forks_is_told_only_of_those_that_went_wrong(make: Make) -> None:
+def test_without_a_request_for_forks_only_failed_ones_are_reported(make: Make) -> None:
     session = make(CONFIGS[:3], run=replace(RUN, environ_set=("A",)), policy=StartPolicy.AUTO)
     planned = session.ask()
     assert planned is not None
@@ -168,7 +168,7 @@ def test_who_did_not_ask_for_forks_is_told_only_of_those_that_went_wrong(make: M
     assert message(session) == [notes[1]]
 
 
-def test_forks_that_went_wrong_are_told_of_whoever_asked(make: Make) -> None:
+def test_forks_that_went_wrong_are_always_reported(make: Make) -> None:
     session = make(CONFIGS, policy=StartPolicy.AUTO)
     tell(session, measurement())
     assert tell(session, failure(FailureKind.CRASH_SIGNAL))[2] is StartMode.FORK

@@ -31,7 +31,7 @@ def test_a_budget_is_cut_to_what_the_job_has_left(
     assert within_job(requested_s, now_s=NOW_S) == given_s
 
 
-def test_a_cut_is_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_cut_is_reported(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setenv(JOB_END, str(int(NOW_S) + 3600))
     with caplog.at_level(logging.WARNING):
         within_job(7200.0, now_s=NOW_S)

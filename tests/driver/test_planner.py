@@ -43,7 +43,7 @@ def test_whether_evaluation_counts_is_decided_by_the_first_baseline(
 
 
 @pytest.mark.parametrize(("args", "message"), [((), 32), (("--batch-size", "8"), 8)])
-def test_a_process_is_told_what_the_scripts_own_batch_option_says(
+def test_a_process_receives_the_value_of_the_scripts_own_batch_option(
     args: tuple[str, ...], message: int
 ) -> None:
     option = ScriptFlag(names=("-b", "--batch-size"), dest="batch_size", kind="int", default=32)

@@ -40,7 +40,7 @@ def test_a_whole_trace_of_script_and_winner_is_found_by_its_trial(tmp_path: Path
     assert f"tensorboard --logdir {place}" in profile_lines(made, tmp_path)[0]
 
 
-def test_a_trace_that_was_asked_for_and_is_not_there_is_told_with_the_reason(
+def test_a_trace_that_was_requested_and_is_not_there_is_reported_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("autotune.driver.profiles.answer_or_none", lambda _: good_answer())
@@ -62,7 +62,7 @@ def test_a_trace_that_was_asked_for_and_is_not_there_is_told_with_the_reason(
     assert len(profile_lines(requested, tmp_path)) == 1
 
 
-def test_a_report_by_nsight_systems_is_found_where_it_is_whole_and_told_where_there_is_none(
+def test_a_report_by_nsight_systems_is_found_where_it_is_whole_and_reported_where_there_is_none(
     tmp_path: Path,
 ) -> None:
     made = study()

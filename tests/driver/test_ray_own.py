@@ -73,7 +73,7 @@ def test_the_token_of_our_ray_lies_in_no_file(tmp_path: Path, monkeypatch: pytes
     assert ray_auth.without_ours(theirs) == theirs
 
 
-def test_a_ray_of_ours_is_asked_to_listen_on_this_machine_alone(
+def test_a_ray_of_ours_is_requested_to_listen_on_this_machine_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ray itself exchanges a loopback address for one that other machines reach."""
@@ -147,7 +147,7 @@ def test_others_on_a_cluster_are_not_shown_the_secrets_of_our_command(
     assert utils.get_entrypoint_name is before
 
 
-def test_a_signal_while_ray_starts_is_told_to_our_handler(
+def test_a_signal_while_ray_starts_reaches_our_handler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ray's own would leave by SystemExit from wherever the driver is."""

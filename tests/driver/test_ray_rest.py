@@ -51,7 +51,7 @@ def later(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
 
 
-def test_it_rests_only_where_all_that_was_asked_for_has_begun(
+def test_it_rests_only_where_all_that_was_requested_has_begun(
     searcher: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     later(monkeypatch, 100.0)
@@ -144,7 +144,7 @@ class Ran:
 @pytest.mark.parametrize(
     ("is_ours", "niceness", "reported"), [(False, 15, True), (False, 0, False), (True, 15, False)]
 )
-def test_how_nice_trials_are_on_the_ray_of_others_is_told(
+def test_how_nice_trials_are_on_the_ray_of_others_is_reported(
     monkeypatch: pytest.MonkeyPatch, *, is_ours: bool, niceness: int, reported: bool
 ) -> None:
     from autotune.driver.backends import ray_tune

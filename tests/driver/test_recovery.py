@@ -66,7 +66,7 @@ def test_where_no_other_half_was_measured_nothing_can_be_unlike() -> None:
     assert is_again(trial(5, Config(), group=2), ago_s=1e6)
 
 
-def test_screening_runs_are_asked_again_whatever_the_day() -> None:
+def test_screening_runs_are_proposed_again_whatever_the_day() -> None:
     assert is_again(trial(5, FAST, stage=Stage.REFINE, group=0), ago_s=1e6)
 
 
@@ -138,7 +138,7 @@ def test_a_cycle_whose_reference_was_given_up_has_nothing_to_compare_with() -> N
     assert cut(measured(4, both, stage=Stage.ABLATE), given_up(5, slow, stage=Stage.ABLATE)) == set()
 
 
-def test_attempts_that_told_nothing_on_this_host_are_cleared_up_behind() -> None:
+def test_attempts_that_reported_nothing_on_this_host_are_cleared_up_behind() -> None:
     entries = [
         entry("started", 0.0, number=0, attempt=1, uid="finished", host="here"),
         entry("finished", 1.0, number=0, attempt=1),

@@ -20,7 +20,7 @@ def hint(kind, steps, *imports, **evidence):
 
 
 @pytest.mark.parametrize("kind", [FailureKind.NO_METRIC, FailureKind.TIMEOUT_PROGRESS])
-def test_a_script_of_another_library_without_a_step_is_told_the_call(kind):
+def test_a_script_of_another_library_without_a_step_is_reported_with_the_call(kind):
     assert hint(kind, 0, "argparse", "jax", "tensorflow") == (
         "with jax and tensorflow the script must report each step itself: "
         "autotune.step(samples=..., loss=...)"

@@ -104,7 +104,7 @@ def test_neither_journal_nor_mlflow_nor_screen_holds_a_secret_of_the_command_lin
     assert "canary" not in reported.out + reported.err
 
 
-def test_a_baseline_that_fails_and_prints_its_arguments_tells_no_secret() -> None:
+def test_a_baseline_that_fails_and_prints_its_arguments_reports_no_secret() -> None:
     study, message, _folder = searched(Prints(baseline=False))
     error = why_nothing(study)
     assert "Namespace(password=" in error.message
@@ -115,7 +115,7 @@ def test_a_baseline_that_fails_and_prints_its_arguments_tells_no_secret() -> Non
     "words",
     [["--password", SECRETS[0]], [f"--password={SECRETS[2]}"], [f"DB_PASSWORD={SECRETS[1]}", "train.py"]],
 )
-def test_a_command_that_cannot_be_read_is_told_without_its_secrets(
+def test_a_command_that_cannot_be_read_is_reported_without_its_secrets(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command(["search", "--budget", "10m", "--json", "--", *words]) == 2

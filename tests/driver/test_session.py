@@ -148,7 +148,7 @@ def test_half_of_a_pair_is_left_open_where_its_time_does_not_suffice(tmp_path: P
         assert [t.number for t in short.close().open_trials] == [2]
 
 
-def test_what_was_lost_is_asked_again_and_at_most_three_times(make_session: MakeSession) -> None:
+def test_what_was_lost_is_proposed_again_and_at_most_three_times(make_session: MakeSession) -> None:
     session = make_session([Config(), Config({"workers": 1})])
     tell_next(session, measurement())
     numbers = []
@@ -237,7 +237,7 @@ def test_on_a_cluster_one_node_without_room_does_not_end_the_search(tmp_path: Pa
         assert session.study.trials[1].state is TrialState.FINISHED
 
 
-def test_a_run_that_only_explains_and_finds_no_room_leaves_the_answer_as_it_is(tmp_path: Path) -> None:
+def test_a_run_that_only_explains_and_finds_no_room_leaves_the_answer_unchanged(tmp_path: Path) -> None:
     @dataclass
     class Explained(Listed):
         def ask(self, study: Study, remaining_s: float) -> Proposal | None:
@@ -269,7 +269,7 @@ def test_a_script_that_never_started_has_failed(make_session: MakeSession) -> No
     assert session.close().stopped == "no_baseline"
 
 
-def test_what_trials_tell_for_people_is_said_once(make_session: MakeSession) -> None:
+def test_what_trials_tell_for_people_is_reported_once(make_session: MakeSession) -> None:
     session = make_session([Config(), Config(), Config({"workers": 1})])
     for n in range(3):
         assignment = session.ask()
@@ -312,7 +312,7 @@ def test_what_ends_with_the_search_stays_open_for_a_resume(
     assert [trial.number for trial in session.study.open_trials] == [assignment.trial]
 
 
-def test_what_fails_by_itself_while_a_search_stops_is_told(make_session: MakeSession) -> None:
+def test_what_fails_by_itself_while_a_search_stops_is_reported(make_session: MakeSession) -> None:
     session = make_session([Config(), Config({"workers": 1})])
     tell_next(session, measurement())
     assignment = session.ask()
@@ -404,7 +404,7 @@ def test_without_another_way_the_rejection_stands(make_session: MakeSession) -> 
     assert session.is_over
 
 
-def test_a_knob_without_any_way_is_told_without_a_process(make_session: MakeSession) -> None:
+def test_a_knob_without_any_way_is_reported_without_a_process(make_session: MakeSession) -> None:
     planner = PlainPlanner(dead_knobs=frozenset({"odd"}))
     session = make_session([Config(), Config({"odd": 1}), Config({"workers": 1})], planner=planner)
     tell_next(session, measurement())
@@ -464,7 +464,7 @@ def test_a_late_answer_changes_nothing(make_session: MakeSession) -> None:
     assert kinds(session)[-1] == "late"
 
 
-def test_nothing_is_asked_when_the_budget_is_too_short_for_a_process(make_session: MakeSession) -> None:
+def test_nothing_is_requested_when_the_budget_is_too_short_for_a_process(make_session: MakeSession) -> None:
     shortest_s = session_module.ENDING_S + session_module.KILL_S + session_module.SHORTEST_TRIAL_S
     assert make_session([Config()], budget_s=shortest_s - 1.0).ask() is None
 
@@ -478,7 +478,7 @@ def test_deadlines_end_inside_the_budget(make_session: MakeSession) -> None:
     )
 
 
-def test_after_a_stop_nothing_more_is_asked_and_open_trials_stay_open(make_session: MakeSession) -> None:
+def test_after_a_stop_nothing_more_is_requested_and_open_trials_stay_open(make_session: MakeSession) -> None:
     session = make_session([Config(), Config({"workers": 1})])
     tell_next(session, measurement())
     assignment = session.ask()
@@ -577,7 +577,7 @@ def test_runs_that_were_set_aside_for_a_neighbour_use_up_no_repeats_of_failures(
     assert session.study.trials[1].state is TrialState.FINISHED
 
 
-def test_who_asks_for_all_that_is_journalled_waits_for_whoever_tells(make_session: MakeSession) -> None:
+def test_who_asks_for_all_that_is_journalled_waits_for_whoever_reports(make_session: MakeSession) -> None:
     """What is sent elsewhere is read off the journal, which is ahead of the study for a moment."""
     session = make_session([Config()])
     seen: list[Study] = []
@@ -737,7 +737,7 @@ def test_a_quiet_machine_is_waited_for_and_the_first_wait_costs_no_budget(make_s
     assert "--wait-for-quiet" not in heard.notes[0], "it was given"
 
 
-def test_a_machine_that_stays_busy_is_waited_for_no_longer_than_asked(make_session: MakeSession) -> None:
+def test_a_machine_that_stays_busy_is_waited_for_no_longer_than_requested(make_session: MakeSession) -> None:
     session = make_session([Config()])
     heard = beside(session, BUSY, wait_s=9.0)
     assert session.ask() is not None
@@ -819,7 +819,7 @@ def test_the_wait_for_another_search_has_an_end_and_an_error_that_names_the_ways
 
 
 @pytest.mark.parametrize(("requested", "waited_s"), [({}, 0.0), ({"wait_s": 30.0}, 30.0)])
-def test_a_shared_machine_is_measured_on_after_the_wait_that_was_asked_for(
+def test_a_shared_machine_is_measured_on_after_the_wait_that_was_requested(
     make_session: MakeSession, requested: dict[str, float], waited_s: float
 ) -> None:
     session = make_session([Config()])

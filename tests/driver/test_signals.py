@@ -79,7 +79,7 @@ def test_an_interrupt_of_the_drivers_own_is_nobodys_first_ctrl_c() -> None:
     assert (process.returncode, out) == (0, "interrupted\nafter\n")
 
 
-def test_a_repeated_signal_is_told_again_and_handlers_are_put_back() -> None:
+def test_a_repeated_signal_is_reported_again_and_handlers_are_put_back() -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     reported: list[str] = []
     with polite_ending(reported.append):

@@ -244,7 +244,7 @@ def test_a_journal_that_is_too_large_is_not_read(
 # A search with records ----------------------------------------------------------------------------
 
 
-def test_a_journal_alone_says_what_the_search_asked_for_and_would_ask_for(
+def test_a_journal_alone_holds_what_the_search_requested_and_would_request(
     ended: Path, present: Study, tmp_path: Path
 ) -> None:
     """Cut off before any of its trials and resumed, it asks for that trial."""
@@ -282,7 +282,7 @@ def with_python(ended: TrialResult, assignment: Assignment) -> TrialResult:
     return replace(ended, facts=replace(ended.facts, versions={"python": "3.11", "torch": "2.13"}))
 
 
-def test_a_second_search_says_where_it_begins_and_can_be_told_not_to(
+def test_a_second_search_names_its_start_points_and_can_be_kept_from_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

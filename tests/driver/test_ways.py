@@ -147,7 +147,7 @@ def test_a_journal_without_ways_exports_what_its_failures_left(ways: Ways) -> No
     assert way(changes_of(old)(TWO)) == ["keyword"]
 
 
-def test_two_options_found_dead_at_once_are_asked_again_under_their_own_numbers(tmp_path: Path) -> None:
+def test_two_options_found_dead_at_once_are_proposed_again_under_their_own_numbers(tmp_path: Path) -> None:
     batch = Config({"batch_size": 16})
     made = Ways(tmp_path, [Config(), TWO, batch])
     option = ScriptFlag(names=("--batch-size",), dest="batch_size", kind="int")
@@ -237,7 +237,7 @@ def test_an_option_that_moves_the_learning_rate_with_the_batch_gives_way_to_the_
     made.journal.close()
 
 
-def test_a_rate_that_stays_as_it_is_up_to_rounding_leaves_the_option_its_way(tmp_path: Path) -> None:
+def test_a_rate_that_stays_unchanged_up_to_rounding_leaves_the_option_its_way(tmp_path: Path) -> None:
     made = ByOption(tmp_path, [Config(), HALF])
     made.reported(made.ask())
     made.reported(made.ask(), optimizer=replace(SGD, rates=(0.1001, 0.01)))

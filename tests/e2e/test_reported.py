@@ -59,7 +59,7 @@ def test_a_script_that_says_its_steps_is_searched_and_applied(place: Any) -> Non
     assert (place.folder / "log.txt").read_text() == "begun\n"
 
 
-def test_a_script_that_says_nothing_is_told_what_to_call(place: Any) -> None:
+def test_a_script_without_reports_gets_the_name_of_the_call(place: Any) -> None:
     (place.folder / "train.py").write_text("print('trained')\n")
     ended = place.run("search", "--driver", "inline", "--budget", "1m", "--json", "--script", "train.py")
     assert ended.exit not in (0, 1), ended

@@ -169,12 +169,12 @@ def test_products_are_known_by_the_names_of_several_libraries(
     assert checks.knobs.judged(requested, reported, {"kernels": {"sgemm": 3}})[0] == seen
 
 
-def test_the_allocator_is_asked_by_the_name_that_any_pytorch_reads(checks: Any) -> None:
+def test_the_allocator_is_requested_by_the_name_that_any_pytorch_reads(checks: Any) -> None:
     case = next(c for c in checks.knobs.CASES if c.name == "allocator")
     assert {change.spelling for change in case.changes} == set(Allocator.spellings)
 
 
-def test_tables_go_where_the_other_results_are_asked_for(checks: Any, tmp_path: Path) -> None:
+def test_tables_go_where_the_other_results_are_requested(checks: Any, tmp_path: Path) -> None:
     check = next(c for c in checks.all.plan() if c.name == "grid gpt2")
     options = SimpleNamespace(out=tmp_path, placed=True, device="cuda", tiny=False)
     assert checks.all.command(check, options)[-2:] == ["--out", str(tmp_path / "grid-gpt2.jsonl")]
@@ -212,7 +212,7 @@ def test_a_case_whose_package_is_not_there_is_left_out(checks: Any) -> None:
     assert checks.knobs.lacks(checks.knobs.CASES[0]) == ""
 
 
-def test_only_what_is_read_as_applied_in_full_can_be_told_wrong(checks: Any) -> None:
+def test_only_what_is_read_as_applied_in_full_can_be_reported_wrong(checks: Any) -> None:
     def row(seen: str, *statuses: str) -> dict[str, Any]:
         return {"seen": seen, "readings": {str(n): {"status": s} for n, s in enumerate(statuses)}}
 
@@ -226,7 +226,7 @@ def test_only_what_is_read_as_applied_in_full_can_be_told_wrong(checks: Any) -> 
     assert checks.knobs.wrong_knobs(result) == ["wrong"]
 
 
-def test_what_takes_too_long_is_told_and_ends_nothing(
+def test_what_takes_too_long_is_reported_and_ends_nothing(
     checks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def late(*_: object, timeout: float, **__: object) -> None:

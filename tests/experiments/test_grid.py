@@ -183,7 +183,7 @@ def test_values_of_all_parts_make_the_space_and_true_is_not_1() -> None:
         ('{"schema": "autotune.grid/v1", "workload": "w", "parts": []}', "nothing to record"),
     ],
 )
-def test_a_grid_file_that_does_not_do_is_told_why(tmp_path: Path, data: str, message: str) -> None:
+def test_an_invalid_grid_file_is_reported_with_the_reason(tmp_path: Path, data: str, message: str) -> None:
     path = tmp_path / "grid.json"
     path.write_text(data)
     with pytest.raises(UsageError, match=message):
@@ -205,7 +205,7 @@ def test_every_repeat_holds_every_config_once_in_an_order_of_its_own() -> None:
     assert len({s.key for s in plan}) == len(plan)
 
 
-def test_the_script_as_it_is_stands_first_last_and_between() -> None:
+def test_the_unchanged_script_stands_first_last_and_between() -> None:
     line = [s.sentinel for s in grid.slots(CONFIGS, (0,), 8, "w/cpu")]
     places = [i for i, sentinel in enumerate(line) if sentinel]
     assert places == [0, 9, 18, 23]
@@ -411,7 +411,7 @@ def test_after_the_first_repeat_only_the_fastest_and_the_script_run_again() -> N
         assert 1 <= again.count(Config()) <= 3
 
 
-def test_what_was_lucky_once_gives_way_to_what_is_fast_and_a_slow_day_tells_nothing() -> None:
+def test_what_was_lucky_once_gives_way_to_what_is_fast_and_a_slow_day_reports_nothing() -> None:
     lucky = CONFIGS[1]
 
     def seconds(config: Config, repeat: int) -> float:

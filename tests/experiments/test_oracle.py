@@ -316,7 +316,7 @@ def test_a_config_of_the_grid_becomes_a_file_that_apply_takes(tmp_path: Any) -> 
     assert found == {"precision": ("bf16", Patch()), "threads": (1, Env("OMP_NUM_THREADS"))}
 
 
-def test_one_table_is_taken_and_several_are_asked_about(tmp_path: Any) -> None:
+def test_one_table_is_taken_and_several_require_a_choice(tmp_path: Any) -> None:
     with pytest.raises(SystemExit, match="none"):
         oracle.one_table(tmp_path)
     (tmp_path / "cpu2.jsonl").touch()
@@ -418,7 +418,7 @@ def event(stage: str, at: float, knobs: dict[str, Any], **more: Any) -> dict[str
     return {"stage": stage, "elapsed_s": at, "seconds": 10.0, "knobs": knobs, **more}
 
 
-def test_a_timeline_tells_when_the_winner_was_seen_and_paired() -> None:
+def test_a_timeline_reports_when_the_winner_was_seen_and_paired() -> None:
     winner = {"threads": 1}
     events = [
         event("baseline", 10, {}),

@@ -190,7 +190,7 @@ def test_an_arm_that_failed_once_has_no_rate_and_stops_nothing() -> None:
     assert found["y"]["n"] == 2
 
 
-def test_a_tool_that_failed_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tool_that_failed_is_proposed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RUN, "RESULTS", tmp_path)
     reported = iter([{"failed": True, "flags": [], "says": "no network"}, {"flags": [], "says": "nothing"}])
     monkeypatch.setattr(tools, "TOOLS", {"one": (lambda *_: next(reported), "none")})
@@ -201,7 +201,7 @@ def test_a_tool_that_failed_is_asked_again(tmp_path: Path, monkeypatch: pytest.M
     assert made["answers"]["one"]["says"] == "nothing"
 
 
-def test_a_gain_that_is_stated_for_the_script_as_it_is_does_not_hold() -> None:
+def test_a_gain_that_is_stated_for_the_unchanged_script_does_not_hold() -> None:
     made = _state(one={"flags": [], "edits": "none", "says": "", "claim": {"value": 1.3}})
     rates = {RUN.AS_IT_IS: 100, RUN.AGAIN: 100, **dict.fromkeys(RUN.BY_HAND["input_cnn"], 200)}
     made["runs"] = _runs(rates, rates, rates)

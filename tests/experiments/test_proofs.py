@@ -174,7 +174,7 @@ def test_doubling_is_claimed_by_the_search_and_by_verify_within_ten_pairs() -> N
         assert claim_studies.verified(drawn(k), math.log(2.0))["claimed"] == 1
 
 
-def test_identical_configs_are_seldom_told_apart_and_an_end_before_ten_pairs_is_told_from_one_after() -> None:
+def test_identical_configs_are_seldom_distinguished_and_an_early_end_counts_apart() -> None:
     found = [claim_studies.verified(drawn(k), 0.0) for k in range(12)]
     assert sum(f["claimed"] for f in found) <= 2
     assert all(3 <= f["cycles"] <= claim_studies.MOST_PAIRS for f in found)
@@ -183,7 +183,7 @@ def test_identical_configs_are_seldom_told_apart_and_an_end_before_ten_pairs_is_
     assert max(groups) == 3
 
 
-def test_rivals_are_asked_about_the_very_pairs_of_a_verification() -> None:
+def test_rivals_use_the_very_pairs_of_a_verification() -> None:
     run = script("claims")
     requested: dict[str, list[float]] = {}
 
@@ -283,7 +283,7 @@ def test_one_stalled_run_is_set_aside_and_two_are_not() -> None:
 
 
 @pytest.mark.thorough
-def test_what_is_told_of_the_claims_can_be_read_off_their_sums(tmp_path: Path) -> None:
+def test_the_report_on_the_claims_can_be_read_off_their_sums(tmp_path: Path) -> None:
     run = script("claims")
     totals = {
         "aa/search/recorded/1": {"n": 7000, "confirmed": 5200, "claimed": 30, "claimed_10": 29},
@@ -340,7 +340,7 @@ def test_a_planted_plateau_lies_a_margin_above_what_the_script_has_late() -> Non
     assert fastest.CASES["slower/2"].worth == pytest.approx(0.9)
 
 
-def test_what_is_said_of_the_time_to_equal_loss_is_read_off_its_sums() -> None:
+def test_what_is_reported_of_the_time_to_equal_loss_is_read_off_its_sums() -> None:
     sums = {"n": 200, "claimed": 2, "unshown": 1, "told": 199, "held": 196, "wide": 39.8}
     line = fastest.table({"recorded/1": sums})[-1]
     assert line.startswith("| recorded | 1 | 1x | 2 of 200 | 0.00% to 3.1")
@@ -379,7 +379,7 @@ def test_a_steady_process_is_measured_within_its_interval_and_called_steady() ->
     assert labelled <= 4
 
 
-def test_a_start_that_may_be_none_is_told_and_the_interval_holds_either_way() -> None:
+def test_a_start_that_may_be_none_is_reported_and_the_interval_holds_either_way() -> None:
     doubted = 0
     for k in range(40):
         steps, workers = coverage_traces.of("autocorrelated_more", random.Random(k))
@@ -536,7 +536,7 @@ def test_recorded_runs_of_workloads_are_judged_from_every_seed_on(
 
 
 @pytest.mark.torch
-def test_a_training_that_stopped_before_this_guard_can_tell_has_no_verdict_and_is_run_again(
+def test_a_training_that_stopped_before_this_guard_can_decide_has_no_verdict_and_is_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, guard_runs = script("loss_guard"), pytest.importorskip("guard_runs")

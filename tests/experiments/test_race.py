@@ -194,7 +194,7 @@ def test_a_configuration_that_nobody_recommended_is_of_no_search(tmp_path: Path)
         race.whose(state(searched("staged", point(1, FAST))), {"threads": 7}, tmp_path)
 
 
-def test_the_report_tells_who_arrived_when(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_report_reports_who_arrived_when(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(race, "RESULTS", tmp_path)
     made = state(searched("staged", point(50, FAST)), searched("tpe", point(10, SLOW), point(100, FAST)))
     (tmp_path / "made_up.race.json").write_text(json.dumps(made))

@@ -132,7 +132,7 @@ def test_a_slower_process_costs_what_it_trains_longer_and_starts_as_fast() -> No
     assert broken.slowed(1.5) == broken
 
 
-def test_a_table_of_several_repeats_is_replayed_as_it_is() -> None:
+def test_a_table_of_several_repeats_is_replayed_unchanged() -> None:
     made = worlds.world(TABLE)
     assert made.table.rows is TABLE.rows
     assert made.notes["repeats"] == 3
@@ -198,7 +198,7 @@ def test_the_oracle_of_one_repeat_is_the_fastest_by_its_level() -> None:
     assert truth.within(0) == 1
 
 
-def test_a_machine_changes_as_much_and_as_quickly_as_it_is_said_to() -> None:
+def test_a_machine_changes_as_much_and_as_quickly_unchanged_reported_to() -> None:
     machine = worlds.Machine(0.1, 2.0, "a")
     path = [machine(worlds.MACHINE_STEP_S * n) for n in range(20_000)]
     assert statistics.pstdev(path) == pytest.approx(0.1, rel=0.15)
@@ -260,7 +260,7 @@ def test_a_search_on_one_repeat_is_confirmed_as_any_other() -> None:
 # Left out --------------------------------------------------------------------------------------
 
 
-def test_runs_of_what_ran_again_are_foretold_first_and_later_ones_apart() -> None:
+def test_runs_of_what_ran_again_are_predicted_first_and_later_ones_apart() -> None:
     found = prediction_error.predicted(uneven())
     assert {key: number for key, (number, _, _) in found.items()} == {
         ("first", "levels"): 1,

@@ -117,7 +117,7 @@ def test_a_bare_run_is_ended_after_some_steps(one: Any) -> None:
     assert bare["steps"] > 10
 
 
-def test_the_product_beside_the_experiment_is_asked_what_it_says(one: Any) -> None:
+def test_the_product_beside_the_experiment_is_queried(one: Any) -> None:
     reported = one.inspect()
     assert reported["ok"], reported
     assert reported["knobs"]["threads"][0] == "searched"

@@ -221,7 +221,7 @@ def test_a_loader_without_workers_loses_what_only_workers_have():
     )
 
 
-def test_two_knobs_that_want_one_place_are_not_both_said():
+def test_two_knobs_that_want_one_place_are_not_both_reported():
     own = change("own", 5, Keyword("torch.utils.data.DataLoader", "batch_size"), site="train.py:3")
     message = diffed(LOADER, loader("batch_size", 64), own)
     assert message.included == ("batch_size",)

@@ -47,7 +47,7 @@ def test_the_picks_of_these_tests_hold_every_knob_that_has_a_way():
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_every_change_is_either_said_or_left_out_with_a_reason(form):
+def test_every_change_is_either_reported_or_left_out_with_a_reason(form):
     for one in every_way():
         message = FORMATS[form](tuned(one))
         assert [*message.included, *(left.knob for left in message.left)] == [one.knob]
@@ -58,7 +58,7 @@ def test_every_change_is_either_said_or_left_out_with_a_reason(form):
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_your_script_as_it_is_leaves_nothing_out(form):
+def test_your_script_unchanged_leaves_nothing_out(form):
     message = FORMATS[form](tuned())
     assert (message.included, message.left) == ((), ())
 
@@ -71,7 +71,7 @@ def test_comments_stand_above_the_text_and_cannot_be_left_early():
     )
 
 
-def test_a_batch_is_never_said_without_the_parts_that_keep_it():
+def test_a_batch_is_never_reported_without_the_parts_that_keep_it():
     pair = (flag("batch_size", 8, "--batch-size"), patch("accumulation", 4))
     threads = env("threads", 2, "OMP_NUM_THREADS")
     for form, export in FORMATS.items():
@@ -105,7 +105,7 @@ def test_options_go_into_the_command_and_variables_before_it():
     assert [left.knob for left in message.left] == ["channels_last"]
 
 
-def test_what_a_variable_holds_already_is_kept_and_said():
+def test_what_a_variable_holds_already_is_kept_and_reported():
     pick = tuned(env("malloc", "jemalloc", "LD_PRELOAD", "/lib/libjemalloc.so"))
     message = environment_file(pick, {"LD_PRELOAD": "/lib/mine.so"}, export=False)
     assert message.data["env"] == {"LD_PRELOAD": "/lib/libjemalloc.so:/lib/mine.so"}
@@ -144,7 +144,7 @@ NASTY = [
 
 
 @pytest.mark.parametrize("value", NASTY)
-def test_a_shell_reads_an_exported_variable_as_it_is(value, tmp_path):
+def test_a_shell_reads_an_exported_variable_unchanged(value, tmp_path):
     message = environment_file(tuned(env("own", "v", "MINE", value or " ")), {}, export=True)
     assert read_by_shell(message.commented(["head"]), tmp_path)["MINE"] == (value or " ")
 
@@ -237,7 +237,7 @@ def test_what_training_arguments_cannot_say_is_left_out_for_its_own_reason(one, 
     assert message in found.left[0].reason
 
 
-def test_a_declared_argument_of_a_framework_is_said_by_its_own_name():
+def test_a_declared_argument_of_a_framework_is_reported_by_its_own_name():
     one = argument("own", 7, ARGUMENTS, "logging_steps")
     assert training_arguments(tuned(one), keywords=False).data["training_arguments"] == {"logging_steps": 7}
     one = argument("own", 7, LIGHTNING, "log_every_n_steps")
@@ -346,7 +346,7 @@ def test_deepspeeds_file_without_a_known_batch_says_so():
     assert any("needs one" in note for note in deepspeed_config(tuned()).notes)
 
 
-def test_whose_accumulation_divides_the_loss_is_said_where_it_was_another_one():
+def test_whose_accumulation_divides_the_loss_is_reported_where_it_was_another_one():
     ours = patch("accumulation", 4)
     assert "correct for a mean" in str(training_arguments(tuned(ours), keywords=True).notes)
     assert "correct for a mean" in str(lightning_keywords(tuned(ours), keywords=True).notes)

@@ -34,7 +34,7 @@ def requested(folder: Path, text: str) -> tuple[SdkValue, ...]:
         ("from autotune.sdk import value as own", "own"),
     ],
 )
-def test_a_value_is_found_however_it_is_asked_for(tmp_path: Path, imported: str, called: str) -> None:
+def test_a_value_is_found_however_it_is_requested(tmp_path: Path, imported: str, called: str) -> None:
     (found,) = requested(tmp_path, f"{imported}\n\ndef main():\n    batch = {called}('batch', 64)\n")
     assert (found.name, found.place, found.default) == ("batch", "train.py:4", 64)
 
@@ -48,7 +48,9 @@ def test_values_of_others_are_none_of_ours(tmp_path: Path) -> None:
     assert requested_values(str(tmp_path / "gone.py")) == ()
 
 
-def test_each_name_is_told_once_where_it_comes_first_also_in_modules_of_the_script(tmp_path: Path) -> None:
+def test_each_name_is_reported_once_where_it_comes_first_also_in_modules_of_the_script(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "model.py").write_text("from autotune import value\nwidth = value(name='width', default=8)\n")
     text = """
     import autotune

@@ -77,7 +77,7 @@ def test_a_switch_is_on_where_it_stands(kind, values) -> None:
     assert "cannot express" in message(one, values[0], switch)
 
 
-def test_a_pair_is_said_either_way() -> None:
+def test_a_pair_is_reported_either_way() -> None:
     pair = ScriptFlag(names=("--amp", "--no-amp"), dest="amp", kind="pair", default=True)
     one, other = spec(Flag(("--amp",)), (False, True)), spec(Flag(("--no-amp",)), (False, True))
     assert (own(one, pair), own(other, pair)) == (True, False)

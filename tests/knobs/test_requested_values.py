@@ -73,7 +73,7 @@ def test_without_pytorch_its_knobs_are_left_alone_and_say_so(name) -> None:
     assert refusals[name].startswith("The script does not use PyTorch, whose setting this is")
 
 
-def test_with_pytorch_they_say_what_they_said() -> None:
+def test_with_pytorch_they_say_what_they_reported() -> None:
     with_torch = replace(RUN, versions={"python": "3.11.9", "torch": "2.13.0"})
     _, refusals = build_space(request("num_workers"), seen(with_torch), knobs_for(request()))
     assert refusals["num_workers"].startswith("No training DataLoader was seen")

@@ -37,7 +37,7 @@ def test_a_step_is_touched_by_a_moment_inside_it_and_by_a_stretch_around_it() ->
     assert touched(begins, ends, []) == (False,) * 4
 
 
-def test_what_is_told_is_heard_line_by_line(tmp_path: Path) -> None:
+def test_what_is_reported_is_heard_line_by_line(tmp_path: Path) -> None:
     writer, listener = DisturbanceWriter(tmp_path), DisturbanceReader(str(tmp_path))
     writer.sample(1 * S, is_disturbed=False)
     assert list(listener.spans()) == []
@@ -69,7 +69,7 @@ def test_both_sides_set_the_same_steps_aside(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["", "/nowhere/at/all"])
-def test_where_nobody_tells_anything_nothing_is_heard(folder: str) -> None:
+def test_where_nothing_shows_anything_nothing_is_heard(folder: str) -> None:
     assert list(DisturbanceReader(folder).spans()) == []
     DisturbanceWriter(Path("/nowhere/at/all")).sample(1, is_disturbed=True)
 
@@ -105,7 +105,7 @@ def test_cpu_time_is_that_of_the_cpus_that_may_be_used(monkeypatch: pytest.Monke
     assert seen in ([{2, 5}, set()], []), "as everybody is reported, where all may be used"
 
 
-def test_the_launcher_tells_while_the_trial_runs_what_it_sees(tmp_path: Path) -> None:
+def test_the_launcher_reports_while_the_trial_runs_what_it_sees(tmp_path: Path) -> None:
     running = object.__new__(Running)
     running.devices, running.meter, running._disturbances = [], None, DisturbanceWriter(tmp_path)
     running.disturbs, running.disturbed, running._is_disturbed = bool, [], False

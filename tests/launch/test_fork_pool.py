@@ -271,7 +271,7 @@ def test_a_forked_trial_is_measured(forks: Any, assignment: Any) -> None:
     assert len(servers_of(runner)) == 1
 
 
-def test_nothing_is_forked_that_was_not_asked_for(forks: Any, assignment: Any) -> None:
+def test_nothing_is_forked_that_was_not_requested(forks: Any, assignment: Any) -> None:
     runner = forks()
     ended = only(runner, assignment("import sys; sys.exit(3)", uid=f"t0020-f{MINE}"))
     assert ended.start is StartMode.COLD
@@ -579,7 +579,9 @@ def test_a_server_that_takes_too_long_is_given_up(assignment: Any, tmp_path: Pat
     assert not (tmp_path / "study" / "forks").exists() or not list((tmp_path / "study" / "forks").iterdir())
 
 
-def test_what_refuses_in_every_environment_is_not_asked_in_the_next(assignment: Any, tmp_path: Path) -> None:
+def test_what_refuses_in_every_environment_is_not_requested_in_the_next(
+    assignment: Any, tmp_path: Path
+) -> None:
     tried = tmp_path / "tried"
     (tmp_path / "heavy_library.py").write_text(
         f"open({str(tried)!r}, 'a').write('1'); raise ImportError('no')"

@@ -297,7 +297,7 @@ def test_what_a_trial_keeps_in_shared_memory_goes_with_it(
         kept.unlink(missing_ok=True)
 
 
-def test_a_manifest_tells_changed_added_and_removed_files(tmp_path: Path) -> None:
+def test_a_manifest_reports_changed_added_and_removed_files(tmp_path: Path) -> None:
     for name in ("same", "changed", "removed"):
         (tmp_path / name).write_text(name)
     before = enclosure.manifest([str(tmp_path)])
@@ -308,7 +308,7 @@ def test_a_manifest_tells_changed_added_and_removed_files(tmp_path: Path) -> Non
     assert [Path(p).name for p in found] == ["added", "changed", "removed"]
 
 
-def test_a_manifest_tells_of_folders_and_permissions(tmp_path: Path) -> None:
+def test_a_manifest_reports_folders_and_permissions(tmp_path: Path) -> None:
     for name in ("same", "removed"):
         (tmp_path / name).mkdir()
     (tmp_path / "opened").touch(mode=0o600)
@@ -343,7 +343,7 @@ EITHER = pytest.mark.parametrize(
 
 
 @EITHER
-def test_what_a_script_writes_into_its_project_is_told(
+def test_what_a_script_writes_into_its_project_is_reported(
     runner: Any, assignment: Any, files: Path, isolation: str
 ) -> None:
     """In an overlay it is kept off the user's files; a program that Python does not see may get past a redirect."""
@@ -368,7 +368,7 @@ def test_what_a_script_writes_into_its_project_is_told(
 
 
 @pytest.mark.skipif(not HAS_OVERLAY, reason="this machine lets nobody mount an overlay")
-def test_what_a_script_writes_outside_its_project_is_told(
+def test_what_a_script_writes_outside_its_project_is_reported(
     runner: Any, assignment: Any, files: Path, tmp_path: Path
 ) -> None:
     """It reaches nobody's files; whoever counts on it (a results folder, a database) is to know that."""
@@ -395,7 +395,7 @@ def test_what_a_script_writes_outside_its_project_is_told(
 
 
 @EITHER
-def test_a_name_that_is_no_text_is_told_of_so_that_it_can_be_written_down(
+def test_a_name_that_is_no_text_is_reported_so_that_it_can_be_written_down(
     runner: Any, assignment: Any, files: Path, isolation: str
 ) -> None:
     """A data set that was packed where names are in another encoding."""
@@ -407,7 +407,7 @@ def test_a_name_that_is_no_text_is_told_of_so_that_it_can_be_written_down(
 
 
 @EITHER
-def test_a_script_that_writes_nothing_there_is_told_nothing_of(
+def test_a_script_that_writes_nothing_there_gets_no_note(
     runner: Any, assignment: Any, files: Path, isolation: str
 ) -> None:
     text = "Path(os.environ['TMPDIR'], 'x').write_text('x'); open('config.json').read(); good()"
@@ -415,7 +415,7 @@ def test_a_script_that_writes_nothing_there_is_told_nothing_of(
     assert ended.notes == ()
 
 
-def test_an_overlays_layer_tells_what_lies_in_which_folder(tmp_path: Path) -> None:
+def test_an_overlays_layer_reports_what_lies_in_which_folder(tmp_path: Path) -> None:
     layer = tmp_path / "upper" / "2"
     for name in (
         "home/me/project/runs/a.csv",
@@ -435,7 +435,7 @@ def test_an_overlays_layer_tells_what_lies_in_which_folder(tmp_path: Path) -> No
     assert enclosure.kept_off(tmp_path, ["/mnt/home/me/else"]) == ["/mnt/home/me/else/b"]
 
 
-def test_what_is_told_of_elsewhere_leaves_out_the_project_and_what_does_not_last(tmp_path: Path) -> None:
+def test_what_is_reported_elsewhere_leaves_out_the_project_and_what_does_not_last(tmp_path: Path) -> None:
     layer = tmp_path / "upper" / "1"
     for name in ("home/me/project/a", "home/me/b", "home/me/.cache/c", "tmp/d", "scratch/e", "srv/f"):
         (layer / name).parent.mkdir(parents=True, exist_ok=True)

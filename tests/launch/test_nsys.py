@@ -113,7 +113,7 @@ def test_a_daemon_that_it_leaves_is_ended_and_the_report_kept(traced: Any, tmp_p
     assert report(tmp_path).is_file()
 
 
-def test_where_it_fails_nothing_is_measured_and_its_words_are_told(traced: Any) -> None:
+def test_where_it_fails_nothing_is_measured_and_its_words_are_reported(traced: Any) -> None:
     found = traced("fails")
     assert isinstance(found, Failure)
     assert "could not be launched" in str(found.evidence["log_tail"])

@@ -124,7 +124,7 @@ def test_every_trial_reads_the_file_on_standard_input_from_its_beginning(
     assert failure(trials, without).message == "exit code 1: nothing"
 
 
-def test_an_interpreter_that_does_not_exist_is_told(runner: Any, assignment: Any) -> None:
+def test_an_interpreter_that_does_not_exist_is_reported(runner: Any, assignment: Any) -> None:
     found = failure(runner(command=lambda _: ("/no/such/python",)), assignment(""))
     assert found.kind is FailureKind.INFRA_LOST
     assert "could not be started" in found.message

@@ -162,7 +162,7 @@ class TestTrial:
         assert isinstance(found, Failure), found
         assert (found.kind, message in found.message) == (kind, True), found.message
 
-    def test_what_all_of_them_refuse_is_told_as_with_one(self, script: Path, tmp_path: Path) -> None:
+    def test_what_all_of_them_refuse_is_reported_as_with_one(self, script: Path, tmp_path: Path) -> None:
         # The first one is not the first to say so.
         script.write_text(
             TRAIN.replace("args = parser", "time.sleep(os.environ['RANK'] == '0')\nargs = parser")
@@ -276,9 +276,7 @@ class TestAsked:
         for rank in (0, 1):
             assert (script.parent / "checkpoints" / f"step9.rank{rank}").read_text() == "weights"
 
-    def test_a_terminal_has_told_all_of_them_and_nobody_is_told_twice(
-        self, script: Path, tmp_path: Path
-    ) -> None:
+    def test_a_terminal_shows_all_of_them_and_none_twice(self, script: Path, tmp_path: Path) -> None:
         script.write_text(ASKED.replace("os.kill(ORDER, signal.SIGINT)", "os.write(2, b'up')"))
         started = f"launch(Path({str(script)!r}), measure=False), Path({str(tmp_path / 'plan')!r})"
         words = f"from tests.launch.test_ranks import *; sys.exit(run_plain({started}))"

@@ -67,7 +67,7 @@ def test_blocks_give_the_throughput_that_was_measured(steps: list[dict[str, Any]
     assert sum(blocks.elapsed_s) == pytest.approx(measured.window_s)
 
 
-def test_nothing_is_removed_and_what_spoils_a_block_is_said() -> None:
+def test_nothing_is_removed_and_what_spoils_a_block_is_reported() -> None:
     run = reported(MIXED)
     blocks, _ = raw_window(closed(run), run, HostSamples(start_ns=0))
     (compiled,) = [i for i, words in enumerate(blocks.flags) if "compile" in words]
@@ -80,7 +80,7 @@ def test_nothing_is_removed_and_what_spoils_a_block_is_said() -> None:
     assert min(n for i, n in enumerate(blocks.num_steps) if i != compiled) >= 2
 
 
-def test_a_queue_that_was_draining_is_told_beside() -> None:
+def test_a_queue_that_was_draining_is_reported_beside() -> None:
     run = reported(PLAIN)
     _, produced = raw_window(closed(run, ready_begin=12, ready_end=2), run, HostSamples(start_ns=0))
     assert produced == pytest.approx(20 / 30)

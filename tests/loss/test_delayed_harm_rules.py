@@ -80,7 +80,7 @@ RAGGED = RunFacts(model=ModelFacts(name="Net"), input_shapes_vary=True, reductio
     ],
     ids=lambda given: given.text() if isinstance(given, Config) else "",
 )
-def test_a_harm_that_comes_late_is_refused_and_said(made: Study, config: Config, words: str) -> None:
+def test_a_harm_that_comes_late_is_refused_and_reported(made: Study, config: Config, words: str) -> None:
     found = barred(made, config, 240)
     assert found is not None
     assert found.sentence.startswith(f"What {config.text()} may cost is not shown by a trace of 240 steps: ")
@@ -106,7 +106,7 @@ def test_what_a_short_trace_shows_is_not_refused(made: Study, config: Config) ->
     assert barred(made, config, 240) is None
 
 
-def test_parts_of_a_step_that_differ_in_length_are_told_and_not_refused() -> None:
+def test_parts_of_a_step_that_differ_in_length_are_reported_and_not_refused() -> None:
     """A mean over samples is that of the whole step, and no fact distinguishes it from a mean over tokens."""
     assert barred(study(RAGGED), PARTS, 240) is None
     (message,) = unshown(study(RAGGED), PARTS, 240)
@@ -166,7 +166,7 @@ def test_bounds_on_the_effective_batch_are_a_permission() -> None:
     assert barred(study(effective_batch="16..64"), smaller, 240) is None
 
 
-def test_a_larger_effective_batch_is_told_and_not_refused() -> None:
+def test_a_larger_effective_batch_is_reported_and_not_refused() -> None:
     larger = Config({"effective_batch": 64})
     assert barred(study(), larger, 240) is None
     (message,) = unshown(study(), larger, 240)

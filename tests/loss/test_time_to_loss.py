@@ -171,7 +171,7 @@ def test_a_run_that_ended_early_bars_the_config_for_good() -> None:
 
 @pytest.mark.parametrize("side", [0, 1])
 @pytest.mark.parametrize("bad", ["nan", "short", "none"])
-def test_a_loss_that_is_no_number_or_too_short_tells_nothing(side: int, bad: str) -> None:
+def test_a_loss_that_is_no_number_or_too_short_reports_nothing(side: int, bad: str) -> None:
     base = {s: loss_trace(seed=s, batch_sd=0.02) for s in range(4)}
     nan = (*base[2][:30], replace(base[2][30], loss=math.nan), *base[2][31:])
     sides = [base, base]

@@ -106,7 +106,7 @@ def test_where_nothing_wins_only_the_script_is_probed() -> None:
     assert len(probes) == 1
 
 
-def test_a_probe_that_failed_is_not_asked_again() -> None:
+def test_a_probe_that_failed_is_not_proposed_again() -> None:
     made = long_search()
     kept = tuple(t for t in made.trials if t.stage is not Stage.DIAGNOSE)
     study, costs = replace(made, trials=kept), Costs.of(made)

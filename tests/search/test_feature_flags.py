@@ -67,7 +67,7 @@ def test_parts_are_put_in_and_left_out_by_name() -> None:
 # Ties --------------------------------------------------------------------------------------------
 
 
-def test_of_two_that_no_run_tells_apart_the_one_that_takes_far_less_memory_is_confirmed() -> None:
+def test_of_two_that_no_run_reports_apart_the_one_that_takes_far_less_memory_is_confirmed() -> None:
     def leaders(rate: float, gib: float, first: float = 150.0) -> tuple[Config, ...]:
         study = Study(spec=spec(seconds=900), space=switches("a", "b"))
         runs = ((Config(), 100.0, 1.0), (A, first, 1.0), (B, rate, gib))
@@ -116,7 +116,7 @@ def in_pairs(ahead: float, scatter: float) -> Config:
     return answer(study).best.config
 
 
-def test_of_two_that_nobody_can_tell_apart_the_simpler_is_taken_only_where_little_is_lost() -> None:
+def test_of_two_that_cannot_be_distinguished_the_simpler_is_taken_only_where_little_is_lost() -> None:
     assert in_pairs(ahead=1.005, scatter=0.01) == A
     assert in_pairs(ahead=1.015, scatter=0.08) == AB, "it may as well be five per cent behind"
     assert in_pairs(ahead=1.03, scatter=0.01) == AB
@@ -393,7 +393,7 @@ def confirmed(study: Study, config: Config) -> int:
     return sum(t.config == config for t in study.finished(Stage.CONFIRM))
 
 
-def test_a_finalist_whose_loss_cannot_be_cleared_makes_room_and_it_is_said_why() -> None:
+def test_a_finalist_whose_loss_cannot_be_cleared_makes_room_with_a_reason() -> None:
     ended = near_the_margin(EVERY, {A: 160.0, B: 130.0})
     assert 3 <= confirmed(ended, A) <= 6
     assert answer(ended).best.config == B

@@ -38,7 +38,7 @@ def test_what_chooses_may_be_forked_and_what_is_claimed_may_not():
     assert forked == {Stage.INITIAL, Stage.REFINE}
 
 
-def test_nothing_is_forked_that_was_not_asked_for_nor_what_is_run_again():
+def test_nothing_is_forked_that_was_not_requested_nor_what_is_run_again():
     assert start_of(study(start=StartPolicy.COLD), trial()) is StartMode.COLD
     assert start_of(study(start=StartPolicy.AUTO), trial()) is StartMode.FORK
     assert start_of(study(), trial(attempt=2)) is StartMode.COLD
@@ -59,7 +59,7 @@ DEVICE = DeviceFacts(name="a", uuid="GPU-1", memory_bytes=2**34)
         (study(run=replace(RUN, environ_set=("A", "B", "C", "D"))), "the script sets A, B, C before"),
     ],
 )
-def test_where_a_fork_is_not_safe_the_reason_is_said(changed, words):
+def test_where_a_fork_is_not_safe_the_reason_is_reported(changed, words):
     assert words in refusal(changed)
     assert start_of(changed, trial()) is StartMode.COLD
 

@@ -129,7 +129,7 @@ def test_screening_has_a_bar_below_what_was_seen_and_a_comparison_has_none() -> 
 
 
 @pytest.mark.thorough
-def test_a_long_search_looks_at_the_script_as_it_is_now_and_then_and_a_short_one_does_not() -> None:
+def test_a_long_search_looks_at_the_unchanged_script_now_and_then_and_a_short_one_does_not() -> None:
     long = searched("compute-bound", 1800)
     screening = [t for t in long.trials if t.stage in (*SCREENS, Stage.DRIFT_CHECK)]
     looks = [t for t in screening if t.stage is Stage.DRIFT_CHECK]
@@ -205,7 +205,7 @@ def test_where_nothing_is_left_to_try_the_baseline_is_run_again_before_confirmat
     assert Stage.CONFIRM in order[3:]
 
 
-def test_while_a_baseline_runs_nothing_else_is_asked() -> None:
+def test_while_a_baseline_runs_nothing_else_is_requested() -> None:
     proposal = Staged().ask(Study(spec=spec()), 180.0)
     assert proposal is not None
     reported = tell(Study(spec=spec()), proposal, measurement(100.0), 7.0)
@@ -352,7 +352,7 @@ def test_every_third_refining_run_is_the_samplers_where_no_other_turn_has_anythi
     assert all(reason.startswith(("Drawn by the sampler", *others)) for reason in thirds)
 
 
-def test_the_sampler_is_not_asked_for_what_cannot_be_the_fastest_any_more() -> None:
+def test_the_sampler_proposes_no_config_that_cannot_be_the_fastest_any_more() -> None:
     drawn = 0
 
     def note(study: Study, proposal: Proposal, remaining_s: float) -> None:
@@ -579,7 +579,7 @@ def test_the_leader_is_confirmed_alone_where_the_time_left_shows_its_gain_only_s
     assert active(7, parts=replace(DEFAULT, focuses=False)) == (a, b)
 
 
-def test_what_changes_the_training_is_no_bar_to_what_leaves_it_as_it_is() -> None:
+def test_what_changes_the_training_is_no_bar_to_what_leaves_it_unchanged() -> None:
     study = replace(Study(spec=spec(seconds=900), facts=World(space=SPACE, speed={}).facts()), space=SPACE)
     wild = Config({"effective_batch": 128})
     runs = (

@@ -77,7 +77,7 @@ def turn_of(study: Study, config: Config) -> int:
 # What a study reports --------------------------------------------------------------------------------
 
 
-def test_a_study_tells_what_was_confirmed_read_and_gained() -> None:
+def test_a_study_reports_what_was_confirmed_read_and_gained() -> None:
     reported = lesson()
     assert reported.starts[0].config == answer(first()).best.config == BEST
     assert math.exp(reported.starts[0].log) == pytest.approx(
@@ -96,7 +96,7 @@ def test_a_study_tells_what_was_confirmed_read_and_gained() -> None:
     assert 0.01 < reported.noise < 0.04
 
 
-def test_what_was_told_to_a_study_is_not_told_on() -> None:
+def test_records_that_a_study_received_are_not_exported() -> None:
     """Else three searches would make a certainty of one reading."""
     rumour = Read(config=Config({"threads": 1}), log=0.02)
     liar = replace(lesson(), starts=(), seen=(rumour,), gains=())
@@ -107,7 +107,7 @@ def test_what_was_told_to_a_study_is_not_told_on() -> None:
     assert read <= {t.config for t in second.trials if t.measurement is not None}
 
 
-def test_a_study_that_measured_nothing_but_the_script_tells_nothing() -> None:
+def test_a_study_that_measured_nothing_but_the_script_reports_nothing() -> None:
     only = replace(first(), trials=tuple(t for t in first().trials if t.config.is_baseline))
     assert lessons(only) is None
     assert "nothing but the script" in unfit(seen(only))
@@ -130,14 +130,14 @@ def marked(trial: Trial, flag: str) -> Trial:
 
 
 @pytest.mark.parametrize("flag", ["cpu_contended", "foreign_gpu", "throttled"])
-def test_a_study_of_a_disturbed_machine_tells_nothing(flag: str) -> None:
+def test_a_study_of_a_disturbed_machine_reports_nothing(flag: str) -> None:
     study = seen(first())
     assert not unfit(study)
     trials = tuple(marked(t, flag) if t.number % 3 else t for t in study.trials)
     assert "disturbed, or held down" in unfit(replace(study, trials=trials))
 
 
-def test_a_study_whose_script_scattered_tells_nothing() -> None:
+def test_a_study_whose_script_scattered_reports_nothing() -> None:
     study = seen(first())
     loud = Study(spec=study.spec, facts=study.facts, space=SPACE)
     for k, rate in enumerate((100.0, 140.0, 90.0, 130.0, 150.0)):
@@ -149,7 +149,7 @@ def test_a_study_whose_script_scattered_tells_nothing() -> None:
     assert NOISIEST < 0.2
 
 
-def test_a_study_of_a_version_that_kept_less_tells_nothing() -> None:
+def test_a_study_of_a_version_that_kept_less_reports_nothing() -> None:
     assert "too little" in unfit(first())
 
 
@@ -289,7 +289,7 @@ def test_a_value_that_failed_before_comes_later_and_is_not_forbidden() -> None:
     assert not Feasible.of(later, SPACE).doubted
 
 
-def test_what_failed_for_certain_is_told() -> None:
+def test_what_failed_for_certain_is_reported() -> None:
     study = first()
     crash = Failure(kind=FailureKind.CRASH_EXIT, message="crash")
     proposal = Proposal(stage=Stage.REFINE, config=Config({"other": 1}), fidelity=FIDELITY, reason="x")

@@ -30,7 +30,7 @@ def entries(*more: made.Event, **changes: object) -> list[Entry]:
     return [entry(i, e) for i, e in enumerate([*made.events(**changes), *more], start=1)]
 
 
-def test_a_whole_journal_folds_to_the_study_it_tells() -> None:
+def test_a_whole_journal_folds_to_the_study_it_reports() -> None:
     study = fold(entries())
     assert study.spec == made.spec()
     assert [t.outcome for t in study.trials] == [outcome for _, _, outcome in made.OUTCOMES]

@@ -204,7 +204,7 @@ def test_a_statement_that_takes_too_many_steps_is_ended(bad: Path, monkeypatch: 
         journal.unsent(MLFLOW)
 
 
-def test_a_log_of_another_journal_beside_it_is_told_by_the_chain_of_events(bad: Path) -> None:
+def test_a_log_of_another_journal_beside_it_is_reported_by_the_chain_of_events(bad: Path) -> None:
     """SQLite applies a write-ahead log to whatever file it lies beside; the digests do not fit then."""
     other = put("01JF0000000000000000000003")
     writer = Journal.open(other, ballast_bytes=0)

@@ -109,7 +109,7 @@ def test_infinity_is_kept_and_what_has_no_place_in_json_is_refused(tmp_path: Pat
         assert uids(tmp_path) == ["a"]
 
 
-def test_a_second_writer_is_refused_and_told_who_holds_the_lock(tmp_path: Path) -> None:
+def test_a_second_writer_is_refused_with_the_holder_of_the_lock(tmp_path: Path) -> None:
     with create(tmp_path) as journal:
         journal.append("noted", "a", {})
         with pytest.raises(StudyLocked, match=rf"pid {os.getpid()} on host \S+"):

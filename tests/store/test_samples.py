@@ -61,7 +61,7 @@ def test_there_are_samples_of_every_form_so_far() -> None:
     assert any(path.name.startswith(KEPT_NO_HEAD) for path in SAMPLES)
 
 
-def test_it_tells_the_same_study_as_when_it_was_written(old: Path) -> None:
+def test_it_reports_the_same_study_as_when_it_was_written(old: Path) -> None:
     study = read(old)
     stages = STAGES_LATER.get(old.name, STAGES)
     assert {stage: len(study.finished(stage)) for stage in stages} == stages
@@ -75,7 +75,7 @@ def test_it_tells_the_same_study_as_when_it_was_written(old: Path) -> None:
     assert study.stopped == "finished"
 
 
-def test_opened_for_writing_it_takes_todays_form_and_tells_the_same(old: Path) -> None:
+def test_opened_for_writing_it_takes_todays_form_and_reports_the_same(old: Path) -> None:
     before = read(old)
     assert bool(head(old)) is (old.name != KEPT_NO_HEAD)
     with Journal.open(old, ballast_bytes=0) as journal:

@@ -51,7 +51,7 @@ def test_a_seed_reproduces_a_search() -> None:
     assert course("staged", seed=1) == course("staged", seed=1)
 
 
-def test_workers_run_at_once_and_everything_is_told() -> None:
+def test_workers_run_at_once_and_everything_is_reported() -> None:
     ended = replay(TABLE, budget_s=120, sampler="brute", workers=4)
     assert all(trial.state is TrialState.FINISHED for trial in ended.study.trials)
     screened = [t for t in ended.study.trials if t.stage is Stage.REFINE]

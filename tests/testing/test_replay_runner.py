@@ -61,7 +61,7 @@ def test_a_seed_settles_everything_and_another_seed_draws_otherwise() -> None:
     assert course(1) != course(2)
 
 
-def test_what_is_drawn_hangs_on_the_request_and_not_on_what_others_asked_before() -> None:
+def test_what_is_drawn_hangs_on_the_request_and_not_on_what_others_requested_before() -> None:
     alone, after_others = ReplayRunner(TABLE), ReplayRunner(TABLE)
     for config in recorded_world.CONFIGS:
         if config != BF16:

@@ -312,7 +312,7 @@ def test_beside_its_name_a_secret_goes_whatever_its_length(text: str, value: str
     assert redact(clean, {}, free=True) == clean
 
 
-def test_what_a_command_line_has_said_is_secret_until_it_ends() -> None:
+def test_what_a_command_line_has_reported_is_secret_until_it_ends() -> None:
     with learned(["search", "--", "train.py", "--password", "hunter22", "--pin-token=Q4z"]):
         assert redact("hunter22 Q4z", {}, free=True) == "<redacted> <redacted>"
         assert redact("hunter22 Q4z", {}) == "<redacted> Q4z"

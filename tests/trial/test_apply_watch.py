@@ -131,7 +131,7 @@ def test_after_a_change_inside_of_a_pass_the_next_one_has_no_workers(run: Callab
     assert "Data.level inside a pass" in tuned.err
 
 
-def test_nothing_is_said_of_attributes_that_no_worker_reads(run: Callable[..., Any]) -> None:
+def test_nothing_is_reported_of_attributes_that_no_worker_reads(run: Callable[..., Any]) -> None:
     tuned = run(CURRICULUM, argv=["never"], changes=WORKERS, measure=False)
     assert (tuned.code, tuned.err, tuned.faults) == (0, "", "")
     assert tuned.reported["alive"] == [2] * 8

@@ -106,7 +106,7 @@ def test_optimizers_that_step_in_turns_end_one_period_together(seen: Any) -> Non
     assert not reported.restarts
 
 
-def test_a_step_that_the_script_tells_of_takes_what_was_held(seen: Any) -> None:
+def test_a_step_that_the_script_reports_takes_what_was_held(seen: Any) -> None:
     state, boundary, reported = seen
     state.wait_ns = 7
     train(state, 4)
@@ -117,7 +117,7 @@ def test_a_step_that_the_script_tells_of_takes_what_was_held(seen: Any) -> None:
     assert reported.rows[0][1] == 12
 
 
-def test_the_loss_that_the_script_tells_stands_for_all_that_was_held(seen: Any) -> None:
+def test_the_loss_that_the_script_reports_stands_for_all_that_was_held(seen: Any) -> None:
     state, boundary, reported = seen
     for _ in range(2):
         train(state, 4)
@@ -128,7 +128,7 @@ def test_the_loss_that_the_script_tells_stands_for_all_that_was_held(seen: Any) 
     assert reported.losses == [2.5]
 
 
-def test_a_step_that_is_told_of_inside_of_another_waits_for_nobody(seen: Any) -> None:
+def test_a_step_that_is_reported_inside_of_another_waits_for_nobody(seen: Any) -> None:
     state, boundary, reported = seen
     inside = [4]
     state.at_step.append(lambda: boundary.sdk_step(inside.pop(), None) if inside else None)

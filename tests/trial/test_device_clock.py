@@ -145,7 +145,9 @@ def test_of_a_window_whose_start_is_cut_off_the_level_of_the_queue_is_that_where
     assert (ran.closed.ready_begin, ran.closed.ready_end) == (9, 2)
 
 
-def test_where_nobody_could_look_when_the_rest_begins_the_level_of_the_queue_is_not_told(loop: Any) -> None:
+def test_where_nobody_could_look_when_the_rest_begins_the_level_of_the_queue_is_not_reported(
+    loop: Any,
+) -> None:
     one = loop(target_width=0.0)
     one.boundary.loader.ready = lambda: None if one.recorder._begin_ns else 9
     ran = one.run(_settling(one))
@@ -153,7 +155,7 @@ def test_where_nobody_could_look_when_the_rest_begins_the_level_of_the_queue_is_
     assert (ran.closed.ready_begin, ran.closed.ready_end) == (None, None)
 
 
-def test_of_a_whole_window_the_level_of_the_queue_is_told_at_both_ends(loop: Any) -> None:
+def test_of_a_whole_window_the_level_of_the_queue_is_reported_at_both_ends(loop: Any) -> None:
     one = loop(target_width=0.0)
     one.boundary.loader.ready = lambda: 9
     jitter = itertools.cycle((0.019, 0.021, 0.02))
@@ -224,7 +226,7 @@ def test_fetching_raises_nothing_where_the_device_is_broken(loop: Any) -> None:
     one.boundary.release()
 
 
-def test_what_goes_into_a_cuda_graph_is_neither_counted_nor_asked_for(loop: Any) -> None:
+def test_what_goes_into_a_cuda_graph_is_neither_counted_nor_requested(loop: Any) -> None:
     one = loop()
     for _ in range(3):
         one.step()
@@ -261,7 +263,7 @@ def test_an_allocator_at_its_limit_inside_the_window_is_a_cliff(loop: Any) -> No
     assert "alloc_cliff" not in ran.measured.contamination.flags
 
 
-def test_retries_inside_the_window_are_told(loop: Any) -> None:
+def test_retries_inside_the_window_are_reported(loop: Any) -> None:
     one = loop(target_width=0.0)
 
     def step() -> None:
@@ -309,7 +311,7 @@ def test_a_loss_that_breaks_inside_the_window_is_found_when_it_is_read(loop: Any
     assert ran.broke.kind == "diverged"
 
 
-def test_a_single_loss_that_overflowed_is_passed_over_and_not_told(loop: Any) -> None:
+def test_a_single_loss_that_overflowed_is_passed_over_and_not_reported(loop: Any) -> None:
     one, seen = loop(), []
 
     def step() -> None:

@@ -80,7 +80,7 @@ def test_what_is_carried_out_once_leaves_nothing_in_a_step(
     assert reported["weights"] == pytest.approx(bare["weights"], rel=1e-4)
 
 
-def test_what_is_told_of_steps_alone_leaves_the_rest_alone(run: Callable[..., Ran]) -> None:
+def test_what_is_reported_steps_alone_leaves_the_rest_alone(run: Callable[..., Ran]) -> None:
     frozen = Change(knob="gc_control", value="freeze", spelling=Patch())
     ran = run(
         PRELUDE + "import gc\n" + SCRIPT.replace("reported(", "reported(frozen=gc.get_freeze_count(), "),

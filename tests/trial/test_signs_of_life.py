@@ -46,7 +46,7 @@ def state(tmp_path: Path) -> RuntimeState:
     return RuntimeState(Faults(tmp_path / "faults.log"), str(tmp_path / "train.py"))
 
 
-def test_what_follows_a_step_at_once_is_told_all_the_same(tmp_path: Path, clock: Clock) -> None:
+def test_what_follows_a_step_at_once_is_reported_all_the_same(tmp_path: Path, clock: Clock) -> None:
     """A checkpoint right after a step may take minutes, in which nothing else is heard."""
     channel, reader, reported = Channel(tmp_path / "e", "n"), Reader(tmp_path / "e", "n"), ProcessReports()
     for epoch in range(3):
@@ -90,7 +90,7 @@ class Events:
         return lambda: self.message.append(name)
 
 
-def test_an_evaluation_begins_where_its_loader_was_first_asked(state: RuntimeState) -> None:
+def test_an_evaluation_begins_where_its_loader_was_first_requested(state: RuntimeState) -> None:
     state.device_clock = events = Events()  # type: ignore[assignment]
     for requested in (100, 150, 160):
         state.may_evaluate(requested)
@@ -140,7 +140,7 @@ def iterator(*, ready: int, left: bool = True, alive: bool = True) -> Any:
     [({}, 6), ({"left": False}, None), ({"alive": False}, None)],
     ids=["in the middle", "nothing left to fetch", "a share is read"],
 )
-def test_a_queue_that_runs_empty_at_the_end_of_an_epoch_tells_nothing(
+def test_a_queue_that_runs_empty_at_the_end_of_an_epoch_reports_nothing(
     state: RuntimeState, made: Any, ready: int | None
 ) -> None:
     loader = Loader(state, Undo())

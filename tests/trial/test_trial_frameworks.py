@@ -305,7 +305,7 @@ def test_whether_deepspeed_divides_shows_in_its_backward(
     }
 
 
-def test_that_the_script_counts_by_deepspeeds_loader_is_told(bench: Bench, tmp_path: Path) -> None:
+def test_that_the_script_counts_by_deepspeeds_loader_is_reported(bench: Bench, tmp_path: Path) -> None:
     loader = importlib.import_module("deepspeed.runtime.dataloader").DeepSpeedDataLoader()
     library = tmp_path / "site-packages" / "bar.py"
     exec(compile("assert len(loader) == 50", str(library), "exec"), {"loader": loader})
@@ -335,20 +335,20 @@ def test_a_variable_that_beats_an_argument_is_away_for_that_call_alone(
     assert os.environ["ACCELERATE_MIXED_PRECISION"] == "bf16"
 
 
-def test_the_trainer_is_told_to_divide_and_its_arguments_are_set(bench: Bench) -> None:
+def test_the_trainer_is_set_to_divide_and_its_arguments_are_set(bench: Bench) -> None:
     bench.change("accumulation", 2, TRAINER, "gradient_accumulation_steps")
     made = trainer()(model=object(), args=arguments()())
     assert made.args.gradient_accumulation_steps == 2
     assert made.loss_is_scaled_for_ga is False
 
 
-def test_an_older_trainer_is_told_by_what_it_takes_the_model_for() -> None:
+def test_an_older_trainer_is_reported_by_what_it_takes_the_model_for() -> None:
     old = SimpleNamespace(model_accepts_loss_kwargs=True)
     let_divide(old)
     assert old.model_accepts_loss_kwargs is False
 
 
-def test_what_frameworks_were_built_with_is_told(bench: Bench) -> None:
+def test_what_frameworks_were_built_with_is_reported(bench: Bench) -> None:
     assert bench.frameworks.settings() == {}
     optimizer = object()
     held = trainer()(args=arguments()(optim="adafactor"), optimizers=(optimizer, None))
@@ -366,7 +366,9 @@ def test_what_frameworks_were_built_with_is_told(bench: Bench) -> None:
     assert bench.frameworks.settings()["transformers.optim"] == "adafactor", "kept where the object is gone"
 
 
-def test_a_trainer_that_computes_the_loss_in_its_own_way_is_told_from_one_that_does_not(bench: Bench) -> None:
+def test_a_trainer_that_computes_the_loss_in_its_own_way_is_distinguished(
+    bench: Bench,
+) -> None:
     trainer().compute_loss = lambda self: 0.0
     own = type("Mine", (trainer(),), {"compute_loss": lambda self: 1.0})
     held = own(args=arguments()())
@@ -415,7 +417,7 @@ def test_a_closure_with_arguments_of_its_own_is_no_closure_of_lightning() -> Non
     assert not runs_once(Closure(), object())
 
 
-def test_fractions_of_a_pass_and_code_after_the_backward_pass_are_told(monkeypatch: Any) -> None:
+def test_fractions_of_a_pass_and_code_after_the_backward_pass_are_reported(monkeypatch: Any) -> None:
     library: Any = type("LightningModule", (), {"on_after_backward": lambda self: None})
     library.__module__ = "lightning.pytorch.core.hooks"
     plain, own = type("Plain", (library,), {})(), type("Own", (library,), {"on_after_backward": print})()
@@ -432,7 +434,7 @@ def test_fractions_of_a_pass_and_code_after_the_backward_pass_are_told(monkeypat
     assert read(10, plain, own) == {"counts_batches": True, "after_backward": True}
 
 
-def test_the_loss_of_a_router_is_told(bench: Bench) -> None:
+def test_the_loss_of_a_router_is_reported(bench: Bench) -> None:
     for config, reported in (
         (SimpleNamespace(output_router_logits=True), True),
         (SimpleNamespace(text_config=SimpleNamespace(output_router_logits=True)), True),

@@ -90,7 +90,7 @@ def test_a_rest_that_the_loader_drops_makes_no_step_and_leaves_nothing() -> None
     assert accumulation.pending == 0
 
 
-def test_giving_accumulation_up_is_told_once() -> None:
+def test_giving_accumulation_up_is_reported_once() -> None:
     state, reported = made(), list[tuple[str, str]]()
     state.lost = lambda knob, reason: reported.append((knob, reason))
     accumulation = MicroBatches(state)
@@ -322,7 +322,7 @@ reported(end=True)
 
 
 @pytest.mark.torch
-def test_recomputation_several_losses_and_comparing_losses_are_told_apart(run: Callable[..., Any]) -> None:
+def test_recomputation_several_losses_and_comparing_losses_are_distinguished(run: Callable[..., Any]) -> None:
     two = run(SEVERAL, argv=["two"]).facts
     assert two.model.roots == 1
     assert two.backward_per_step == 2

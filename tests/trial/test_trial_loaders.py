@@ -188,7 +188,7 @@ reported(end=True)
         ("DataLoader(data, batch_size=4, shuffle=True)", False),
     ],
 )
-def test_an_order_that_is_settled_before_the_first_batch_is_told(
+def test_an_order_that_is_settled_before_the_first_batch_is_reported(
     run: Callable[..., Any], loader: str, eager: bool
 ) -> None:
     ran = run(BUCKETS.replace("LOADER", loader))
@@ -205,7 +205,7 @@ def test_an_order_that_is_settled_before_the_first_batch_is_told(
         ("folds[epoch // 6]", False),
     ],
 )
-def test_a_loader_that_is_built_for_every_pass_is_told(
+def test_a_loader_that_is_built_for_every_pass_is_reported(
     run: Callable[..., Any], loader: str, rebuilt: bool
 ) -> None:
     made = "known = DataLoader(data, batch_size=8, num_workers=1, persistent_workers=True)\n"

@@ -245,7 +245,7 @@ reported(root=len(root), inner=len(inner))
 
 
 @pytest.mark.slow
-def test_hooks_of_the_script_run_in_code_that_it_never_asked_to_have_compiled(
+def test_hooks_of_the_script_run_in_code_that_it_never_requested_to_have_compiled(
     run: Callable[..., Any],
 ) -> None:
     ran = run(HOOKED, changes=[patch("compile_mode", "default")], measure=False)

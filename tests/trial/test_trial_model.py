@@ -173,7 +173,7 @@ def eager(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(300)
-def test_the_kernel_that_was_asked_for_is_the_one_that_runs(eager: dict[str, Any]) -> None:
+def test_the_kernel_that_was_requested_is_the_one_that_runs(eager: dict[str, Any]) -> None:
     flash, math = (
         ["aten::_scaled_dot_product_flash_attention_for_cpu"],
         ["aten::_scaled_dot_product_attention_math"],

@@ -196,7 +196,7 @@ if __name__ == "__main__":
     ("method", "child_of_main", "imports_again"),
     [("fork", True, False), ("forkserver", False, True), ("spawn", True, True)],
 )
-def test_workers_start_as_asked(
+def test_workers_start_as_requested(
     run: Callable[..., Any], method: str, child_of_main: bool, imports_again: bool
 ) -> None:
     change = keyword("multiprocessing_context", method, knob="mp_context")

@@ -118,7 +118,7 @@ def test_a_run_above_the_bar_is_measured_to_its_limit(run: Callable[..., Any]) -
     assert run(MLP.replace("EPOCHS", "100000"), fidelity=hopeful).closed.ended == "limit"
 
 
-def test_a_model_that_is_asked_with_a_shape_of_unknown_size_first_is_watched_all_the_same(
+def test_a_model_that_is_requested_with_a_shape_of_unknown_size_first_is_watched_all_the_same(
     run: Callable[..., Any],
 ) -> None:
     """Keras builds a model by calling it with a shape whose first dimension is None."""
@@ -200,7 +200,9 @@ for epoch in range(1000):
 )
 
 
-def test_evaluation_is_told_as_a_sign_of_life_and_does_not_use_up_the_window(run: Callable[..., Any]) -> None:
+def test_evaluation_is_reported_as_a_sign_of_life_and_does_not_use_up_the_window(
+    run: Callable[..., Any],
+) -> None:
     from autotune.launch.result.host_samples import HostSamples
     from autotune.launch.result.measure import measure
     from autotune.launch.result.process_reports import ProcessReports
@@ -264,7 +266,7 @@ model(torch.ones(2, 4)).sum().backward(); opt.step()
 )
 
 
-def test_a_checkpoint_is_told_as_a_sign_of_life(run: Callable[..., Any]) -> None:
+def test_a_checkpoint_is_reported_as_a_sign_of_life(run: Callable[..., Any]) -> None:
     ran = run(CHECKPOINT)
     assert ran.faults == ""
     assert sum(not e.rows for e in ran.events if isinstance(e, Steps)) == 1

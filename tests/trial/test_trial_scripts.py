@@ -158,7 +158,7 @@ def test_other_kinds_of_loop_are_counted_and_left_bit_equal(run: Callable[..., A
         assert facts.reduction == "unknown"
 
 
-def test_ends_of_all_kinds_are_told(run: Callable[..., Any]) -> None:
+def test_ends_of_all_kinds_are_reported(run: Callable[..., Any]) -> None:
     nan = run(ODD, argv=["nan"])
     assert nan.broke.kind == "diverged"
     assert nan.done is None
@@ -276,7 +276,7 @@ reported(first=sorted(first), seen=sorted(seen), keys=list(model.state_dict()),
 )
 
 
-def test_a_loader_factory_is_told_apart_by_its_caller(run: Callable[..., Any]) -> None:
+def test_a_loader_factory_is_distinguished_by_its_caller(run: Callable[..., Any]) -> None:
     base = run(FACTORY)
     site = base.facts.loader.site
     assert base.faults == ""

@@ -137,7 +137,7 @@ def test_later_batches_of_a_class_of_the_scripts_own_are_counted_by_its_attribut
         ("text", False),
     ],
 )
-def test_a_batch_of_one_is_told_from_a_sample(batch: Any, is_one: bool) -> None:
+def test_a_batch_of_one_is_reported_from_a_sample(batch: Any, is_one: bool) -> None:
     assert is_batch_of_one(batch) is is_one
 
 

@@ -504,7 +504,7 @@ def test_boxes_that_were_as_many_as_images_are_not_counted_for_them(loops: Any) 
     assert samples(loops["detecting"]) == [8, 8, 8, 4] * 2
 
 
-def test_a_batch_tells_its_own_length(loops: Any) -> None:
+def test_a_batch_reports_its_own_length(loops: Any) -> None:
     assert samples(loops["padded"]) == [2] * 16
 
 
@@ -533,5 +533,5 @@ def test_layers_that_multiply_in_a_layout_of_their_own_are_known(loops: Any) -> 
     assert {name for name, loop in loops.items() if loop.mkldnn} == {"in_own_layout"}
 
 
-def test_who_sets_threads_is_told_from_who_asks_for_their_number(loops: Any) -> None:
+def test_who_sets_threads_is_reported_from_who_asks_for_their_number(loops: Any) -> None:
     assert {name for name, loop in loops.items() if loop.sets_threads} == {"sets_threads"}

@@ -427,7 +427,7 @@ def test_what_a_loader_hands_over_counts_whatever_the_script_says_of_it(wild: An
     assert {samples for samples, _, _ in wild["telling"].steps[2:]} == {8}
 
 
-def test_samples_that_are_told_alike_at_another_batch_are_not_believed(wild: Any) -> None:
+def test_samples_that_are_reported_alike_at_another_batch_are_not_believed(wild: Any) -> None:
     assert (wild["reported"].reported, wild["reported"].place) == (1.0, "input:0:0:8x4:1")
     ((knob, status, reason),) = wild["reports_still"].requested
     assert (knob, status) == ("batch_size", "refused")

@@ -435,7 +435,7 @@ def the_same(ran: Ran, long: Ran, *, fetches: bool) -> bool:
         pytest.param(STREAM, (), True, ("calm", "short"), id="a stream, epochs broken off"),
     ],
 )
-def test_every_way_tells_the_same(
+def test_every_way_reports_the_same(
     run: Callable[..., Ran], script: str, changes: tuple[Change, ...], fetches: bool, ways: tuple[str, ...]
 ) -> None:
     long = looked_at(run, script, changes, "long")
@@ -462,7 +462,7 @@ def test_a_handler_that_asks_the_model_anywhere_costs_no_step(run: Callable[...,
     assert len(ran.rows) == len(ran.reported["losses"]) == 12000
 
 
-def test_steps_before_a_loss_that_is_no_number_are_told(run: Callable[..., Ran]) -> None:
+def test_steps_before_a_loss_that_is_no_number_are_reported(run: Callable[..., Ran]) -> None:
     long, noted = (run(PRELUDE + WATCHED + NAN, argv=("--way", way)) for way in ("long", "calm"))
     for ran in (long, noted):
         assert ran.broke is not None

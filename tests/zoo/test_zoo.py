@@ -160,7 +160,7 @@ def test_every_known_gap_is_a_cell_and_has_a_cause():
     assert all(len(group["cause"]) > 20 and group["cells"] for group in groups)
 
 
-def test_paths_are_told_apart_by_how_far_they_went():
+def test_paths_are_distinguished_by_how_far_they_went():
     trained = {"first": [0.0, 0.0], "last": [3.0, 4.0]}
     assert distance(trained, trained) == 0.0
     assert distance({"first": [0.0, 0.0], "last": [3.0, 3.0]}, trained) == pytest.approx(0.2)

@@ -156,7 +156,7 @@ def test_a_script_that_was_searched_under_torchrun_gets_its_variables_again(cli,
     assert "torchrun" in cli("export", "best.yaml", "--as", "argv")[1]
 
 
-def test_a_hidden_argument_has_to_be_said_again(cli, script, ran):
+def test_a_hidden_argument_has_to_be_reported_again(cli, script, ran):
     written(script, args=("--api-key", "canary"))
     code, _out, err = cli("apply", "best.yaml")
     assert code == 2
@@ -164,7 +164,7 @@ def test_a_hidden_argument_has_to_be_said_again(cli, script, ran):
     assert ran == []
 
 
-def test_learning_rate_advice_is_told_and_nothing_is_done_about_it(cli, script, ran):
+def test_learning_rate_advice_is_reported_and_nothing_is_done_about_it(cli, script, ran):
     message = "Learning rate: the effective batch is 8 times your script's, and this ran with your rate."
     known = good_answer()
     written(script, replace(known, best=replace(known.best, advice=message)))
@@ -173,7 +173,7 @@ def test_learning_rate_advice_is_told_and_nothing_is_done_about_it(cli, script, 
     assert not any("rate" in change.knob for change in ran[0].changes)
 
 
-def test_the_baseline_is_run_as_it_is_and_said_so(cli, script, ran):
+def test_the_baseline_is_run_unchanged_and_reported_so(cli, script, ran):
     written(script, no_answer())
     _code, _out, err = cli("apply", "best.yaml", "--", "python", "train.py")
     assert ran[0].changes == ()
@@ -364,7 +364,7 @@ def test_without_a_command_the_searched_interpreter_is_taken_where_it_is_still_t
     assert ran[1].python == sys.executable
 
 
-def test_print_env_shows_a_module_as_it_is_started(cli, package, ran):
+def test_print_env_shows_a_module_unchanged_started(cli, package, ran):
     written(package, good_answer(best=pick("best", FLAGS, ratio(1.4))), module="package.train")
     shutil.move(package.parent / "best.yaml", "best.yaml")
     out = cli(

@@ -40,7 +40,7 @@ def test_nobody_to_ask_is_no_consent(cli, folder, monkeypatch):
 
 
 @pytest.mark.parametrize(("answer", "gone"), [(True, True), (False, False)])
-def test_a_person_is_asked(cli, folder, monkeypatch, answer, gone):
+def test_a_person_is_requested(cli, folder, monkeypatch, answer, gone):
     import typer
 
     questions = []

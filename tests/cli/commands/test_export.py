@@ -94,13 +94,13 @@ def test_the_command_line_is_the_searched_one_with_options_and_variables(cli, fi
         (["train.py", "--name", "a b"], "python train.py --name 'a b' --batch-size=64"),
     ],
 )
-def test_another_command_is_taken_as_it_is_typed(cli, file, words, line):
+def test_another_command_is_taken_unchanged_typed(cli, file, words, line):
     _code, out, _err = cli("export", file, "--as", "argv", "--", *words)
     assert shlex.split(out.splitlines()[-1]) == ["OMP_NUM_THREADS=2", *shlex.split(line)]
     assert f"# all of it: autotune apply best.yaml -- {shlex.join(words)}\n" in out
 
 
-def test_a_secret_of_the_command_line_has_to_be_said_again(cli, script):
+def test_a_secret_of_the_command_line_has_to_be_reported_again(cli, script):
     written(script, args=("--api-key", "canary"))
     code, out, err = cli("export", "best.yaml", "--as", "argv")
     assert (code, out) == (2, "")
@@ -179,7 +179,7 @@ def test_a_format_that_can_say_nothing_of_a_pick_ends_with_1(cli, script):
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_your_script_as_it_is_can_be_said_in_every_format(cli, script, form):
+def test_your_script_unchanged_can_be_reported_in_every_format(cli, script, form):
     written(script, no_answer())
     code, _out, _err = cli("export", "best.yaml", "--as", form)
     assert code == 0

@@ -69,7 +69,7 @@ def reported(cli, *words):
     return data, err
 
 
-def test_one_short_run_as_it_is_tells_the_parts_and_the_value_of_every_knob(cli, written, runs):
+def test_one_short_run_unchanged_reports_the_parts_and_the_value_of_every_knob(cli, written, runs):
     data, err = reported(cli, "--limit", "30s", "--", "--batch-size", "64", "--api-key", "hunter2-hunter2")
     (assignment,) = runs.requested
     assert assignment.launch.argv[:2] == ("--batch-size", "64")
@@ -131,7 +131,7 @@ def test_a_script_that_fails_before_its_first_step_ends_with_3_its_error_and_wha
     assert "KNOB" not in out, "nothing was seen that a knob could be judged by"
 
 
-def test_a_run_that_makes_no_step_in_time_is_told_of_the_limit(cli, written, runs, monkeypatch):
+def test_a_run_that_makes_no_step_in_time_is_reported_with_the_limit(cli, written, runs, monkeypatch):
     monkeypatch.setattr(runs, "world_now", World(name="slow", startup_s=90.0))
     ending = Failure(kind=FailureKind.TIMEOUT_PROGRESS, message="no step for 20 s (before the first step)")
     monkeypatch.setattr(runs, "failure", ending)

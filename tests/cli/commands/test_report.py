@@ -31,7 +31,7 @@ def test_the_report_is_one_file_named_after_the_study(cli, script):
     assert data["wishes"] is None
 
 
-def test_it_goes_where_it_is_told_and_leaves_nothing_else(cli, script):
+def test_it_goes_where_it_is_reported_and_leaves_nothing_else(cli, script):
     journaled(script)
     Path("out").mkdir()
     assert cli("report", "--out", "out/r.html")[0] == 0
@@ -98,7 +98,7 @@ def test_what_would_confirm_an_estimate_is_a_search_that_runs_as_pasted(cli, scr
         assert dict(found.fixed) == dict(SEEN)
 
 
-def test_without_a_name_for_its_space_only_the_option_is_told(cli, script):
+def test_without_a_name_for_its_space_only_the_option_is_reported(cli, script):
     journaled(script)
     err = cli("report", "--max-memory", "1300MiB")[2]
     assert "search again with its knobs pinned (--fix)." in err
@@ -127,7 +127,7 @@ def test_per_cent_are_of_the_machine_that_was_searched_on(cli, script):
     assert data["wishes"]["max_memory_bytes"] == facts().host.memory_bytes // 4
 
 
-def test_speed_is_a_wish_where_it_is_said_and_without_one_nothing_is_picked_again(cli, script):
+def test_speed_is_a_wish_where_it_is_reported_and_without_one_nothing_is_picked_again(cli, script):
     journaled(script)
     assert json.loads(cli("report", "--json")[1])["wishes"] is None
     wished = json.loads(cli("report", "--json", "--objective", "throughput")[1])["wishes"]
@@ -146,7 +146,7 @@ def test_speed_is_a_wish_where_it_is_said_and_without_one_nothing_is_picked_agai
         (["--max-memory", "3"], "no unit"),
     ],
 )
-def test_what_cannot_be_wished_for_is_said(cli, script, words, message):
+def test_what_cannot_be_wished_for_is_reported(cli, script, words, message):
     journaled(script)
     code, _out, err = cli("report", *words)
     assert code == 2

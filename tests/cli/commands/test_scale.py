@@ -116,7 +116,7 @@ def test_what_was_stopped_continues_with_the_same_question(cli, monkeypatch, scr
     assert [a.launch.ranks for a in ran[3:]].count(1) == 2, "its run of the first round is not run again"
 
 
-def test_a_number_at_which_it_fails_is_said_and_the_others_are_measured(cli, monkeypatch, script):
+def test_a_number_at_which_it_fails_is_reported_and_the_others_are_measured(cli, monkeypatch, script):
     inline(monkeypatch, replace(WORLD, crashes=frozenset({("processes", 4)})))
     code, out, _ = cli("scale", "--rounds", "2", *COMMAND)
     assert code == 0

@@ -49,7 +49,7 @@ def found(
     monkeypatch.setattr("autotune.driver.sync.study_paths", lambda path, **more: (uri, paths))
 
 
-def test_a_study_that_mlflow_does_not_hold_is_said_with_the_command_that_sends_it(
+def test_a_study_that_mlflow_does_not_hold_is_reported_with_the_command_that_sends_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found(monkeypatch, "sqlite:////nowhere.db", {})
@@ -80,7 +80,7 @@ def test_a_server_that_ends_at_once_is_an_error_that_names_its_code(monkeypatch:
         ui.ui(None, open_it=False)
 
 
-def test_the_page_that_is_asked_for_is_the_one_that_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_that_is_requested_is_the_one_that_opens(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
     found(monkeypatch, "http://tracker:5000", {"answer": "/#/a", "table": "/#/t"})
@@ -89,7 +89,7 @@ def test_the_page_that_is_asked_for_is_the_one_that_opens(monkeypatch: pytest.Mo
     assert opened == ["http://tracker:5000/#/a", "http://tracker:5000/#/t"]
 
 
-def test_a_page_that_is_not_there_is_said_with_those_that_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_that_is_not_there_is_reported_with_those_that_are(monkeypatch: pytest.MonkeyPatch) -> None:
     found(monkeypatch, "http://tracker:5000", {"answer": "/#/a", "table": "/#/t"})
     with pytest.raises(UsageError, match="no page `searches`") as raised:
         ui.ui(None, page="searches", open_it=False)
@@ -140,7 +140,7 @@ def test_a_port_that_there_cannot_be_is_a_mistake_of_the_command_line() -> None:
     assert run(["ui", "--port", "70000"]) == UsageError.exit_code
 
 
-def test_a_server_that_fails_is_told_with_what_it_said_last_and_no_secret(
+def test_a_server_that_fails_is_reported_with_what_it_reported_last_and_no_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     message = (

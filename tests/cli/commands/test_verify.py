@@ -161,7 +161,7 @@ def test_every_other_answer_has_its_code_and_its_words(cli, best, world, what, m
     assert message in data["sentence"]
 
 
-def test_json_tells_too_few_pairs_from_a_measured_no_difference(cli, best, world):
+def test_json_reports_too_few_pairs_from_a_measured_no_difference(cli, best, world):
     reported = {}
     for name, what, budget in (("measured", SAME, "10m"), ("short", COMPUTE_BOUND, "35s")):
         world(what)
@@ -282,7 +282,7 @@ def failing(number, kind, message):
     return change
 
 
-def test_a_run_of_the_config_that_fails_after_three_pairs_is_1_and_said(cli, best, world):
+def test_a_run_of_the_config_that_fails_after_three_pairs_is_1_and_reported(cli, best, world):
     wavering = replace(COMPUTE_BOUND, process_noise=0.3)
     world(wavering, change=failing(8, FailureKind.OOM_CUDA, "no memory left"))
     code, out, _err = cli("verify", "best.yaml", "--quiet")
@@ -291,7 +291,7 @@ def test_a_run_of_the_config_that_fails_after_three_pairs_is_1_and_said(cli, bes
     assert "failed  out of GPU memory: no memory left\n" in out
 
 
-def test_a_run_of_the_script_that_fails_is_told_as_its_own(cli, best, world):
+def test_a_run_of_the_script_that_fails_is_reported_as_its_own(cli, best, world):
     world(COMPUTE_BOUND, change=failing(2, FailureKind.OOM_CUDA, "no memory left"))
     code, out, _err = cli("verify", "best.yaml", "--quiet")
     assert code == 1
@@ -301,7 +301,7 @@ def test_a_run_of_the_script_that_fails_is_told_as_its_own(cli, best, world):
 
 
 @pytest.mark.parametrize(("arm", "whose"), [(True, "your unchanged script: "), (False, "")])
-def test_runs_that_were_lost_are_told_as_what_they_are(cli, best, world, arm, whose):
+def test_runs_that_were_lost_are_reported_as_what_they_are(cli, best, world, arm, whose):
     def lost(ended, assignment):
         if assignment.segments[0].config.is_baseline is not arm or assignment.trial < 2:
             return ended
@@ -374,7 +374,7 @@ def test_jsonl_is_a_line_per_event_and_the_answer_in_the_last(cli, best, world):
     assert json.loads(out)["error"]["kind"] == "UsageError"
 
 
-def test_what_is_not_as_it_was_is_told(cli, best, world):
+def test_what_is_not_as_it_was_is_reported(cli, best, world):
     world(COMPUTE_BOUND)
     out = cli("verify", "best.yaml", "--quiet")[1]
     assert "differs " in out

@@ -41,7 +41,7 @@ class Pressing(SimulatedClock):
             self.press()
 
 
-def test_an_interrupted_trial_is_left_open_to_be_asked_again(tmp_path: Path) -> None:
+def test_an_interrupted_trial_is_left_open_to_be_proposed_again(tmp_path: Path) -> None:
     clock = Pressing(2)
     session, journal = open_session(tmp_path, clock=clock, budget_s=120)
     driver = InlineDriver(session, FakeRunner(WORLDS["good"], clock))

@@ -137,7 +137,7 @@ def test_batches_of_the_scripts_own_making_are_judged_by_distribution() -> None:
     assert KNOB.effect_for(by_option()) is Effect.NUMERIC
 
 
-def test_a_change_says_nothing_of_places_where_a_loader_tells_the_batch() -> None:
+def test_a_change_says_nothing_of_places_where_a_loader_reports_the_batch() -> None:
     change = way(KNOB, 64, facts(script=FLAGGED))
     assert isinstance(change, Change)
     assert change.site == ""
@@ -163,7 +163,7 @@ def test_what_the_option_says_on_a_command_line(args, message) -> None:
     assert given_batch_size(FLAGGED, args) == message
 
 
-def test_without_an_option_nothing_is_said() -> None:
+def test_without_an_option_nothing_is_reported() -> None:
     assert given_batch_size(SCRIPT, ("--batch_size=8",)) == 0
     computed = ScriptFlag(names=("--batch-size",), dest="batch_size", kind="int")
     assert given_batch_size(replace(SCRIPT, flags=(computed,)), ()) == 0

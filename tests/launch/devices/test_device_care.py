@@ -239,7 +239,7 @@ def test_one_failure_that_does_not_repeat_is_none(care: Callable[..., DeviceCare
     hold(one).hand_over()
 
 
-def test_a_canary_tells_why_by_its_last_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_canary_reports_why_by_its_last_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     bird = tmp_path / "canary.py"
     monkeypatch.setattr(device_care, "CANARY", bird)
     bird.write_text("import sys; sys.exit(0)")

@@ -43,7 +43,7 @@ def tree(root: Path, files: dict[str, str]) -> str:
 
 
 @pytest.mark.parametrize("files", [SECOND, FIRST])
-def test_the_tightest_quota_tells_what_is_used_under_it_and_how_long_it_stood_still(
+def test_the_tightest_quota_reports_what_is_used_under_it_and_how_long_it_stood_still(
     tmp_path: Path, files: dict[str, str]
 ) -> None:
     found = quota.find(64, tree(tmp_path, files))

@@ -278,7 +278,7 @@ def test_what_the_rate_is_without_the_waiting_for_a_core_is_kept_beside_it_where
     assert "undelayed_throughput" not in fold(reported, close(reported, allocator_peak_bytes=7)).extra
 
 
-def test_memory_compile_and_start_up_are_told_apart() -> None:
+def test_memory_compile_and_start_up_are_separate() -> None:
     reported = stream([0.1] * 40)
     for t, began in ((2, True), (3, True), (5, False), (7, False), (11, True), (12, False)):
         reported.take(Compiling(t_ns=t * S, began=began))

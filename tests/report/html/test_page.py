@@ -139,7 +139,7 @@ def test_every_part_of_the_evidence_is_there(tree):
         assert tree.by_id(f"{name}-s-t").text, name
 
 
-def test_what_is_confirmed_and_what_is_estimated_are_told_apart(tree):
+def test_what_is_confirmed_and_what_is_estimated_are_distinguished(tree):
     knobs = tree.by_id("knobs").text
     assert "estimated" in knobs
     assert "in pairs of fresh runs" in knobs
@@ -171,7 +171,7 @@ def test_a_config_that_changes_the_training_says_what_its_ratio_is_of(study, fou
     assert "its ratio is of the time to equal loss" in pairs_section(replace(view, compared=changed))
 
 
-def test_failures_are_told_by_kind_and_config_with_their_last_lines(tree, study):
+def test_failures_are_reported_by_kind_and_config_with_their_last_lines(tree, study):
     text = tree.by_id("failures").text
     broken = next(
         t for t in study.finished() if t.failure is not None and t.failure.kind.label == "crash_exit"
@@ -432,7 +432,7 @@ def test_a_secret_in_a_name_or_a_value_stays_out_of_the_page(study, monkeypatch)
 # -- whatever a study is like ---------------------------------------------------------------------
 
 
-def test_nothing_better_is_said_without_a_claim():
+def test_nothing_better_is_reported_without_a_claim():
     study = report_study.made(12, speed={}, limit_bytes=64 * GIB, ablations=0)
     study = replace(study, trials=tuple(t for t in study.trials if t.config.get("num_workers", 0) == 0))
     found = answer(study)

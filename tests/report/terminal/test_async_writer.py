@@ -58,7 +58,7 @@ def test_nothing_waits_for_a_reader_that_has_stopped(pipe: Pipe) -> None:
     assert time.monotonic() - began_s < 5.0
 
 
-def test_who_takes_nothing_for_long_is_told_nothing_more(pipe: Pipe) -> None:
+def test_a_reader_that_takes_nothing_for_long_receives_nothing_more(pipe: Pipe) -> None:
     _, stream = pipe
     filled(stream)
     out = AsyncWriter.of(stream)
@@ -102,7 +102,7 @@ def test_who_has_not_taken_thousands_of_lines_takes_none(pipe: Pipe, monkeypatch
     assert not out.is_open
 
 
-def test_a_reader_that_has_gone_is_told_of_where_it_matters(pipe: Pipe) -> None:
+def test_a_reader_that_has_gone_is_reported_where_it_matters(pipe: Pipe) -> None:
     reader, stream = pipe
     out = AsyncWriter.of(stream)
     os.dup2(os.open(os.devnull, os.O_RDONLY), reader)
@@ -116,7 +116,7 @@ def test_a_file_is_written_to_at_once(tmp_path: Path) -> None:
         assert (tmp_path / "log").read_text() == "a line\n"
 
 
-def test_what_was_said_last_is_written_before_the_process_ends() -> None:
+def test_what_was_reported_last_is_written_before_the_process_ends() -> None:
     text = (
         "import sys; from autotune.report.terminal.async_writer import AsyncWriter as Outlet; "
         "Outlet.of(sys.stderr).put('last\\n' * 999)"

@@ -39,7 +39,7 @@ def test_every_event_names_schema_study_and_time() -> None:
     assert rows[-1]["stopped"] == "finished"
 
 
-def test_a_trial_tells_its_figure_or_its_failure() -> None:
+def test_a_trial_reports_its_figure_or_its_failure() -> None:
     done = study()
     good, bad = reported(lambda lines: [lines.trial_ended(done, done.trials[n]) for n in (3, 4)])
     assert (good["throughput"], good["unit"]) == (200.0, "samples/s")
@@ -48,7 +48,7 @@ def test_a_trial_tells_its_figure_or_its_failure() -> None:
     assert "throughput" not in bad
 
 
-def test_a_reader_that_goes_away_is_told_nothing_more() -> None:
+def test_a_reader_that_goes_away_receives_nothing_more() -> None:
     class Closed(io.StringIO):
         tries = 0
 

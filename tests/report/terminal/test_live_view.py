@@ -176,7 +176,7 @@ def test_the_front_and_the_failures_by_kind_are_counted():
     assert of(seen(both), "front") == "2: 2.00x 1.0 GiB, 0.80x 512 MiB"
 
 
-def test_time_runs_between_events_and_it_is_said_what_it_went_into():
+def test_time_runs_between_events_and_is_reported_by_use():
     running = Trial(number=6, config=SAFE, stage=Stage.REFINE, fidelity=FIDELITY)
     lines = seen(study(elapsed_s=70.0), running, after_s=61)
     assert lines[0].startswith("train-1121-1002   6 trials")
@@ -283,7 +283,7 @@ def test_a_view_that_fails_costs_the_view_alone(caplog):
     assert live_view._shown == []
 
 
-def test_a_view_that_failed_leaves_warnings_and_lines_to_be_told_plainly():
+def test_a_view_that_failed_leaves_warnings_and_lines_to_be_reported_plainly():
     """Also its own: what was put above a view that is gone would be seen by nobody."""
     stream = io.StringIO()
     reported = []
@@ -304,7 +304,7 @@ def test_a_view_that_failed_leaves_warnings_and_lines_to_be_told_plainly():
     assert f"trial {trial.number}" in stream.getvalue()
 
 
-def test_while_another_job_has_the_terminal_lines_are_plain_and_warnings_are_told(monkeypatch):
+def test_while_another_job_has_the_terminal_lines_are_plain_and_warnings_are_reported(monkeypatch):
     stream = io.StringIO()
     monkeypatch.setattr(Screen, "_is_watched", lambda _: False)
     progress = Progress(stream, live=True)
@@ -329,7 +329,7 @@ def test_a_signals_handler_waits_for_nothing_that_it_interrupted():
     progress.close()
 
 
-def test_what_is_said_meanwhile_stands_above_the_view():
+def test_what_is_reported_meanwhile_stands_above_the_view():
     stream = io.StringIO()
     screen = Screen(stream, lambda: [Line("now", "busy")], colour=False)
     assert not say_above("warning: early")

@@ -124,7 +124,7 @@ def test_learning_rate_advice_is_beside_the_pick_that_changes_the_training():
     assert "Learning rate" not in screen(good_answer())
 
 
-def test_a_fastest_pick_alone_is_applied_from_the_file_that_was_asked_for():
+def test_a_fastest_pick_alone_is_applied_from_the_file_that_was_requested():
     wild = pick("fastest", Config({"effective_batch": 256}), ratio(2.6), effect=Effect.TRAINING)
     text = answer_screen(study(), no_answer(fastest=wild), out="/project/kept/best.yaml", folder="/project")
     assert row(text, "apply") == "autotune apply kept/best.yaml --pick fastest -- python train.py --lr 1e-3"

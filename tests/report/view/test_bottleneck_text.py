@@ -41,7 +41,7 @@ def explained(**fields):
     )  # fmt: skip
 
 
-def test_script_and_winner_are_told_in_a_line_each() -> None:
+def test_script_and_winner_are_reported_in_a_line_each() -> None:
     own, won = why_lines(explained(), good_answer())
     assert own.startswith("your script is bound by input: it waits for data (61 % of a step).")
     assert "120 ms in place of 320 ms" in own
@@ -62,7 +62,7 @@ def test_the_screen_shows_them_with_the_reasons() -> None:
     assert "your script waits for data" not in screen
 
 
-def test_a_winner_of_which_nothing_is_clear_is_told_so_in_a_whole_sentence() -> None:
+def test_a_winner_of_which_nothing_is_clear_is_reported_so_in_a_whole_sentence() -> None:
     reported = why_lines(study(spec=spec(why=True)), good_answer())
     assert reported[0].startswith("your script waits for data ")
     assert reported[1].startswith("with this config it waits for data ")
@@ -79,7 +79,7 @@ def test_a_study_that_asks_no_why_says_nothing_about_it() -> None:
     assert "the budget was too short" in reported[0]
 
 
-def test_when_a_compile_pays_is_told_in_time_and_beside_the_run() -> None:
+def test_when_a_compile_pays_is_reported_in_time_and_beside_the_run() -> None:
     pick = replace(good_answer().best, compile_s=95.0, break_even_steps=1200)
     assert pays_back_text(pick) == "2 min once; paid back after 1200 steps"
     timed = replace(pick, pays_back_s=720.0)

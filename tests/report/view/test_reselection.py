@@ -110,7 +110,7 @@ def test_a_config_that_failed_where_it_was_to_be_confirmed_is_no_estimate(study)
     assert first not in {e.config for e in repick(study.with_trial(failed), bound).estimates}
 
 
-def test_nothing_is_said_of_a_bound_that_nobody_set(study):
+def test_nothing_is_reported_of_a_bound_that_nobody_set(study):
     whole, again = answer(study), repick(study, SelectionCriteria(objective="memory"))
     assert again.answer.caveats[: len(whole.caveats)] == whole.caveats
     (passed,) = again.answer.caveats[len(whole.caveats) :]

@@ -88,7 +88,7 @@ def test_sentences_name_the_knee_and_the_two_best_numbers() -> None:
         ),
     ],
 )
-def test_what_limits_the_answer_is_said(changed: dict[str, object], text: str) -> None:
+def test_what_limits_the_answer_is_reported(changed: dict[str, object], text: str) -> None:
     assert text in sentences(replace(FOUND, **changed))  # type: ignore[arg-type]
 
 

@@ -129,7 +129,7 @@ def test_a_safe_pick_that_is_the_script_itself_is_not_sold_as_a_gain() -> None:
     assert "nothing that leaves the training unchanged" in study_notes.note(made.study(), answer)
 
 
-def test_no_gain_is_said_everywhere_and_nothing_to_apply_is_offered() -> None:
+def test_no_gain_is_reported_everywhere_and_nothing_to_apply_is_offered() -> None:
     study, answer = made.study(), made.no_gain()
     assert summary.run_name(study, answer) == "no gain · train · 7 trials"
     assert summary.headline(study, answer).startswith("No gain: none of 3 other configurations")

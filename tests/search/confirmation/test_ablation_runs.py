@@ -56,7 +56,7 @@ def through(study: Study) -> list[tuple[int, Config]]:
     return found
 
 
-def test_a_run_that_was_given_up_with_its_driver_is_asked_again_in_the_next_cycle() -> None:
+def test_a_run_that_was_given_up_with_its_driver_is_proposed_again_in_the_next_cycle() -> None:
     variant = Config({"threads": 4})
     for config, other in ((WINNER, variant), (variant, WINNER)):
         study = taken_apart((other, measurement(100.0)), (config, GIVEN_UP))
@@ -75,7 +75,7 @@ def test_a_winner_that_failed_in_a_pair_is_taken_apart_no_further() -> None:
     assert through(study) == []
 
 
-def test_what_an_ablation_left_and_does_not_run_is_asked_for_once() -> None:
+def test_what_an_ablation_left_and_does_not_run_is_requested_once() -> None:
     space = SearchSpace(dimensions={name: dimension(name, (0, 1), 0) for name in "abc"})
     whole, left = Config({"a": 1, "b": 1, "c": 1}), Config({"a": 1, "b": 1})
     rates = {Config(): 100.0, whole: 200.0, left: 200.0, whole.without("a"): 150.0, whole.without("b"): 150.0}

@@ -162,7 +162,7 @@ def test_a_machine_that_has_slowed_down_makes_nobody_of_screening_faster() -> No
     assert members(ended) == [A]
 
 
-def test_runs_of_the_cycles_are_told_at_what_the_machine_did_while_screening() -> None:
+def test_runs_of_the_cycles_are_reported_at_what_the_machine_did_while_screening() -> None:
     study = screened({A: 150.0}, "a", baselines=(100.0, 101.0, 100.0, 101.0))
     for group in range(1, 6):
         for config, rate in ((Config(), 90.0), (A, 135.0)):

@@ -173,7 +173,7 @@ def test_a_script_that_fails_by_itself_is_not_taken_for_the_config(pair: int) ->
     assert judged(study) == ("no_difference", "script_failed")
 
 
-def test_harm_that_pairs_have_shown_is_told_beside_a_script_that_fails() -> None:
+def test_harm_that_pairs_have_shown_is_reported_beside_a_script_that_fails() -> None:
     study = run(THREADS, 0.5, most_pairs=4)
     proposal = Proposal(stage=Stage.CONFIRM, config=Config(), fidelity=FIDELITY, reason="x", seed=9, group=9)
     study = tell(study, proposal, Failure(kind=FailureKind.OOM_CUDA, message="no memory"), 7.0)

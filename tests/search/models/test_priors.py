@@ -79,7 +79,7 @@ def expected(of: Study, **changes: Value) -> float:
     return math.exp(found.mean(tuple(changes.get(d.knob, d.own) for d in SPACE.dimensions.values())))
 
 
-def test_nothing_is_expected_of_the_script_as_it_is_nor_before_it_ran() -> None:
+def test_nothing_is_expected_of_the_unchanged_script_nor_before_it_ran() -> None:
     assert expected(study(wait=0.7)) == 1.0
     assert expected(study(wait=0.0)) == 1.0
     assert Priors.of(replace(study(wait=0.7), trials=()), SPACE) is None

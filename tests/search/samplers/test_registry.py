@@ -97,7 +97,7 @@ def test_coordinate_descent_goes_past_what_failed() -> None:
     assert set(reported) == {Config(), *(c for c in SMALL.enumerate() if len(c) == 1)}
 
 
-def test_the_nearest_new_config_takes_the_place_of_draws_that_were_asked_before(
+def test_the_nearest_new_config_takes_the_place_of_draws_that_were_requested_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     everything = list(SMALL.enumerate())
@@ -155,7 +155,7 @@ def _reported(count: int, *, pairs: bool = False) -> Question:
 
 
 @pytest.mark.parametrize("count", [0, 5, 30])
-def test_every_draw_of_a_question_has_the_constraint_that_what_was_told_has(
+def test_every_draw_of_a_question_has_the_constraint_that_what_was_reported_has(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = []

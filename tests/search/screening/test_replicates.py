@@ -87,7 +87,7 @@ def test_what_is_expected_above_zero() -> None:
     assert expected_gain(-0.5, 0.1) < 1e-6
 
 
-def test_a_search_looks_again_with_a_seed_of_its_own_and_is_told_why() -> None:
+def test_a_replicate_has_a_seed_of_its_own_and_a_reason() -> None:
     proposal = Staged().ask(studied(NOISY, (A, 150.0), (B, 103.0), (AB, 160.0)), 600.0)
     assert proposal is not None
     assert (proposal.config, proposal.stage, proposal.seed) == (AB, Stage.REFINE, 1)

@@ -121,7 +121,9 @@ reported(out=str(out.dtype), kinds=sorted({str(p.dtype) for p in net.parameters(
 
 
 @pytest.mark.parametrize("change", [PURE, AUTOCAST], ids=lambda change: change.knob)
-def test_a_model_that_the_script_converts_is_called_as_it_is(run: Callable[..., Any], change: Change) -> None:
+def test_a_model_that_the_script_converts_is_called_unchanged(
+    run: Callable[..., Any], change: Change
+) -> None:
     ran = run(CONVERTED, changes=[change], measure=False)
     assert (ran.code, ran.faults) == (0, ""), ran.err
     assert ran.reported == {"out": "torch.float16", "kinds": ["torch.float16"]}

@@ -122,7 +122,7 @@ def test_long_steps_that_come_on_and_on_are_a_cost(loop: Loop) -> None:
     assert rate(reported) == pytest.approx(7 * SAMPLES / (0.2 + 6 * STEP_S), rel=0.15)
 
 
-def test_a_compilation_that_jax_tells_of_begins_the_window_anew(loop: Loop) -> None:
+def test_a_compilation_that_jax_reports_begins_the_window_anew(loop: Loop) -> None:
     def seconds(n: int) -> float:
         if n == 120:
             loop.xla.on_duration("/jax/core/compile/backend_compile_duration", 0.3, fun_name="update")
@@ -259,7 +259,7 @@ def test_what_jax_compiles_is_no_compiled_model(loop: Loop, monkeypatch: Any) ->
     assert "runs eagerly" in loop.state.refusals["compile_mode"]
 
 
-def test_samples_are_told_only_where_every_step_says_them(loop: Loop) -> None:
+def test_samples_are_reported_only_where_every_step_says_them(loop: Loop) -> None:
     assert not loop.boundary.reports_samples
     loop.step()
     assert loop.boundary.reports_samples
@@ -276,7 +276,7 @@ def test_samples_are_told_only_where_every_step_says_them(loop: Loop) -> None:
         ("Train-Batch-Size", 8, {64}, (4,)),
     ],
 )
-def test_the_scripts_own_batch_that_is_told_at_another_one_is_not_believed(
+def test_the_scripts_own_batch_that_is_reported_at_another_one_is_not_believed(
     name: str, wanted: int, reported: set[int], others: Any
 ) -> None:
     assert f"{name}={wanted}" in stands_still(name, 64, wanted, reported, others)
@@ -296,7 +296,7 @@ def test_the_scripts_own_batch_that_is_told_at_another_one_is_not_believed(
         ("depth", 8, {64}, ()),
     ],
 )
-def test_nothing_else_is_held_against_what_is_told(
+def test_nothing_else_is_held_against_what_is_reported(
     name: str, wanted: object, reported: set[int], others: Any
 ) -> None:
     assert stands_still(name, 64, wanted, reported, others) == ""

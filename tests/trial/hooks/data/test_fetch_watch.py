@@ -250,7 +250,7 @@ def test_workers_report_what_their_fetches_change(run: Callable[..., Any]) -> No
     assert run(KINDS, argv=["cache", "2"]).facts.loader.fetch_state is None
 
 
-def test_workers_that_seed_a_generator_each_for_itself_are_told_apart(run: Callable[..., Any]) -> None:
+def test_workers_that_seed_a_generator_each_for_itself_are_distinguished(run: Callable[..., Any]) -> None:
     assert run(KINDS, argv=["seeded", "2"]).facts.loader.fetch_state.apart
     ran = run(KINDS, argv=["seeded", "0"])
     assert ran.facts.loader.fetch_state.apart, "as two that were begun to find out"
@@ -311,7 +311,7 @@ reported(end=True)
 )
 
 
-def test_a_sampler_that_counts_its_passes_is_asked_twice_by_workers(run: Callable[..., Any]) -> None:
+def test_a_sampler_that_counts_its_passes_is_requested_twice_by_workers(run: Callable[..., Any]) -> None:
     held = run(EAGER, argv=["eager"]).facts.loader.fetch_state
     assert (held.by, held.sure) == ("sampler", True)
     assert held.what.startswith("your sampler changes what it holds (epoch) at train.py:")

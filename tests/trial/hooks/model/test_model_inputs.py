@@ -42,7 +42,7 @@ def test_the_dimension_that_the_option_says_counts_wherever_it_stands() -> None:
     assert found.counts
 
 
-def test_a_smaller_last_batch_is_counted_as_it_is() -> None:
+def test_a_smaller_last_batch_is_counted_unchanged() -> None:
     rest = inputs(batch_size=8)
     assert [rest.called([(size, 3)]) for size in (8, 8, 8, 8, 5)] == [8, 8, 8, 8, 5]
     assert rest.facts(5).dims == (0,)
@@ -92,7 +92,7 @@ def test_passes_that_are_not_over_one_call_each_are_no_count_of_samples(calls) -
     assert found.calls_per_backward == pytest.approx(sum(calls) / len(calls))
 
 
-def test_a_size_that_many_calls_have_and_not_nearly_all_is_told_as_that() -> None:
+def test_a_size_that_many_calls_have_and_not_nearly_all_is_reported_as_that() -> None:
     short = inputs(batch_size=512)
     for size in (512, 488, 512, 488):
         short.called([(size, 8)])
@@ -165,7 +165,7 @@ def test_such_a_run_counts_by_the_dimension_that_followed() -> None:
 
 
 @pytest.mark.parametrize(("reported", "size"), [(0.5, None), (2.0, None), (1.02, 40), (0.0, 40)])
-def test_a_run_whose_samples_are_told_otherwise_than_as_it_was_has_no_rate(reported, size) -> None:
+def test_a_run_whose_samples_are_reported_otherwise_than_as_it_was_has_no_rate(reported, size) -> None:
     other = inputs(batch_size=40, changes=requested(40, "input:0:1:16x20:1"))
     other.reported_now = lambda: reported
     other.called([(16, 40)])

@@ -90,7 +90,7 @@ def test_only_the_first_calls_are_looked_at_and_calls_in_evaluation_mode_use_non
     assert len(torch.requested) == requested
 
 
-def test_what_is_seen_stays_and_nothing_more_is_asked() -> None:
+def test_what_is_seen_stays_and_nothing_more_is_requested() -> None:
     torch = Torch()
     draws = RngUsage(torch)
     assert called(draws, module(), torch, None)
@@ -145,7 +145,7 @@ def test_what_is_drawn_between_a_backward_pass_and_the_next_fetch_is_not_for_a_b
         torch.at[None] += 1
 
 
-def test_whose_generator_moves_is_told_and_the_host_has_the_last_word() -> None:
+def test_whose_generator_moves_is_reported_and_the_host_has_the_last_word() -> None:
     torch = Torch()
     torch.initialized = True
     draws = LoopDraws(torch)
