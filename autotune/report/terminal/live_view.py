@@ -330,17 +330,17 @@ def _yours(study: Study, answer: Answer) -> str:
         if len(runs) > 1:
             return f"{rate_text(rate)}, {kind}"
         rate, kind = runs[0].throughput, "within one run"
-    interval = f"[{rate.low:.4g}, {rate.high:.4g}]" if _says_something(rate) else f"({TOO_NOISY})"
+    interval = f"[{rate.low:.4g}, {rate.high:.4g}]" if _is_precise(rate) else f"({TOO_NOISY})"
     return f"{rate_text(rate)} {interval} {kind}"
 
 
-def _says_something(estimate: Estimate) -> bool:
+def _is_precise(estimate: Estimate) -> bool:
     """Return whether the interval is narrow enough to be shown; one that reaches 0 or infinity never is."""
     return 0.0 < estimate.low <= estimate.high <= WIDEST * estimate.low
 
 
 def _ratio(estimate: Estimate) -> str:
-    return ratio_text(estimate) if _says_something(estimate) else TOO_NOISY
+    return ratio_text(estimate) if _is_precise(estimate) else TOO_NOISY
 
 
 def _confirmed(study: Study, answer: Answer | None) -> list[Line]:
@@ -351,7 +351,7 @@ def _confirmed(study: Study, answer: Answer | None) -> list[Line]:
         best = answer.best
         pairs = plural(best.speedup.n, "pair")
         gain = best.speedup
-        shown = ratio_text(gain) if _says_something(gain) else f"at least {gain.low:.2f}x"
+        shown = ratio_text(gain) if _is_precise(gain) else f"at least {gain.low:.2f}x"
         text = f"{shown} confirmed in {pairs}"
         return _best(text, best.config, "good")
     training_preserving = [c for c in compare(study) if c.effect is not Effect.TRAINING]
