@@ -113,6 +113,11 @@ def _screening(home: Path) -> list[tuple[float, float]]:
                 stages[data["trial"]["number"]] = data["trial"]["stage"]
             elif kind == "started":
                 begun[data["number"]] = wall_s
-            elif kind == "finished" and stages[data["number"]] not in ("BASELINE", "CONFIRM", "DRIFT_CHECK", "REFERENCE"):
+            elif kind == "finished" and stages[data["number"]] not in (
+                "BASELINE",
+                "CONFIRM",
+                "DRIFT_CHECK",
+                "REFERENCE",
+            ):
                 found.append((begun[data["number"]], wall_s))
     return found
