@@ -166,8 +166,8 @@ class Session:
         self._lock = threading.RLock()
         self._running: dict[str, Assignment] = {}
         self._waiting: list[Trial] = list(study.open_trials)
-        self._said: set[str] = set()
-        self._told = set(beliefs(study).told)
+        self._noted_kinds: set[str] = set()
+        self._noted_beliefs = set(beliefs(study).notes)
         self._stopping = ""
         self._forked: set[int] = set()
         """Trials that failed after a fork and are run again."""
@@ -280,7 +280,7 @@ class Session:
         trial = replace(trial, changes=planned.launch.changes if isinstance(planned, Assignment) else None)
         because = self._study.because
         self._append(
-            "asked",
+            "proposed",
             f"{trial.number}/{trial.attempt}",
             {"trial": trial, "uid": uid, "elapsed_s": self.elapsed_s}
             | ({"because": because} if because != known else {}),
@@ -308,7 +308,7 @@ class Session:
             } | ({"node": node} if node else {})
             self._append("started", f"{trial.number}/{trial.attempt}", data)
             self._study = self._study.with_trial(replace(trial, state=TrialState.RUNNING, node=node))
-            self._tell_listeners(lambda listener: listener.trial_started(self.study, trial))
+            self._notify(lambda listener: listener.trial_started(self.study, trial))
 
     def tell(self, uid: str, ended: TrialResult) -> None:
         """Record the end of one trial of an assignment; idempotent, a late result is only logged.
@@ -383,7 +383,7 @@ class Session:
         text = writable(text)
         with self._lock:
             self._append("noted", str(self._clock.wall_s()), {"text": text})
-        self._tell_listeners(lambda listener: listener.note(self.study, text))
+        self._notify(lambda listener: listener.note(self.study, text))
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -504,7 +504,7 @@ class Session:
         advises = not (self._study.spec.wait_for_quiet_s or self._study.spec.share)
         for sentence in found:
             text = writable(warning(sentence, advises=advises))
-            self._tell_listeners(partial(_note, study=self.study, text=text))
+            self._notify(partial(_note, study=self.study, text=text))
 
     def _with_start_mode(self, trial: Trial, planned: Assignment | Failure) -> Assignment | Failure:
         """Use a cold start if forks are not trusted. Note the reason once if the user requested forks."""
@@ -548,8 +548,8 @@ class Session:
         """Journal notes of trials once each, as all trials of a script have the same ones."""
         for text in notes:
             kind = text.partition("(")[0].partition(":")[0]
-            if kind not in self._said:
-                self._said.add(kind)
+            if kind not in self._noted_kinds:
+                self._noted_kinds.add(kind)
                 self.note(redact(text, free=True))
 
     def _notes_to_report(self, notes: Sequence[str]) -> list[str]:
@@ -626,7 +626,7 @@ class Session:
             "facts": facts,
             "start": ended.start,
         }
-        self._append("told", f"{trial.number}/{trial.attempt}", data, command=command)
+        self._append("finished", f"{trial.number}/{trial.attempt}", data, command=command)
         before = dead_ways(self._study)
         self._study = replace(self._study.with_trial(ended_trial), elapsed_s=self.elapsed_s)
         if facts is not None and self._study.facts is not None:
@@ -635,11 +635,11 @@ class Session:
         if facts is not None or dead_ways(self._study) != before:
             news = self._rebuild_space()
         self._judge_baseline(ended_trial)
-        self._tell_listeners(lambda listener: listener.trial_ended(self.study, ended_trial))
+        self._notify(lambda listener: listener.trial_ended(self.study, ended_trial))
         bound = self._ceiling_of_communication(ended_trial)
         for text in (news, *(self._forecast() if facts is not None else ()), bound):
             if text:
-                self._tell_listeners(partial(_note, study=self.study, text=text))
+                self._notify(partial(_note, study=self.study, text=text))
         self._report_transfer()
 
     def _forecast(self) -> tuple[str, str]:
@@ -665,10 +665,10 @@ class Session:
 
         It follows from the journal, so nothing is written.
         """
-        for text in beliefs(self._study).told:
-            if text not in self._told:
-                self._told.add(text)
-                self._tell_listeners(partial(_note, study=self.study, text=text))
+        for text in beliefs(self._study).notes:
+            if text not in self._noted_beliefs:
+                self._noted_beliefs.add(text)
+                self._notify(partial(_note, study=self.study, text=text))
 
     def _rebuild_space(self) -> str:
         """Build the space from the present facts; return news about its choice, for the user."""
@@ -814,16 +814,14 @@ class Session:
         if not self._stopping:
             self._waiting.append(again)
         what = "does not count" if self._stopping else "again"
-        self._tell_listeners(
-            lambda listener: listener.note(self.study, f"trial {trial.number} {what}: {reason}")
-        )
+        self._notify(lambda listener: listener.note(self.study, f"trial {trial.number} {what}: {reason}"))
 
     def _append(self, kind: str, key: str, data: Mapping[str, object], **shown: str) -> None:
         wired: dict[str, object] = to_wire(data)
         rows = () if self._study.spec.purpose else rows_for(kind, wired, **shown)
         self._journal.append(kind, f"{kind}/{key}", wired, outbox=rows)
 
-    def _tell_listeners(self, call: Callable[[Listener], None]) -> None:
+    def _notify(self, call: Callable[[Listener], None]) -> None:
         for listener in self._listeners:
             try:
                 call(listener)

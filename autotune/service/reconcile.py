@@ -214,11 +214,7 @@ class Reconciler:
         verifies = row.request.get("verify", "")
         found = (verified_of if verifies else result_of)(self._place.home(row.id))
         summary = None if found is None else found.summary
-        for seq, trial in unsent_trials(self._place.home(row.id)):
-            data = {**(row.answer or {}), "trial": trial}
-            self._database.report(
-                row.id, epoch=row.epoch, facts=row.answer or {}, kind="trial", study_seq=seq, data=data
-            )
+        self._read_unsent(row)
         if state is SearchState.PREEMPTING and code in _STOPPED:
             self._database.move(
                 row.id,
@@ -248,6 +244,14 @@ class Reconciler:
         self._database.move(row.id, state, to, reason, exit_code=code, answer=summary or row.answer)
         self._database.revoke_reports(row.id)
 
+    def _read_unsent(self, row: Any) -> None:
+        """Store the trials that a driver which has ended did not report."""
+        for seq, trial in unsent_trials(self._place.home(row.id)):
+            data = {**(row.answer or {}), "trial": trial}
+            self._database.report(
+                row.id, epoch=row.epoch, facts=row.answer or {}, kind="trial", study_seq=seq, data=data
+            )
+
     def _register(self, row: Any, found: Result, verifies: str) -> None:
         """Register a confirmed configuration, or record the result of its verification."""
         best = self._place.best(verifies or row.id)
@@ -267,6 +271,8 @@ class Reconciler:
             reverify.queue_changed(self._database, row.project, found)
 
     def _lost(self, row: Any, state: SearchState) -> None:
+        # The search may never run again, and a driver that resumes it reports each trial once.
+        self._read_unsent(row)
         if state is SearchState.CANCELLING:
             self._database.move(row.id, state, SearchState.CANCELLED, "cancelled; its job was lost")
         elif state is SearchState.PREEMPTING:

@@ -37,12 +37,12 @@ class SlowRunner(FakeRunner):
 
     def run(self, assignment: Any) -> Any:
         end_s = time.monotonic() + RUN_S
-        while time.monotonic() < end_s and not getattr(self, "asked", False):
+        while time.monotonic() < end_s and not getattr(self, "requested", False):
             time.sleep(0.02)
         yield from super().run(assignment)
 
     def stop(self) -> None:
-        self.asked = True
+        self.requested = True
         super().stop()
 
 

@@ -6,6 +6,7 @@ import pytest
 from service_fakes import submission
 
 from autotune.errors import RayUnavailable
+from autotune.service import reconcile
 from autotune.service.jobs import JobState, JobStatus
 from autotune.service.progress import result_of
 from autotune.service.reconcile import MOST_LOSSES, SILENT_S, Reconciler
@@ -210,6 +211,24 @@ def test_the_answer_of_an_ended_search_comes_from_its_journal_and_is_registered(
     registered = database.best_config("default", found.script_sha256, found.hardware)
     assert registered.yaml == "schema: x\n"
     assert database.fleet()["searches_succeeded"] == 1
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+def test_trials_that_a_lost_driver_did_not_report_are_read_from_its_journal(
+    database, jobs, reconciler, submit, monkeypatch, is_cancelled
+):
+    trial = {"number": 1, "attempt": 1}
+    monkeypatch.setattr(reconcile, "unsent_trials", lambda _home: [(7, trial)])
+    one = submit()
+    reconciler.tick()
+    reconciler.tick()
+    if is_cancelled:
+        database.move(one, SearchState.RUNNING, SearchState.CANCELLING, "cancelled by ann")
+    jobs.lose(one, epoch=1)
+    reconciler.tick()
+    assert states(database)[one] == ("cancelled" if is_cancelled else "starting")
+    found = [(event.study_seq, event.data["trial"]) for event in database.events(one, kind="trial")]
+    assert found == [(7, trial)]
 
 
 def test_a_driver_that_falls_silent_is_stopped_and_its_search_resumes(database, jobs, place, submit):

@@ -8,6 +8,7 @@ same speed there. Pure; `autotune.driver.backends.ray_tune` reads the cluster.
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 
 TOLERANCE = 0.05
 """Largest relative difference in the throughput of the unchanged script between two nodes of one search."""
+
+
+LOSS_S = 20.0
+"""Time after a lost trial in which its node gets no other. Ray lists a dead node as alive until five checks
+of its health have failed, one every 3 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,15 +51,18 @@ class NodePlacement:
     Args:
         nodes: Returns the living nodes that can hold a trial.
         limit: Largest number of concurrent trials; 0 for as many as fit.
+        now_s: Monotonic clock.
     """
 
     nodes: Callable[[], Sequence[ClusterNode]]
     limit: int = 0
+    now_s: Callable[[], float] = time.monotonic
     _home: ClusterNode | None = None
     _equal: dict[str, ClusterNode] = field(default_factory=dict[str, ClusterNode])
     _verified: set[str] = field(default_factory=set[str])
     _refused: set[str] = field(default_factory=set[str])
     _running: Counter[str] = field(default_factory=Counter[str])
+    _lost_s: dict[str, float] = field(default_factory=dict[str, float])
 
     def refresh(self) -> str:
         """Read the cluster, and choose the first node where there is none.
@@ -63,7 +72,8 @@ class NodePlacement:
         Returns:
             A sentence for people where that left nodes out or replaced the first one; else empty.
         """
-        living = {node.id: node for node in self.nodes()}
+        now_s = self.now_s()
+        living = {n.id: n for n in self.nodes() if now_s - self._lost_s.get(n.id, -math.inf) >= LOSS_S}
         before = self._home
         if before is None:
             slots = Counter[str]()
@@ -125,6 +135,10 @@ class NodePlacement:
     def ends(self, node: ClusterNode) -> None:
         """Count the end of a trial there."""
         self._running[node.id] -= 1
+
+    def loses(self, node: ClusterNode) -> None:
+        """Place no trial there for a while, as one was lost with its process."""
+        self._lost_s[node.id] = self.now_s()
 
     def judge(self, node: ClusterNode, throughput: float | None, own: float) -> str:
         """Use or refuse a node by its run of the unchanged script.

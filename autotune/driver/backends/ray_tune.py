@@ -353,6 +353,8 @@ class SessionSearcher(Searcher):
         node = self._nodes.pop(trial_id, None)
         if node is not None and self._placement is not None:
             self._placement.ends(node)
+            if error:
+                self._placement.loses(node)
         self._woken_s = time.monotonic()
 
     def withdraw_all(self) -> None:
@@ -434,7 +436,7 @@ class Launcher(tune.Trainable):
             ring(self._bell)
         if ended is None:
             return {"begins": False, "ended": "", "done": True}
-        if not self._is_ours and (note := said_of_niceness(os.getpriority(os.PRIO_PROCESS, 0))):
+        if not self._is_ours and (note := niceness_note(os.getpriority(os.PRIO_PROCESS, 0))):
             ended = replace(ended, notes=(*ended.notes, note))
         return {"begins": False, "ended": wire.dumps(ended)}
 
@@ -492,7 +494,7 @@ class NodeActor:
     def __init__(self, study_dir: str, isolation: str, request: str, first_host: str, at_once: int) -> None:
         self._study_dir = Path(study_dir)
         self._at_once = at_once
-        self._told: ProcessReports | None = None
+        self._reports: ProcessReports | None = None
         is_claimed = not request or socket.gethostname() == first_host
         claim = None if is_claimed else wire.loads(ClaimRequest, request)
         self._runner = LocalRunner(
@@ -503,20 +505,20 @@ class NodeActor:
             witness=self._note,
         )
 
-    def _note(self, assignment: Assignment, told: ProcessReports, seen: HostSamples) -> None:
-        self._told = told
+    def _note(self, assignment: Assignment, reports: ProcessReports, seen: HostSamples) -> None:
+        self._reports = reports
 
     def run(self, key: str) -> str:
         """Run the part that was handed over, and return a `NodeReport`."""
         part = on_this_node(on_our_devices(collect(key), ""), self._at_once)
         self._study_dir.mkdir(parents=True, exist_ok=True)
-        self._told = None
+        self._reports = None
         ended = [result.outcome for result in self._runner.run(part)]
         failure = next((outcome for outcome in ended if isinstance(outcome, Failure)), None)
         assert failure is not None, "no rank of this machine measures"
-        if self._told is None:
+        if self._reports is None:
             return wire.dumps(NodeReport(failure=failure))
-        return wire.dumps(collected(self._study_dir, part, self._told, failure))
+        return wire.dumps(collected(self._study_dir, part, self._reports, failure))
 
     def stop(self) -> None:
         """End the part that runs, if there is one."""
@@ -578,7 +580,7 @@ def node_request(spec: StudySpec) -> ClaimRequest:
     return request if spec.wait_s is not None else replace(request, wait_s=min(request.wait_s, LOCK_S))
 
 
-def said_of_niceness(niceness: int) -> str:
+def niceness_note(niceness: int) -> str:
     """Return a message about trials with low priority; empty if they have none.
 
     On an existing cluster the niceness cannot be changed from here.

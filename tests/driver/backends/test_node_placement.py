@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.driver.backends.node_placement import ClusterNode, NodePlacement
+from autotune.driver.backends.node_placement import LOSS_S, ClusterNode, NodePlacement
 
 
 def node(
@@ -16,7 +16,8 @@ class Cluster:
 
     def __init__(self, *nodes: ClusterNode, limit: int = 0) -> None:
         self.living = list(nodes)
-        self.placement = NodePlacement(lambda: self.living, limit=limit)
+        self.now_s = 0.0
+        self.placement = NodePlacement(lambda: self.living, limit=limit, now_s=lambda: self.now_s)
         self.first = self.placement.refresh()
 
     def taken(self) -> str:
@@ -94,6 +95,18 @@ def test_a_lost_first_node_is_replaced_by_an_equal_one_or_not_at_all() -> None:
     cluster.living = [other, node("b, again")]
     assert cluster.placement.refresh() == "b is lost; trials run on b, again"
     assert cluster.taken() == "b, again"
+
+
+def test_a_node_that_lost_a_trial_gets_the_next_one_only_after_it_is_known_to_be_alive() -> None:
+    """Ray lists a dead node as alive for some seconds, and a trial that is placed there never starts."""
+    cluster = Cluster(node("a", is_own=True), limit=1)
+    assert cluster.taken() == "a"
+    cluster.placement.ends(cluster.living[0])
+    cluster.placement.loses(cluster.living[0])
+    cluster.now_s = LOSS_S - 1.0
+    assert (cluster.placement.refresh(), cluster.taken()) == ("", "")
+    cluster.now_s = LOSS_S
+    assert (cluster.placement.refresh(), cluster.taken()) == ("", "a")
 
 
 def test_a_refused_node_does_not_replace_the_first_one() -> None:
