@@ -249,7 +249,7 @@ _DIRECTIVE = re.compile(r"(?:noqa|pyright|type|pragma|fmt)\b")
 
 
 def without_layout(docstring):
-    """Prose of a docstring: each entry of a section is a paragraph; code and click's kept blocks are left out."""
+    """Prose of a docstring, without code and blocks that click keeps; a section's entry is a paragraph."""
     docstring = re.sub(r"^\\b\n(?:.+\n?)+", "\n", docstring, flags=re.MULTILINE)
     text = re.sub(r"::\n\n(?:[ ]{4}.*\n|\n)+|^\s*(?:>>>|\.\.\. ).*$", "\n", docstring, flags=re.MULTILINE)
     text = _SECTION.sub("\n", _ENTRY.sub("\n\n", text))

@@ -51,7 +51,7 @@ def clean(
     with guarded(as_json=json):
         age_s = _seconds(older_than)
         if json and not (yes or dry_run):
-            raise UsageError("--json cannot show a question", hint="add --yes, or list the files with --dry-run")
+            raise UsageError("--json needs a decision", hint="add --yes, or list the files with --dry-run")
         found = find(names or (), older_than_s=age_s)
         if not json:
             sys.stdout.write(table(found))
