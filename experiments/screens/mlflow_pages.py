@@ -26,7 +26,7 @@ PANEL_CLOSED = {
 SIZES = {"desktop": (1600, 1000), "phone": (390, 844)}
 SHOTS = (
     ("mlflow-answer", "answer", "desktop", ("autotune apply",)),
-    ("mlflow-answer-phone", "answer", "phone", (" trials",)),
+    ("mlflow-answer-phone", "answer", "phone", ("autotune apply",)),
     ("mlflow-table", "table", "desktop", ("BEST",)),
     ("mlflow-charts", "charts", "desktop", ("Parallel Coordinates", "best_so_far_speedup")),
     ("mlflow-searches", "searches", "desktop", ("safe_speedup",)),
@@ -129,6 +129,7 @@ def shoot(chromium, pages, out):
     """
     for name, page, size, texts in SHOTS:
         if page not in pages:
+            print(f"{name} is not drawn: MLflow has no page {page} of this study", file=sys.stderr)
             continue
         with Browser(chromium, *SIZES[size], storage=PANEL_CLOSED, cookie=pages.cookie) as browser:
             browser.open(pages[page])

@@ -1,4 +1,4 @@
-"""The first screen: the configuration, its speedup, the reason, its cost, the apply command."""
+"""The first screen: the speedup, the configuration, the apply command, the reasons, its cost."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def hero(view: View) -> Markup:
         tag("div", tag("div", claim(view, answer)), chart, class_="verdict" if chart else None),
         wishes,
         _chips(view, named) if named is not None else Markup(),
-        _why(view, answer),
         _apply(view, answer),
+        _why(view, answer),
         tiles(view, answer),
         _caveats(view, answer),
     )
