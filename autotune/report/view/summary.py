@@ -248,9 +248,9 @@ _SHORT_COMMAND: Final = 40
 def run_name(study: Study, answer: Answer | None) -> str:
     """Return a name for the study's run: gain, configuration, and the command that applies it.
 
-    ``2.41x [2.34, 2.48] · precision=bf16 num_workers=8 · autotune apply best.yaml``. In a narrow window, MLflow
-    shows nothing else of the answer. It wraps between words only and is as wide as the longest word, so the
-    name has short words and omits a script named by the experiment.
+    ``2.41x [2.34, 2.48] · precision=bf16 num_workers=8 · autotune apply best.yaml``. In a narrow window,
+    MLflow shows nothing else of the answer. It wraps between words only and is as wide as the longest word,
+    so the name has short words and omits a script named by the experiment.
     """
     stem, trials = study.spec.stem, plural(len(study.finished()), "trial")
     state = status(study, answer)
