@@ -135,7 +135,10 @@ def _further(study: Study) -> Markup:
             "Measure more configurations, to find smaller gains: ",
             tag("code", f"autotune resume {redact(study.spec.label)} --budget 30m"),
         ),
-        html("Permit knobs that change the training: ", tag("code", "autotune search --allow KNOB")),
+        html(
+            "Permit a knob that changes the training, such as pure_bf16: ",
+            tag("code", f"autotune search --allow pure_bf16 -- {summary.user_command(study)}"),
+        ),
         "Change the code: the section on your code names lines that cost time.",
     ]
     return html(tag("p", "What you can do next:", class_="lead"), bullets(steps))
