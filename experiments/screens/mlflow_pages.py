@@ -29,7 +29,6 @@ SHOTS = (
     ("mlflow-answer-phone", "answer", "phone", ("autotune apply",)),
     ("mlflow-table", "table", "desktop", ("BEST",)),
     ("mlflow-charts", "charts", "desktop", ("Parallel Coordinates", "best_so_far_speedup")),
-    ("mlflow-searches", "searches", "desktop", ("safe_speedup",)),
 )
 """Name, page, size, what has to be there before the picture is taken."""
 
@@ -128,9 +127,6 @@ def shoot(chromium, pages, out):
         The files.
     """
     for name, page, size, texts in SHOTS:
-        if page not in pages:
-            print(f"{name} is not drawn: MLflow has no page {page} of this study", file=sys.stderr)
-            continue
         with Browser(chromium, *SIZES[size], storage=PANEL_CLOSED, cookie=pages.cookie) as browser:
             browser.open(pages[page])
             browser.wait_for(*texts)

@@ -1,10 +1,9 @@
 """Every picture and screen of the documentation, by one command: terminal, report, pages of MLflow.
 
-    python experiments/screens/run.py                    # searches first: two minutes, then README's three
+    python experiments/screens/run.py                    # searches first: README's command, three minutes
     python experiments/screens/run.py STUDY [--only terminal|report|mlflow]
 
-Writes docs/images and the marked blocks of docs/*.md. Needs tmux and Chromium (or its path in CHROMIUM). The
-picture of all searches needs a second search of the same script on this machine.
+Writes docs/images and the marked blocks of docs/*.md. Needs tmux and Chromium (or its path in CHROMIUM).
 """
 
 import argparse
@@ -24,8 +23,6 @@ from devtools import Browser
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = "experiments/workloads/photos_denoise.py"
 SEARCH = f"autotune search --budget 3m {SCRIPT}"
-EARLIER_SEARCH = f"autotune search --budget 2m --seed 1 {SCRIPT}"
-"""For the picture of all searches of a script."""
 SHOTS = (
     ("report-desktop", 1280, 940, False),
     ("report-dark", 1280, 940, True),
@@ -50,8 +47,8 @@ def main():
         raise SystemExit("Chromium and tmux are needed: apt-get install chromium tmux")
     given.out.mkdir(parents=True, exist_ok=True)
     if not given.study:
-        for line in (EARLIER_SEARCH, SEARCH):
-            subprocess.run([sys.executable, "-m", *shlex.split(line)], cwd=ROOT, check=False)
+        # An inconclusive answer has another exit code than 0 and pictures, too.
+        subprocess.run([sys.executable, "-m", *shlex.split(SEARCH)], cwd=ROOT, check=False)
     from autotune.cli.open_study import open_study
     from autotune.store.paths import find_study
 
@@ -104,20 +101,10 @@ def _report(chromium, opened, out):
             yield out / f"{name}.png"
 
 
-def _searches_of(spec):
-    """Return the folders of the searches of one script that have an answer, oldest first."""
-    from autotune.cli.open_study import open_study
-    from autotune.store.paths import studies
-
-    found = [open_study(study.path) for study in studies()]
-    same = [s for s in found if (s.study.spec.script, s.study.spec.purpose) == (spec.script, spec.purpose)]
-    return [s.path for s in sorted(same, key=lambda s: s.study.created) if s.answer is not None]
-
-
 def _mlflow(chromium, opened, out):
     """What a person sees at the first visit, and MLflow's pages with its assistant closed."""
     with tempfile.TemporaryDirectory() as folder:
-        environment, uri = mlflow_pages.sent(_searches_of(opened.study.spec), folder)
+        environment, uri = mlflow_pages.sent([opened.path], folder)
         with mlflow_pages.served(opened.path.name, uri, environment) as pages:
             for name, (page, *size) in FIRST_VISIT.items():
                 with Browser(chromium, *size, cookie=pages.cookie) as fresh:
