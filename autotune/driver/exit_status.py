@@ -182,4 +182,6 @@ def _hint_for(study: Study, trial: Trial | None) -> str:
             return ""  # the process has reported why it had no step
         if kind in (FailureKind.NO_METRIC, FailureKind.WARMUP_SHORT):
             return "give it more epochs or steps, so that a steady part can be measured"
+        if "the following arguments are required" in trial.failure.message:
+            return "type the script's own arguments at the end of the command, after --"
     return "run the script by itself first"
