@@ -67,7 +67,7 @@ def caveats(
             broke = how_it_broke(study, c.config)
             found.append(f"{few}: {broke}." if broke else f"{few}.")
     if confirmation_cycles(study) and identical is None:
-        found.append("Too few runs to compare your script with itself.")
+        found.append("Too few runs for an A/A check, which compares your script with itself.")
     found += _refused_caveat(study)
     if dropped := dropped_text(study):
         found.append(dropped)

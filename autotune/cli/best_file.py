@@ -167,7 +167,7 @@ class BestFile:
         if any(is_incomplete(arg) for arg in args):
             raise UsageError(
                 "the file leaves out a secret of the command line",
-                hint="type the command after --: python ...",
+                hint="type the command after --: -- python train.py",
             )
         if not self._is_known:
             self._check_start(python)

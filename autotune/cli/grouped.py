@@ -1,10 +1,17 @@
-"""A command whose help lists its options by group."""
+"""Commands with a help of their own: options by group, and the help where no subcommand is named."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import typer.core
+
+
+class HelpGroup(typer.core.TyperGroup):
+    """Subcommands of a command that prints its help where none is named."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, args or ["--help"])
 
 
 class Grouped(typer.core.TyperCommand):

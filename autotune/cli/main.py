@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import select
+import shlex
 import sys
 import tempfile
 import time
@@ -59,7 +60,7 @@ from autotune.errors import (
 from autotune.report.terminal.async_writer import visible_streams
 from autotune.shortage import first_line, shortage
 from autotune.text.printable import visible
-from autotune.text.redact import learned, redact
+from autotune.text.redact import learned, redact, redact_args
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -352,13 +353,12 @@ def _as_ours(error: BaseException) -> AutotuneError:
 
 def _usage(error: Any) -> UsageError:
     message = _plain(str(error.format_message()))
-    if not message:
-        print(error.ctx.get_help(), file=sys.stderr)
-        return UsageError("")
     context = getattr(error, "ctx", None)
     verb = "autotune" if context is None else context.command_path
     if moved := _script_option(error):
         return moved
+    if re.match(r"No such command '[^']*\.py'", message):
+        return UsageError(message, hint=shlex.join(redact_args(["autotune", "search", *sys.argv[1:]])))
     message, _, choices = message.partition(" Choose from:")
     # The parser lists them below each other.
     listed = ", ".join(choices.replace(",", " ").split())

@@ -27,6 +27,8 @@ from autotune.launch.workspace.isolation_failures import BOTH_MODES
 from autotune.model.study import SCRIPT_CHANGED
 from autotune.model.supported import UNSUPPORTED
 from autotune.model.trial import FailureKind, Stage
+from autotune.report.view.rerun_command import search_command
+from autotune.report.view.summary import user_command
 
 if TYPE_CHECKING:
     from autotune.answer.answer import Answer
@@ -97,6 +99,11 @@ def exit_code(study: Study, found: Answer) -> int:
     return _CODES[found.outcome]
 
 
+def search_again(study: Study) -> str:
+    """Return the command of this search, or of one with its script where the space cannot be named."""
+    return search_command(study) or f"autotune search -- {user_command(study)}"
+
+
 def why_nothing(study: Study) -> AutotuneError:
     """Return the error for a study without a measured baseline: cause, last output lines, remedy."""
     script = Path(study.spec.script).name
@@ -108,7 +115,7 @@ def why_nothing(study: Study) -> AutotuneError:
             return kind(message, hint=f"go on: autotune resume {study.spec.label}")
         if study.stopped == SCRIPT_CHANGED:
             message = f"{script} was changed before it was measured once"
-            return UsageError(message, hint="search again: autotune search")
+            return UsageError(message, hint=f"search again: {search_again(study)}")
         if study.stopped == "finished":
             return _budget_too_small(study, study.spec.budget.seconds)
         message = f"{script} ran, but no step could be measured"
@@ -175,4 +182,6 @@ def _hint_for(study: Study, trial: Trial | None) -> str:
             return ""  # the process has reported why it had no step
         if kind in (FailureKind.NO_METRIC, FailureKind.WARMUP_SHORT):
             return "give it more epochs or steps, so that a steady part can be measured"
+        if "the following arguments are required" in trial.failure.message:
+            return "type the script's own arguments at the end of the command, after --"
     return "run the script by itself first"

@@ -27,6 +27,7 @@ from autotune.model.effect import Effect
 from autotune.model.space import Dimension, SearchSpace
 from autotune.model.study import SCALE, StudySpec
 from autotune.model.wire import from_wire, to_wire
+from autotune.report.view.summary import user_command
 from autotune.search.confirmation.scaling_rounds import ScalingRounds
 from autotune.space.training_environment import user_environment
 from autotune.store.fold import fold
@@ -209,7 +210,8 @@ def resume_scale(
         if study.facts is None:
             raise StoreError(f"{directory} ended before anything was known about the script")
         if changed := ScriptWatch(spec.inspected, study.facts.script.sha256)():
-            raise UsageError(changed, hint="measure again: autotune scale -- torchrun ...")
+            hint = f"measure again: autotune scale -- {user_command(study)}"
+            raise UsageError(changed, hint=hint)
         closers.enter_context(learned(spec.args))
         append_opened(journal, spec, wall_s=SystemClock().wall_s())
         study = _measure(
@@ -278,7 +280,8 @@ def _measure(
     if own := own_processes(study, question.counts[0]):
         raise UsageError(
             f"{spec.title} starts {own} processes by itself, whatever the launcher's number is",
-            hint="measure a script that torchrun starts: autotune scale -- torchrun --nproc-per-node 2 ...",
+            hint="measure a script that torchrun starts: "
+            "autotune scale -- torchrun --nproc-per-node 2 train.py",
         )
     return study
 

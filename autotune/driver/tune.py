@@ -25,7 +25,7 @@ from autotune.driver.backends.local_ray import refuse_small_address_space
 from autotune.driver.cleanup.dead_drivers import clear_up, clear_up_all, missing_variables
 from autotune.driver.cleanup.dead_trials import end_dead_trials
 from autotune.driver.deadline_watchdog import HardWall
-from autotune.driver.exit_status import answer_or_none, exit_code, why_nothing
+from autotune.driver.exit_status import answer_or_none, exit_code, search_again, why_nothing
 from autotune.driver.host_memory import free_for, free_memory, trial_limit
 from autotune.driver.new_study import append_opened, create_study
 from autotune.driver.planner import Planner, dead_ways
@@ -306,7 +306,7 @@ def _resumable(folded: Study, budget_s: float | None, trials: int | None = None)
         spec = replace(spec, budget=replace(spec.budget, seconds=folded.elapsed_s + cut_s))
     if folded.facts is None:
         message = f"study {spec.label} ended before the script was measured"
-        raise StoreError(message, hint="start it again: autotune search")
+        raise StoreError(message, hint=f"start it again: {search_again(folded)}")
     _refuse_another_script(folded, folded.facts, spec)
     if spec.python != sys.executable:
         # It may have been removed, and then every trial would fail for a reason other than its config.
@@ -753,10 +753,10 @@ def _refuse_another_script(study: Study, facts: Facts, spec: StudySpec) -> None:
     now = script_facts(spec.inspected)
     if now.sha256 != facts.script.sha256:
         message = f"{spec.inspected} has changed since study {spec.label} began"
-        raise UsageError(message, hint="search again: autotune search")
+        raise UsageError(message, hint=f"search again: {search_again(study)}")
     if module := changed_module(modules_of(study)):
         message = f"{module}, which the script imports, has changed since study {spec.label} began"
-        raise UsageError(message, hint="search again: autotune search")
+        raise UsageError(message, hint=f"search again: {search_again(study)}")
 
 
 def _static_facts(spec: StudySpec) -> Facts:

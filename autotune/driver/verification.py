@@ -27,6 +27,7 @@ from autotune.model.space import Dimension, SearchSpace
 from autotune.model.study import VERIFY, StudySpec
 from autotune.model.trial import FailureKind
 from autotune.model.wire import from_wire, to_wire
+from autotune.report.view.summary import user_command
 from autotune.search.confirmation.verification import Verification
 from autotune.space.training_environment import user_environment
 from autotune.store.fold import fold
@@ -225,7 +226,8 @@ def verify(
     found = _judged(request, study, home)
     if found.verdict == "failed" and (reason := _not_applied(study, request.config)):
         raise NotApplied(
-            f"{name} does not take effect here: {reason}", hint="search on this machine: autotune search"
+            f"{name} does not take effect here: {reason}",
+            hint=f"search on this machine: autotune search -- {user_command(study)}",
         )
     return found
 

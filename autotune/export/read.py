@@ -42,7 +42,7 @@ def read_best(path: str | os.PathLike[str]) -> BestConfig:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UsageError(
-            f"cannot read {os.fspath(path)}: {reason}", hint="a search writes it: autotune search"
+            f"cannot read {os.fspath(path)}: {reason}", hint="a search writes it: autotune search train.py"
         ) from error
     return parse(text, source=str(os.fspath(path)))
 

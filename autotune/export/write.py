@@ -76,7 +76,8 @@ def _headlines(best: BestConfig, name: str) -> list[str]:
         return ["Nothing is faster: the picks are your unchanged script.", evidence]
     pick = best.picks[best.pick]
     started = ["-m", best.study.module] if best.study.module else [best.study.script]
-    command = shlex.join([*launch_words(best.study.launcher or "", best.study.python or ""), *started])
+    launched = launch_words(best.study.launcher or "", best.study.python or "")
+    command = shlex.join([*launched, *started, *best.study.argv])
     apply = f"Apply: autotune apply {shlex.quote(name)}"
     # An absolute path names folders of this machine, and holds on no other one.
     is_portable = command.isprintable() and not Path(best.study.script).is_absolute()

@@ -118,6 +118,5 @@ def resolve(python: str, words: Sequence[str]) -> Launched:
 def _refused(why: str) -> UsageError:
     return UsageError(
         f"accelerate launch cannot be carried over: {why}",
-        hint="a script with an Accelerator runs under torchrun, too: "
-        "-- torchrun --nproc-per-node 2 train.py ...",
+        hint="a script with an Accelerator runs under torchrun, too: -- torchrun --nproc-per-node 2 train.py",
     )

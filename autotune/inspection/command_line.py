@@ -95,7 +95,7 @@ def read_command(words: Sequence[str], *, script: str = "", python: str = "") ->
     if not words:
         raise UsageError(
             "no script is given",
-            hint="autotune search --script train.py --budget 30m [-- the script's arguments]",
+            hint="autotune search train.py",
         )
     within = launchers.unwrapped(words, python)
     if within is not None:
@@ -107,11 +107,11 @@ def read_command(words: Sequence[str], *, script: str = "", python: str = "") ->
     if re.match(r"[A-Za-z_]\w*=", words[0]):
         name, (shown,) = words[0].partition("=")[0], redact_args(words[:1])
         raise UsageError(
-            f"{shown!r} is not a script", hint=f"set {name} before autotune: {shown} autotune ..."
+            f"{shown!r} is not a script", hint=f"set {name} before autotune: {shown} autotune search train.py"
         )
     if words[0].startswith("-"):
         shown = redact_args(words[:2])
-        raise UsageError(f"{shown[0]} is not a script", hint=f"-- python {' '.join(shown)} ...")
+        raise UsageError(f"{shown[0]} is not a script", hint=f"-- python {' '.join(shown)}")
     return _program(words, python)
 
 
@@ -210,7 +210,7 @@ def _after_python(words: Sequence[str], python: str) -> Command:
     if module in launchers.MODULES:
         return read_command([launchers.MODULES[module], *rest], python=python or _named(words[0]))
     if not module and not rest:
-        raise UsageError("no script follows the interpreter", hint="-- python train.py ...")
+        raise UsageError("no script follows the interpreter", hint="-- python train.py")
     if not module and rest[0] == "-":
         raise UsageError("a script from standard input cannot be run more than once", hint="name a file")
     given = python or (None if words[0] in _BARE else words[0])
@@ -237,7 +237,7 @@ def _interpreter_options(words: Sequence[str]) -> tuple[list[str], str, list[str
             options += [f"-{letters}"] if letters else []
             module = value or "".join(words[at : at + 1])
             if not module:
-                raise UsageError("no module follows -m", hint="-- python -m package.train ...")
+                raise UsageError("no module follows -m", hint="-- python -m package.train")
             return options, module, list(words[at if value else at + 1 :])
         options.append(word)
         if letter and not value:
@@ -255,7 +255,7 @@ def _cluster(word: str) -> tuple[str, str, str]:
             shown = word if word.startswith("--") else f"-{letter}"
             raise UsageError(
                 f"the interpreter's option {shown} cannot be carried over",
-                hint="name a script file or a module: -- python train.py ..., -- python -m package.train ...",
+                hint="name a script file or a module: -- python train.py, -- python -m package.train",
             )
     return word[1:], "", ""
 
@@ -271,7 +271,7 @@ def _program(words: Sequence[str], python: str) -> Command:
     if named is None:
         raise UsageError(
             f"{words[0]} is not a Python script",
-            hint="name the python command that it starts: -- python train.py ...",
+            hint="name the python command that it starts: -- python train.py",
         )
     # The first line of a non-executable file has no meaning.
     word, *options = named if named and os.access(path, os.X_OK) else [""]

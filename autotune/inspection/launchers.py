@@ -117,22 +117,22 @@ def unwrapped(words: Sequence[str], python: str = "") -> Within | None:
     if first in _SEVERAL:
         raise UsageError(
             f"{first} starts processes itself, which a trial cannot",
-            hint="with one process: name the script, -- python train.py ...; with several of one machine: "
-            "-- torchrun --nproc-per-node 2 train.py ...",
+            hint="with one process: name the script, -- python train.py; with several of one machine: "
+            "-- torchrun --nproc-per-node 2 train.py",
         )
     if first in _RUNNERS:
         raise UsageError(
             f"{first} chooses an environment that cannot be determined from outside",
-            hint="name its interpreter: --python /path/to/env/bin/python -- python train.py ...",
+            hint="name its interpreter: --python /path/to/env/bin/python -- python train.py",
         )
     if first in _BEFORE:
         raise UsageError(
-            f"{first} is not a script", hint=f"put it before autotune: {first} ... autotune search ..."
+            f"{first} is not a script", hint=f"put it before autotune: {first} autotune search train.py"
         )
     if first in _SHELLS or first in _INTERACTIVE:
         raise UsageError(
             f"{first} is not a training script",
-            hint="name the python command that it starts: -- python train.py ...",
+            hint="name the python command that it starts: -- python train.py",
         )
     return None
 
@@ -142,7 +142,7 @@ def unwrapped(words: Sequence[str], python: str = "") -> Within | None:
 
 def _uv(words: Sequence[str]) -> Within:
     if words[:1] != ["run"]:
-        raise UsageError("uv is not a training script", hint="-- uv run python train.py ...")
+        raise UsageError("uv is not a training script", hint="-- uv run python train.py")
     rest = list(words[1:])
     while rest and rest[0] in _UV_PLAIN:
         rest.pop(0)
@@ -152,7 +152,7 @@ def _uv(words: Sequence[str]) -> Within:
         what = f"uv run {rest[0]} makes" if rest else "uv run starts"
         raise UsageError(
             f"{what} an environment that is not known here",
-            hint="name the environment's interpreter: --python .venv/bin/python -- python train.py ...",
+            hint="name the environment's interpreter: --python .venv/bin/python -- python train.py",
         )
     if rest[0].endswith(".py"):
         _refuse_own_requirements(rest[0])
@@ -186,7 +186,7 @@ def _uv_environment(cwd: Path) -> Path:
 def _poetry(words: Sequence[str]) -> Within:
     rest = list(words[2:])
     if words[1:2] != ["run"] or not rest or rest[0].startswith("-"):
-        raise UsageError("poetry is not a training script", hint="-- poetry run python train.py ...")
+        raise UsageError("poetry is not a training script", hint="-- poetry run python train.py")
     try:
         done = subprocess.run(
             [words[0], "env", "info", "--executable"],
@@ -243,7 +243,7 @@ def _torchrun(words: Sequence[str], *, legacy: bool = False) -> Within:
     nodes = _machines(given)
     count = _processes(given["nproc-per-node"][1]) if "nproc-per-node" in given else 1
     if not rest:
-        raise UsageError("no script follows torchrun", hint="-- python train.py ...")
+        raise UsageError("no script follows torchrun", hint="-- python train.py")
     by_option = not by_variable and count > 1
     if not by_variable and not by_option:
         rest.insert(1, "--local-rank=0")
@@ -268,7 +268,7 @@ def _machines(given: Mapping[str, tuple[str, str]]) -> int:
     if not least.isdecimal() or not 1 <= int(least) <= MOST_RANKS or (most and most != least):
         raise UsageError(
             f"torchrun {option} is not a fixed number of machines up to {MOST_RANKS}",
-            hint="-- torchrun --nnodes 2 --nproc-per-node 2 train.py ...",
+            hint="-- torchrun --nnodes 2 --nproc-per-node 2 train.py",
         )
     option, node = given.get("node-rank", ("", "0"))
     if node != "0":
@@ -282,7 +282,7 @@ def _machines(given: Mapping[str, tuple[str, str]]) -> int:
 def _not_carried_over(option: str) -> UsageError:
     return UsageError(
         f"torchrun's option {option} cannot be carried over",
-        hint="leave it out; with one process leave torchrun out: -- python train.py ...",
+        hint="leave it out; with one process leave torchrun out: -- python train.py",
     )
 
 
@@ -313,15 +313,15 @@ def _check_count(count: int, option: str, text: str) -> None:
     if not 1 <= count <= MOST_RANKS:
         raise UsageError(
             f"{option} {text!r} is not a number of processes up to {MOST_RANKS}",
-            hint="-- torchrun --nproc-per-node 2 train.py ...",
+            hint="-- torchrun --nproc-per-node 2 train.py",
         )
 
 
 def _accelerate(words: Sequence[str], whole: Sequence[str], python: str) -> Within:
     if whole[0].endswith("accelerate") and whole[1:2] != ["launch"]:
-        raise UsageError("accelerate is not a training script", hint="-- accelerate launch train.py ...")
+        raise UsageError("accelerate is not a training script", hint="-- accelerate launch train.py")
     if not words:
-        raise UsageError("no script follows accelerate launch", hint="-- accelerate launch train.py ...")
+        raise UsageError("no script follows accelerate launch", hint="-- accelerate launch train.py")
     one = _one_process(words)
     if one is not None and _accelerate_config() is None:
         note = (
@@ -407,13 +407,13 @@ def _deepspeed(words: Sequence[str], python: str, program: str) -> Within:
         elif not (name in _DEEPSPEED_LEFT_OUT or name == "num_nodes"):
             raise UsageError(
                 f"deepspeed's option {word} cannot be carried over",
-                hint="on one machine: -- deepspeed --num_gpus 2 train.py ...",
+                hint="on one machine: -- deepspeed --num_gpus 2 train.py",
             )
     count = count or len(host_facts().devices)
     if not count:
-        raise UsageError("deepspeed finds no device here", hint="-- deepspeed --num_gpus 2 train.py ...")
+        raise UsageError("deepspeed finds no device here", hint="-- deepspeed --num_gpus 2 train.py")
     if not rest:
-        raise UsageError("no script follows deepspeed", hint="-- deepspeed --num_gpus 2 train.py ...")
+        raise UsageError("no script follows deepspeed", hint="-- deepspeed --num_gpus 2 train.py")
     _check_count(count, "deepspeed --num_gpus", str(count))
     note = (
         f"deepspeed with {count} processes: they are started by themselves, with the variables that it sets"

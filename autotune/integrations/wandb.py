@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from autotune.answer.pick import answer as answer_of
 from autotune.integrations.figures import required, trial_figures
@@ -15,9 +15,22 @@ if TYPE_CHECKING:
     from autotune.model.study import Study
     from autotune.model.trial import Trial
 
+_SETTINGS: Final = {
+    # wandb would send the command line and the uncommitted changes of the repository, secrets included.
+    "x_disable_meta": True,
+    "disable_git": True,
+    "disable_code": True,
+    # It would replace the streams of the terminal view.
+    "console": "off",
+    # It would sample the machine while trials are measured.
+    "x_disable_stats": True,
+}
+
 
 class WeightsAndBiases(Listener):
     """Logs to a project, by wandb; its own settings (``WANDB_MODE=offline``, ...) apply.
+
+    It receives trials and the answer only: no source, command line, console output or machine metrics.
 
     Args:
         project: Name of the project.
@@ -35,8 +48,16 @@ class WeightsAndBiases(Listener):
         spec = study.spec
         config = {"script": spec.title, "budget_s": spec.budget.seconds, "study": spec.study_id}
         self._run = self._package.init(
-            project=self._project, name=spec.label, job_type="autotune", config=config
+            project=self._project,
+            id=spec.study_id,
+            resume="allow",
+            name=spec.label,
+            job_type="autotune",
+            config=config,
+            settings=self._package.Settings(**_SETTINGS),
         )
+        # Without this the summary shows the last trial's values beside the answer.
+        self._run.define_metric("*", summary="none")
 
     def trial_ended(self, study: Study, trial: Trial) -> None:
         if self._run is None:

@@ -62,7 +62,7 @@ MOST_LOG: Final = 256 * 1024
 
 
 class SearchRequest(Strict):
-    """What ``autotune submit`` sends."""
+    """The search that ``autotune submit`` sends."""
 
     command: list[str] = Field(min_length=1, max_length=1000)
     options: dict[str, Any] = Field(default_factory=dict)
@@ -94,7 +94,7 @@ class ResumeRequest(Strict):
 
 
 class FactsRequest(BaseModel):
-    """What the driver of a search sends (`driver.service_sink`)."""
+    """Facts that the driver of a search sends (`driver.service_sink`)."""
 
     protocol: int
     epoch: int = Field(ge=0)
@@ -105,7 +105,7 @@ class FactsRequest(BaseModel):
 
 
 class AppliedRequest(Strict):
-    """How long a training has run so far with a configuration of the service; repeated for one run."""
+    """Run time so far of a training with a configuration of the service; repeated during one run."""
 
     run: str = Field(pattern=r"^[0-9A-Za-z]{8,64}$")
     seconds: float = Field(ge=0, le=365 * 24 * 3600)

@@ -7,7 +7,7 @@ from typing import Final
 
 
 class SearchState(str, Enum):
-    """Where a search is. ``LOST`` is never stored: a lost job puts its search back into the queue."""
+    """State of a search. A lost job puts its search back into the queue."""
 
     QUEUED = "queued"
     STARTING = "starting"

@@ -47,7 +47,8 @@ def main():
         raise SystemExit("Chromium and tmux are needed: apt-get install chromium tmux")
     given.out.mkdir(parents=True, exist_ok=True)
     if not given.study:
-        subprocess.run([sys.executable, "-m", *shlex.split(SEARCH)], cwd=ROOT, check=True)
+        # An inconclusive answer has another exit code than 0 and pictures, too.
+        subprocess.run([sys.executable, "-m", *shlex.split(SEARCH)], cwd=ROOT, check=False)
     from autotune.cli.open_study import open_study
     from autotune.store.paths import find_study
 

@@ -23,6 +23,21 @@ def test_the_bare_command_and_help_print_the_commands_and_end_with_0(cli):
     assert cli("help") == (0, out, "")
 
 
+@pytest.mark.parametrize("name", ["spaces", "admin"])
+def test_a_group_of_commands_prints_its_help_and_ends_with_0(cli, name):
+    code, out, err = cli(name)
+    assert (code, err) == (0, "")
+    assert out == cli(name, "--help")[1] == cli("help", name)[1]
+
+
+def test_a_script_in_place_of_a_command_gets_the_corrected_command(cli, script, tune, monkeypatch):
+    words = ["train.py", "--budget", "5m"]
+    monkeypatch.setattr("sys.argv", ["autotune", *words])
+    code, _out, err = cli(*words)
+    assert (code, tune.specs) == (2, [])
+    assert "hint: autotune search train.py --budget 5m\n" in err
+
+
 @pytest.mark.parametrize("words", [["--version"], ["-v"], ["version"]])
 def test_the_version_is_printed(cli, words):
     assert cli(*words) == (0, f"autotune {version()}\n", "")

@@ -67,6 +67,25 @@ def suggestions():
                     yield f"{path.relative_to(PACKAGE)}:{line}", found[1], found[2].split()
 
 
+def hints(source):
+    """Values of ``hint=`` in calls, as one text each."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.keyword) and node.arg == "hint":
+            parts = node.value.values if isinstance(node.value, ast.JoinedStr) else [node.value]
+            constants = [part.value if isinstance(part, ast.Constant) else "X" for part in parts]
+            yield "".join(text for text in constants if isinstance(text, str))
+
+
+def abbreviated(source):
+    return [text for text in hints(source) if re.search(r" \.\.\.|\[--", text)]
+
+
+def test_a_suggested_command_is_whole():
+    found = {path.name: abbreviated(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")}
+    assert {name: texts for name, texts in found.items() if texts} == {}
+    assert abbreviated('f(hint="-- python train.py ...")') == ["-- python train.py ..."]
+
+
 ROWS = list(suggestions())
 
 

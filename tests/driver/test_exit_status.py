@@ -42,6 +42,12 @@ def test_a_script_that_fails_by_itself_is_reported_so() -> None:
     assert "fails unchanged: exit code 3" in error.message
 
 
+def test_a_script_without_its_arguments_gets_the_place_for_them() -> None:
+    missing = "exit code 2: train.py: error: the following arguments are required: data"
+    assert "after --" in ended(Failure(kind=FailureKind.CRASH_EXIT, message=missing)).hint
+    assert "after --" not in ended(Failure(kind=FailureKind.CRASH_EXIT, message="exit code 2")).hint
+
+
 def test_a_script_that_fails_differently_in_two_modes_of_isolation_is_not_blamed() -> None:
     evidence: dict[str, str | int | float] = {BOTH_MODES: "exit code 1: [Errno 18]"}
     error = ended(Failure(kind=FailureKind.CRASH_EXIT, message="exit code 3", evidence=evidence))

@@ -64,6 +64,7 @@ def test_on_a_phone_the_command_and_the_cost_are_two_screens_away_at_most(page):
     seen = browser.look(CHROMIUM, page, 390, 844)["seen"]
     assert set(seen) >= {"h1", "interval", "chips", "tiles", "why", "run"}
     assert seen["chips"] <= 844, "which configuration"
+    assert seen["run"] <= 844, "what to do next"
     assert max(seen.values()) <= 2.5 * 844
 
 

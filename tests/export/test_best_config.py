@@ -84,7 +84,7 @@ def test_the_file_begins_with_the_gain_what_changes_and_how_to_apply_it():
     assert head == [
         "# 2.00x [1.95, 2.05] in 6 pairs of fresh runs: precision=bf16 batch_size=64 num_workers=4 threads=2",
         "# Peak memory 1.00 GiB; your script 2.00 GiB.",
-        "# Apply: autotune apply fast.yaml -- python train.py",
+        "# Apply: autotune apply fast.yaml -- python train.py --lr 1e-3",
         "# Made by autotune 0.1.0; the evidence is below.",
     ]
 
@@ -158,7 +158,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("script", "message"),
     [
-        ("my train.py", "Apply: autotune apply 'a b.yaml' -- python 'my train.py'"),
+        ("my train.py", "Apply: autotune apply 'a b.yaml' -- python 'my train.py' --lr 1e-3"),
         ("a\nb: [.py", "Apply: autotune apply 'a b.yaml'"),
         ("bell\x07\x1b[2J.py", "Apply: autotune apply 'a b.yaml'"),
         ("line\u2028sep.py", "Apply: autotune apply 'a b.yaml'"),

@@ -108,7 +108,7 @@ def test_a_package_is_run_by_its_main_module(project: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message", "hint"),
     [
-        ([], "no script is given", "--script"),
+        ([], "no script is given", "autotune search train.py"),
         (["python"], "no script follows", "train.py"),
         (["python", "-u"], "no script follows", "train.py"),
         (["python", "-"], "standard input", "name a file"),

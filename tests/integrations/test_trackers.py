@@ -1,5 +1,9 @@
 """Other trackers receive every trial and the answer; a search never depends on them."""
 
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
 from types import SimpleNamespace
 
 import pytest
@@ -39,10 +43,14 @@ class Wandb:
 
     def __init__(self):
         self.rows, self.summary, self.is_finished, self.given = [], {}, False, {}
+        self.metrics, self.Settings = {}, dict
 
     def init(self, **given):
         self.given = given
         return self
+
+    def define_metric(self, name, summary):
+        self.metrics[name] = summary
 
     def log(self, row, step):
         self.rows.append((step, row))
@@ -54,7 +62,7 @@ class Wandb:
 @pytest.fixture
 def packages(monkeypatch):
     found = {"tensorboardX": SimpleNamespace(SummaryWriter=Writer), "wandb": Wandb()}
-    monkeypatch.setattr(module.importlib, "import_module", found.__getitem__)
+    monkeypatch.setattr(module, "importlib", SimpleNamespace(import_module=found.__getitem__))
     return found
 
 
@@ -95,8 +103,15 @@ def test_wandb_gets_a_step_per_trial_and_the_answer(packages):
     assert [step for step, _ in run.rows] == [0, 1, 2, 3, 4, 5]
     assert run.rows[3][1]["knob/precision"] == "bf16"
     assert run.rows[4][1]["failure"] == "out of host memory"
-    assert run.summary["answer"]
+    assert set(run.summary) == {"answer"}
+    assert run.metrics == {"*": "none"}
     assert run.is_finished
+
+
+def test_a_resumed_search_continues_its_run(packages):
+    made = listened(WeightsAndBiases("tuning"))
+    assert packages["wandb"].given["id"] == made.spec.study_id
+    assert packages["wandb"].given["resume"] == "allow"
 
 
 @pytest.mark.parametrize("tracker", [TensorBoard, WeightsAndBiases])
@@ -104,14 +119,12 @@ def test_a_package_that_is_missing_is_named_before_anything_runs(monkeypatch, tr
     def missing(name):
         raise ModuleNotFoundError(name)
 
-    monkeypatch.setattr(module.importlib, "import_module", missing)
+    monkeypatch.setattr(module, "importlib", SimpleNamespace(import_module=missing))
     with pytest.raises(UsageError, match="is not installed here\nhint: pip install "):
         tracker("x")
 
 
 def test_the_command_line_passes_them_on(packages, monkeypatch, tmp_path, capsys):
-    import sys
-
     import autotune.driver
     from autotune.cli.main import run
 
@@ -128,4 +141,34 @@ def test_the_command_line_passes_them_on(packages, monkeypatch, tmp_path, capsys
 def test_real_event_files_are_written(tmp_path):
     pytest.importorskip("tensorboardX")
     made = listened(TensorBoard(tmp_path))
-    assert list((tmp_path / made.spec.label).rglob("events.out.tfevents.*"))
+    files = list((tmp_path / made.spec.label).rglob("events.out.tfevents.*"))
+    written = b"".join(path.read_bytes() for path in files)
+    assert len(files) == 6
+    assert all(text in written for text in (b"trial/throughput", b"precision", b"out of host memory"))
+
+
+REAL_RUN = """
+from study_fakes import study
+from autotune.integrations import WeightsAndBiases
+
+listener, made = WeightsAndBiases("tuning"), study(stopped="finished")
+listener.study_began(made)
+for trial in made.trials:
+    listener.trial_ended(made, trial)
+listener.study_ended(made)
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(find_spec("wandb") is None, reason="wandb is not installed")
+def test_a_real_offline_run_holds_trials_and_answer_but_not_the_command_line(tmp_path):
+    # A process of its own: wandb writes the end of its file when the process ends.
+    environment = {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path), "WANDB_SILENT": "true"}
+    environment |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "HOME": str(tmp_path)}
+    command = [sys.executable, "-c", REAL_RUN, "--api-key", "hunter2"]
+    subprocess.run(command, env={**os.environ, **environment}, cwd=tmp_path, check=True, timeout=100)
+    (file,) = (tmp_path / "wandb").glob("offline-run-*/run-*.wandb")
+    written = file.read_bytes()
+    for text in (b"single_run_speedup", b"knob/precision", b"out of host memory", b"Inconclusive: 4 other"):
+        assert text in written
+    assert b"hunter2" not in b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())

@@ -89,7 +89,8 @@ def apply(
         command = [word for word in (file, *(command or ())) if word]
         file = _registered(command, python)
     if not file:
-        raise UsageError("no file is given", hint="autotune apply best.yaml; or: --from-server -- python ...")
+        hint = "autotune apply best.yaml; or: autotune apply --from-server -- python train.py"
+        raise UsageError("no file is given", hint=hint)
     _check_is_result(file)
     given = BestFile(best_file(file))
     best = given.best
@@ -231,7 +232,8 @@ def _under_torchrun(run: Command, *, typed: bool) -> Command:
     if typed:
         raise UsageError(
             f"torchrun has started this process already, and {run.launcher} would start others in each",
-            hint="name the script: torchrun ... -m autotune apply best.yaml -- python train.py ...",
+            hint="name the script: torchrun --nproc-per-node 2 -m autotune apply best.yaml "
+            "-- python train.py",
         )
     return replace(run, launcher="")
 

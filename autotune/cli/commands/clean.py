@@ -35,11 +35,11 @@ def clean(
     older_than: Annotated[
         str, typer.Option(metavar="30d", help="Remove whole studies that were not written to for this long.")
     ] = "",
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove without asking.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove without a confirmation.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the files and remove nothing.")] = False,
     json: Json = False,
 ) -> int:
-    """Remove files that searches left on this machine, after listing them and asking.
+    """Remove files that searches left on this machine, after a list and a confirmation.
 
     Without a study or an age, removes folders of trials and compile caches of studies that are not running,
     and leftovers in the temporary folder. Journals, answers, profiles and MLflow's data stay, so `show`
@@ -51,7 +51,7 @@ def clean(
     with guarded(as_json=json):
         age_s = _seconds(older_than)
         if json and not (yes or dry_run):
-            raise UsageError("--json cannot ask", hint="add --yes, or list the files with --dry-run")
+            raise UsageError("--json needs a decision", hint="add --yes, or list the files with --dry-run")
         found = find(names or (), older_than_s=age_s)
         if not json:
             sys.stdout.write(table(found))

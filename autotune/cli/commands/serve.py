@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from autotune.cli.grouped import HelpGroup
+
 TRUST = (
     "Anyone with a token of scope run can execute code as this service's user. "
     "Searches of one service share that user and its files."
@@ -170,7 +172,7 @@ def _check_installed() -> None:
         )
 
 
-admin = typer.Typer(help="Tokens and projects of a service.", no_args_is_help=True, rich_markup_mode=None)
+admin = typer.Typer(help="Tokens and projects of a service.", cls=HelpGroup, rich_markup_mode=None)
 
 
 @admin.command("token")

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from autotune.cli.grouped import HelpGroup
 from autotune.cli.options import Json
 
 if TYPE_CHECKING:
     from autotune.config_files.presets import FoundSpace
     from autotune.model.study import DeclaredSpec, SpaceRequest
 
-spaces = typer.Typer(
-    help="List, show, create and check search spaces.", no_args_is_help=True, rich_markup_mode=None
-)
+spaces = typer.Typer(help="List, show, create and check search spaces.", cls=HelpGroup, rich_markup_mode=None)
 
 SCHEMA = "autotune.spaces/v1"
 TEMPLATE_FILE = "space.yaml"

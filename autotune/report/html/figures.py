@@ -41,7 +41,7 @@ class Ratio:
 
 
 def ratios(rows: Sequence[Ratio], width: float, name: str, *, title: str, text: str, axis: str) -> Markup:
-    """Draw ratios with their intervals, and the reference line at 1.00."""
+    """Draw ratios with their intervals, and the reference line at 1.00; an arrow marks a cut interval."""
     rows = [r for r in rows if math.isfinite(r.value)]
     is_narrow = width < WIDE
     row_h = 42.0 if is_narrow else 34.0
@@ -78,9 +78,11 @@ def ratios(rows: Sequence[Ratio], width: float, name: str, *, title: str, text: 
         if row.low is not None and row.high is not None and row.low <= row.high:
             a, b = scale.clipped(row.low), scale.clipped(row.high)
             svg.line(a, y, b, y, f"{row.class_} whisker{guess}")
-            for x, is_inside in ((a, scale.holds(row.low)), (b, scale.holds(row.high))):
-                if is_inside:
-                    svg.line(x, y - 5, x, y + 5, f"{row.class_} whisker{guess}")
+            for x, end, inwards in ((a, row.low, 6.0), (b, row.high, -6.0)):
+                # A bar ends the interval; an arrow marks one that extends beyond the axis.
+                tails = [x, x] if scale.holds(end) else [x + inwards, x]
+                svg.line(tails[0], y - 5, tails[1], y, f"{row.class_} whisker{guess}")
+                svg.line(tails[1], y, tails[0], y + 5, f"{row.class_} whisker{guess}")
         tip = f"{row.label}: {row.value:.2f}x" + (
             f" [{row.low:.2f}, {row.high:.2f}]" if row.low is not None and row.high is not None else ""
         )

@@ -241,11 +241,16 @@ def _faster_so_far(study: Study) -> float | None:
     return best[0] if best is not None and best[0] > 1.0 and baseline_is_steady(study) else None
 
 
-def run_name(study: Study, answer: Answer | None) -> str:
-    """Return a name for the study's run: ``2.41x [2.34, 2.48] · precision=bf16 num_workers=8 · 41 trials``.
+_SHORT_COMMAND: Final = 40
+"""Characters; a longer path widens the column of names."""
 
-    In a narrow window, MLflow shows nothing else of the answer. It wraps between words only and is as wide as
-    the longest word, so the name has short words and omits a script named by the experiment.
+
+def run_name(study: Study, answer: Answer | None) -> str:
+    """Return a name for the study's run: gain, configuration, and the command that applies it.
+
+    ``2.41x [2.34, 2.48] · precision=bf16 num_workers=8 · autotune apply best.yaml``. In a narrow window,
+    MLflow shows nothing else of the answer. It wraps between words only and is as wide as the longest word,
+    so the name has short words and omits a script named by the experiment.
     """
     stem, trials = study.spec.stem, plural(len(study.finished()), "trial")
     state = status(study, answer)
@@ -269,7 +274,9 @@ def run_name(study: Study, answer: Answer | None) -> str:
         return f"no gain · {stem} · {trials}{early}"
     best_pick = answer.best
     whose = f"{stem} · " if study.spec.experiment else ""
-    return f"{ratio_text(best_pick.speedup)} · {config_text(best_pick.config)} · {whose}{trials}{early}"
+    applied = apply_command(study).partition(" -- ")[0]
+    next_step = applied if len(applied) <= _SHORT_COMMAND else trials
+    return f"{ratio_text(best_pick.speedup)} · {config_text(best_pick.config)} · {whose}{next_step}{early}"
 
 
 def _weak(study: Study, answer: Answer | None) -> str:

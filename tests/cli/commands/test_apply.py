@@ -146,7 +146,7 @@ def test_without_a_command_the_script_is_found_beside_the_file(cli, script, ran,
 def test_a_script_that_was_searched_under_torchrun_gets_its_variables_again(cli, script, ran):
     written(script, launcher="torchrun")
     assert "launcher: torchrun" in Path("best.yaml").read_text()
-    assert "-- torchrun train.py\n" in Path("best.yaml").read_text()
+    assert "-- torchrun train.py --lr 1e-3\n" in Path("best.yaml").read_text()
     cli("apply", "best.yaml")
     cli("apply", "best.yaml", "--", "torchrun", "--standalone", "train.py")
     cli("apply", "best.yaml", "--", "python", "train.py")

@@ -75,7 +75,7 @@ def test_options_reach_the_spec(cli, script, tune):
         (["--script", "trian.py"], "there is no script trian.py", 'Did you mean "train.py"?'),
         (["--script", "no/train.py"], "there is no script", "there is no folder"),
         (["--script", "."], "is a folder", "train.py"),
-        ([], "no script is given", "--script"),
+        ([], "no script is given", "autotune search train.py"),
         (["--", "python"], "no script follows", "train.py"),
         (["--", "python", "-m", "pkg.train"], "finds no module pkg", "--python"),
         (["--", "torchrun", "--nnodes=2", "train.py"], "on several machines", "search on a Ray cluster"),

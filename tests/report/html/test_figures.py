@@ -39,6 +39,19 @@ def test_an_interval_that_says_nothing_does_not_press_the_others_together():
     assert abs(places[0] - places[1]) > 100
 
 
+def test_an_interval_is_drawn_to_its_ends_or_ends_in_an_arrow():
+    rows = [ratio(2.0, 1.9, 2.1, class_="whole"), ratio(1.0, 0.9, 143.0, class_="wide")]
+    chart = drawn(figures.ratios(rows, 760, "x", title="t", text="d", axis=""))
+
+    def slopes(name):
+        drawn_lines = [p for p in chart.by_class("whisker") if name in p.attributes["class"]]
+        lines = [p.attributes["d"].removeprefix("M").replace("L", " ").split() for p in drawn_lines]
+        return [float(line[0]) - float(line[2]) for line in lines if line[1] != line[3]]
+
+    assert set(slopes("whole")) == {0.0}, "upright bars"
+    assert sorted(set(slopes("wide"))) == [-6.0, 0.0, 6.0], "a bar on the left, an arrow on the right"
+
+
 def test_the_line_at_one_is_always_there():
     chart = figures.ratios([ratio(2.0, 1.9, 2.1)], 340, "x", title="t", text="d", axis="")
     assert len(drawn(chart).by_class("one")) == 1

@@ -81,10 +81,10 @@ def test_the_first_screen_answers_everything(tree, study, found):
     assert "measured without each" in hero, "the reasons"
 
 
-def test_the_first_screen_says_why_before_what_to_type_and_says_no_figure_twice(tree, found):
+def test_the_first_screen_has_the_command_before_the_reasons_and_no_figure_twice(tree, found):
     hero = tree.by_id("answer")
     text = hero.text
-    assert text.index("measured without each") < text.index("autotune apply") < text.index("Peak memory")
+    assert text.index("autotune apply") < text.index("measured without each") < text.index("Peak memory")
     reported = hero.by_class("why")[0].text
     best = found.best
     assert f"{best.speedup.value:.2f} [" not in text, "the heading has it"

@@ -118,7 +118,9 @@ def test_a_study_becomes_one_run_with_one_below_it_per_trial(uri: str, client: A
         "2.41x faster: precision=bf16 num_workers=2 (safe pick 1.30x)\n"
     )
     assert experiment.artifact_location == f"file://{tmp_path}/mlartifacts/autotune-train"
-    assert parent.info.run_name == "2.41x [2.34, 2.48] · precision=bf16 num_workers=2 · 7 trials"
+    assert (
+        parent.info.run_name == "2.41x [2.34, 2.48] · precision=bf16 num_workers=2 · autotune apply best.yaml"
+    )
     assert parent.info.status == "FINISHED"
     assert (parent.info.start_time, parent.info.end_time) == (1_700_000_000_000, 1_700_000_100_000)
     assert parent.data.params["precision"] == "bf16"

@@ -60,7 +60,10 @@ def test_a_config_is_named_shortly_and_in_words() -> None:
 
 def test_a_gain_is_named_with_its_config_and_count() -> None:
     study, answer = made.study(), made.found()
-    assert summary.run_name(study, answer) == "2.41x [2.34, 2.48] · precision=bf16 num_workers=2 · 7 trials"
+    found = "2.41x [2.34, 2.48] · precision=bf16 num_workers=2"
+    assert summary.run_name(study, answer) == f"{found} · autotune apply best.yaml"
+    elsewhere = replace(study, spec=replace(study.spec, out=f"/data/{'results/' * 5}best.yaml"))
+    assert summary.run_name(elsewhere, answer) == f"{found} · 7 trials"
     assert summary.headline(study, answer) == "2.41x faster: precision=bf16 num_workers=2 (safe pick 1.30x)"
     headline = summary.headline(study, answer, interval=True)
     assert headline.startswith("2.41x faster [2.34, 2.48]: precision=bf16")

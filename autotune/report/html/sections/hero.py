@@ -1,4 +1,4 @@
-"""The first screen: the configuration, its speedup, the reason, its cost, the apply command."""
+"""The first screen: the speedup, the configuration, the apply command, the reasons, its cost."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def hero(view: View) -> Markup:
         tag("div", tag("div", claim(view, answer)), chart, class_="verdict" if chart else None),
         wishes,
         _chips(view, named) if named is not None else Markup(),
-        _why(view, answer),
         _apply(view, answer),
+        _why(view, answer),
         tiles(view, answer),
         _caveats(view, answer),
     )
@@ -135,7 +135,10 @@ def _further(study: Study) -> Markup:
             "Measure more configurations, to find smaller gains: ",
             tag("code", f"autotune resume {redact(study.spec.label)} --budget 30m"),
         ),
-        html("Permit knobs that change the training: ", tag("code", "autotune search --allow KNOB")),
+        html(
+            "Permit a knob that changes the training, such as pure_bf16: ",
+            tag("code", f"autotune search --allow pure_bf16 -- {summary.user_command(study)}"),
+        ),
         "Change the code: the section on your code names lines that cost time.",
     ]
     return html(tag("p", "What you can do next:", class_="lead"), bullets(steps))
