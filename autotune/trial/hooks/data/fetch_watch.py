@@ -37,7 +37,7 @@ from autotune.trial.hooks.data.loader_facts import is_settled
 from autotune.trial.hooks.data.object_walk import Node
 from autotune.trial.hooks.data.stream_state import StreamState, carried
 from autotune.trial.records.forked_probe import answer_of, descriptors, is_read_from
-from autotune.trial.records.objects import length_of
+from autotune.trial.records.objects import CachedFunction, length_of
 from autotune.trial.records.sample_digests import digest, seed_all
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ _TRY_S: Final = 20.0
 _SLOWEST_S: Final = 0.25
 """Longest fetch time of a sample that is fetched again."""
 _CANDIDATES: Final = 6
-_KEEPS: Final = (dict, set)
+_KEEPS: Final = (dict, set, CachedFunction)
 """Types of caches that can be emptied for a test."""
 _HISTORY: Final = 64
 _HISTORY_S: Final = 1.0
@@ -632,7 +632,7 @@ class _Watched:
         """Return samples fetched with these containers emptied; runs in a child."""
         self._prepared()
         for container in emptied:
-            container.clear()
+            getattr(container, "cache_clear" if isinstance(container, CachedFunction) else "clear")()
         seed_all(self._watch.torch, 2)
         return [digest(self._original(one), self._watch.torch) for one in indices]
 

@@ -23,8 +23,12 @@ torch = pytest.importorskip("torch")
 KINDS = (
     PRELUDE
     + """
+import functools
 import random
 import numpy as np
+@functools.lru_cache(maxsize=8)
+def read(i):
+    return torch.full((4,), float(i))
 def init(worker):
     data.rng = np.random.default_rng(torch.initial_seed() % 2**32)
 RNG = np.random.default_rng(5)
@@ -61,6 +65,10 @@ class Data(Dataset):
             if i not in self.made:
                 self.made[i] = x + random.random()
             x = self.made[i]
+        elif kind == "noisy_lru":
+            x = self.drawn_once(i)
+        elif kind == "lru":
+            x = read(i) + self.doubled(i % 5)
         elif kind == "last_used":
             x = self.made.pop(i, None)
             x = torch.full((4,), float(i)) if x is None else x
@@ -80,6 +88,12 @@ class Data(Dataset):
                 self.later = {"table": torch.arange(64.0)}
             x = x + self.later["table"][i]
         return x, torch.ones(1)
+    @functools.lru_cache(maxsize=None)
+    def drawn_once(self, i):
+        return torch.rand(4) + i
+    @functools.cache
+    def doubled(self, i):
+        return 2.0 * i
 class Collate:
     made = 0
     def __call__(self, items):
@@ -112,6 +126,7 @@ SURE = {
     "list": "your dataset collects what it has fetched (seen) at train.py:",
     "slow_counter": "your dataset changes what it holds (calls) at train.py:",
     "noisy_cache": "your dataset collects what it has fetched (made) at train.py:",
+    "noisy_lru": "your dataset collects what it has fetched (drawn_once) at train.py:",
     "collate": "your collate function changes what it holds (made) at train.py:",
 }
 
@@ -215,7 +230,7 @@ def test_samples_that_depend_on_earlier_fetches_are_a_fact_with_its_place(
 
 
 @pytest.mark.parametrize(
-    "kind", ["global_draws", "cache", "words", "last_used", "last_drawn", "lazy", "none"]
+    "kind", ["global_draws", "cache", "lru", "words", "last_used", "last_drawn", "lazy", "none"]
 )
 def test_caches_and_the_generators_that_workers_get_seeded_are_none(
     run: Callable[..., Any], kind: str
