@@ -1,4 +1,4 @@
-"""Values of the script's options as its parser returned them: with its defaults and its configuration file."""
+"""Values of the script's options as its parser returned them: with defaults and a configuration file."""
 
 from __future__ import annotations
 
