@@ -26,6 +26,9 @@ KINDS = (
 import functools
 import random
 import numpy as np
+np.zeros(64 * 4, np.float32).tofile("rows")
+rows = np.memmap("rows", np.float32, mode="c", shape=(64, 4))
+rows += 1
 @functools.lru_cache(maxsize=8)
 def read(i):
     return torch.full((4,), float(i))
@@ -65,6 +68,11 @@ class Data(Dataset):
             if i not in self.made:
                 self.made[i] = x + random.random()
             x = self.made[i]
+        elif kind == "mapped":
+            rows[i] *= 0.9
+            x = x + torch.tensor(rows[i])
+        elif kind == "entropy":
+            x = x + float(np.random.default_rng().random())
         elif kind == "noisy_lru":
             x = self.drawn_once(i)
         elif kind == "lru":
@@ -126,6 +134,7 @@ SURE = {
     "list": "your dataset collects what it has fetched (seen) at train.py:",
     "slow_counter": "your dataset changes what it holds (calls) at train.py:",
     "noisy_cache": "your dataset collects what it has fetched (made) at train.py:",
+    "mapped": "your dataset returns another sample when it reads an index again",
     "noisy_lru": "your dataset collects what it has fetched (drawn_once) at train.py:",
     "collate": "your collate function changes what it holds (made) at train.py:",
 }
@@ -230,7 +239,7 @@ def test_samples_that_depend_on_earlier_fetches_are_a_fact_with_its_place(
 
 
 @pytest.mark.parametrize(
-    "kind", ["global_draws", "cache", "lru", "words", "last_used", "last_drawn", "lazy", "none"]
+    "kind", ["global_draws", "entropy", "cache", "lru", "words", "last_used", "last_drawn", "lazy", "none"]
 )
 def test_caches_and_the_generators_that_workers_get_seeded_are_none(
     run: Callable[..., Any], kind: str
