@@ -117,6 +117,16 @@ def test_several_backward_passes_are_accumulation_only_where_the_script_accumula
         (facts(run=run(loop_draws="device")), Effect.NUMERIC),
         (facts(run=run(loop_hazards=("own_draws",))), Effect.NUMERIC),
         (facts(run=loader(random=True)), Effect.NUMERIC),
+        (facts(run=loader(kind="iterable", length=None)), Effect.TRAINING),
+        (
+            facts(run=loader(kind="iterable", length=None, batch_size=32, shares=(1603, 801, 801))),
+            Effect.TRAINING,
+        ),
+        (
+            facts(run=loader(kind="iterable", length=None, batch_size=32, shares=(1600, 800, 800))),
+            Effect.EXACT,
+        ),
+        (facts(run=loader(kind="iterable", length=50)), Effect.EXACT),
         (facts(), Effect.EXACT),
     ],
 )
@@ -157,6 +167,7 @@ def test_a_sum_is_not_accumulated_in_compiled_code_where_nobody_can_tell_it() ->
         (replace(CPU_RUN, model=ModelFacts(name="Net", dropout=True)), "Random numbers"),
         (replace(CPU_RUN, loader=None), "makes its batches itself"),
         (replace(CPU_RUN, model=None), "No trained module"),
+        (loader(kind="iterable", length=None), "stream's length is unknown"),
     ],
 )
 def test_a_raised_effect_has_a_reason_and_one_that_is_not_has_none(seen, words):

@@ -239,7 +239,7 @@ def test_samples_that_depend_on_earlier_fetches_are_a_fact_with_its_place(
 
 
 @pytest.mark.parametrize(
-    "kind", ["global_draws", "entropy", "cache", "lru", "words", "last_used", "last_drawn", "lazy", "none"]
+    "kind", ["global_draws", "cache", "lru", "words", "last_used", "last_drawn", "lazy", "none"]
 )
 def test_caches_and_the_generators_that_workers_get_seeded_are_none(
     run: Callable[..., Any], kind: str
@@ -248,6 +248,10 @@ def test_caches_and_the_generators_that_workers_get_seeded_are_none(
     assert ran.faults == ""
     assert ran.facts.loader.fetch_state is None
     assert ran.told == bare.told
+
+
+def test_the_systems_entropy_is_no_state(run: Callable[..., Any]) -> None:
+    assert run(KINDS, argv=["entropy", "0"]).facts.loader.fetch_state is None
 
 
 def test_a_count_that_no_sample_was_seen_to_depend_on_is_not_sure(run: Callable[..., Any]) -> None:
