@@ -54,6 +54,10 @@ ACCUMULATION_OPTIONS = flag_variants(
     "iters-to-accumulate",
     "update-freq",
     "accumulate",
+    "accum-freq",
+    "accum-grad",
+    "accumulation-step",
+    "iter-size",
 )
 ACCUMULATION_CONSTANTS = Constant(tuple(name.removeprefix("--") for name in ACCUMULATION_OPTIONS.names))
 """Same names as the options."""
@@ -98,8 +102,8 @@ class Accumulation(Knob):
 
     Never sampled: effective batch over micro-batch. On one device the least is best.
 
-    Effect: EXACT; TRAINING with BatchNorm and other state that changes at each call, and where loader workers
-    change copies of the dataset's state. NUMERIC with dropout, without a loader, and where the loop draws
+    Effect: EXACT; TRAINING with BatchNorm and other state that changes at each call, where loader workers
+    change copies of the dataset's state, and for a stream of unknown length. NUMERIC with dropout, without a loader, and where the loop draws
     random numbers for its batches. Unit: micro-batches. Source: arXiv 2507.07101 (advises against it where
     memory allows the batch).
     """

@@ -102,6 +102,12 @@ def test_an_option_whose_parts_are_added_up_undivided_is_another_gradient(seen, 
     assert all("does not divide them" in reason for reason in reasons if reason is not None)
 
 
+@pytest.mark.parametrize("name", ["--accum-freq", "--accum_grad", "--iter_size", "--accumulation-step"])
+def test_names_that_projects_give_the_option_are_known(name: str) -> None:
+    flag = ScriptFlag(names=(name,), dest="parts", kind="int", default=1)
+    assert replace(SCRIPT, flags=(flag,)).flag(*ACCUMULATION_OPTIONS.names) == flag
+
+
 def test_several_backward_passes_are_accumulation_only_where_the_script_accumulates() -> None:
     values = {**run().values, "accumulation": 3}
     assert KNOB.own(facts(run=run(values=values, backward_per_step=3.0))) == 1
