@@ -103,9 +103,9 @@ class Accumulation(Knob):
     Never sampled: effective batch over micro-batch. On one device the least is best.
 
     Effect: EXACT; TRAINING with BatchNorm and other state that changes at each call, where loader workers
-    change copies of the dataset's state, and for a stream of unknown length. NUMERIC with dropout, without a loader, and where the loop draws
-    random numbers for its batches. Unit: micro-batches. Source: arXiv 2507.07101 (advises against it where
-    memory allows the batch).
+    change copies of the dataset's state, and for a stream of unknown length. NUMERIC with dropout, without a
+    loader, and where the loop draws random numbers for its batches. Unit: micro-batches. Source: arXiv
+    2507.07101 (advises against it where memory allows the batch).
     """
 
     name: ClassVar[str] = "accumulation"
