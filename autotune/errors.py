@@ -40,7 +40,7 @@ class AutotuneError(Exception):
     """
 
     exit_code = 70
-    is_told = False
+    is_reported = False
     """Whether the JSON object for this error has been printed already."""
     end: Any = None
     """The result of the search up to the error (`autotune.driver.tune.SearchEnd`), or None."""

@@ -53,7 +53,7 @@ def value(name: str, default: T) -> T:
 
 def attach(session: _Session | None) -> None:
     """Connect the calls to the trial of this process; None disconnects them."""
-    global _session  # noqa: PLW0603 - one process, one trial
+    global _session  # noqa: PLW0603 (one trial a process)
     _session = session
 
 

@@ -204,10 +204,10 @@ def _existing(path: str) -> str:
         path = os.path.abspath(path)  # noqa: PTH100 (pathlib may not be importable any more)
     except OSError:
         return ""
-    while not os.path.isdir(path):  # noqa: PTH112
-        if path == os.path.dirname(path):  # noqa: PTH120
+    while not os.path.isdir(path):  # noqa: PTH112 (pathlib may not be importable)
+        if path == os.path.dirname(path):  # noqa: PTH120 (pathlib may not be importable)
             return ""
-        path = os.path.dirname(path)  # noqa: PTH120
+        path = os.path.dirname(path)  # noqa: PTH120 (pathlib may not be importable)
     return path
 
 

@@ -320,9 +320,9 @@ def test_a_command_of_a_block_ends_as_it_should(laid, row, capsys):
     named_script = next((word for word in words if word.endswith(".py")), "train.py")
     searched(laid / named_script)
     code = run(words)
-    told = capsys.readouterr()
-    assert code in DONE.get(words[0], (0,)), told.err
-    assert told.out + told.err
+    reported = capsys.readouterr()
+    assert code in DONE.get(words[0], (0,)), reported.err
+    assert reported.out + reported.err
 
 
 def test_every_test_that_the_threat_model_names_is_there():

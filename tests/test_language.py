@@ -320,6 +320,28 @@ def test_docstrings_and_comments_are_short_and_plain(folder):
     assert faults_in(folder) == []
 
 
+PRIVATE_NAMES = re.compile(
+    r"_?(?:told|tells|said|says|asked|hears|foretold|foretells)(?:_.*)?|\w+_(?:told|asked|said)"
+)
+
+
+def private_names(source):
+    """Line and text of the names that are private words; `ask` and `tell` are Optuna's."""
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    names = (token for token in tokens if token.type == tokenize.NAME)
+    return [f"{token.start[0]}: {token.string}" for token in names if PRIVATE_NAMES.fullmatch(token.string)]
+
+
+def test_names_are_words_of_the_field():
+    found = {path.relative_to(PACKAGE): private_names(path.read_text(encoding="utf-8")) for path in MODULES}
+    assert {path: names for path, names in found.items() if names} == {}
+
+
+def test_private_names_are_found():
+    source = "told = x._said\ndef is_asked(told_of): session.tell(told_of)\n"
+    assert private_names(source) == ["1: told", "1: _said", "2: is_asked", "2: told_of", "2: told_of"]
+
+
 def test_an_unclean_package_is_one_that_fails():
     assert {folder for folder in UNCLEAN_PACKAGES if folder not in FOLDERS or not faults_in(folder)} == set()
 
@@ -359,3 +381,26 @@ class Reader:
         ["20", "'knows'"],
         ["20", long_one],
     ]
+
+
+DECISIONS = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+
+
+def long_lines(markdown):
+    """Lines beyond the limit, without tables and blocks."""
+    return [
+        line for line in without_tables(_FENCE.sub("", markdown)).splitlines() if len(line) > MOST_CHARACTERS
+    ]
+
+
+@pytest.mark.parametrize("path", DECISIONS, ids=[path.stem[:4] for path in DECISIONS])
+def test_lines_of_a_decision_fit_a_page_and_its_sections_are_marked(path):
+    text = path.read_text(encoding="utf-8")
+    assert long_lines(text) == []
+    assert re.search(r"^\*\*(?:Question|Decision|Answer)\b|^## ", text, re.MULTILINE)
+    assert re.search(r"^(?:\*\*Status\.\*\*|Status:) ", text, re.MULTILINE)
+
+
+def test_a_long_line_of_a_decision_is_found():
+    line = "word " * 25
+    assert long_lines(f"{line}\n| {line} |\n```\n{line}\n```\n") == [line]

@@ -59,10 +59,10 @@ def run(tmp_path):
 
 
 def measured(ran):
-    told = ProcessReports()
+    reported = ProcessReports()
     for event in ran.events:
-        told.take(event)
-    found = measure(ran.closed, told, HostSamples(start_ns=ran.rows[0].t_ns))
+        reported.take(event)
+    found = measure(ran.closed, reported, HostSamples(start_ns=ran.rows[0].t_ns))
     assert isinstance(found, Measurement), found
     return found
 
@@ -126,7 +126,7 @@ def test_an_endless_script_is_measured_by_what_it_says(run):
     assert (ran.code, ran.faults) == (0, ""), ran.err
     assert ran.done.why == "measured"
     assert ran.reading("batch").status == "applied"
-    assert (ran.facts.samples_source, ran.facts.effective_batch) == ("told", 8)
+    assert (ran.facts.samples_source, ran.facts.effective_batch) == ("reported", 8)
     assert ran.facts.without_torch
     assert ran.facts.loader is ran.facts.model is ran.facts.optimizer is None
     found = measured(ran)
@@ -174,7 +174,7 @@ def test_a_script_that_ends_before_is_measured_as_far_as_it_came(run):
     assert measured(ran).steps < 899
 
 
-def test_a_script_that_says_nothing_is_told_what_to_call(run):
+def test_a_script_without_reports_gets_the_name_of_the_call(run):
     ran = run("print('trained')")
     assert ran.broke.kind == "no_metric"
     assert "autotune.step()" in ran.broke.message
@@ -184,7 +184,7 @@ def test_a_loss_that_is_no_number_is_left_out_and_the_script_goes_on(run):
     ran = run(TRAIN.replace("1.0 / step", "object()"), fidelity=SHORT)
     assert ran.done.why == "measured"
     assert ran.closed.loss == ()
-    assert "told_loss" in ran.faults
+    assert "reported_loss" in ran.faults
 
 
 def test_samples_that_are_no_number_end_the_trial_at_once(run):
@@ -255,10 +255,10 @@ JAX = {
     "__init__.py": "from jax import monitoring\n",
     "monitoring.py": (
         "listeners = []\n"
-        "def register_event_duration_secs_listener(told):\n"
-        "    listeners.append(told)\n"
+        "def register_event_duration_secs_listener(reported):\n"
+        "    listeners.append(reported)\n"
         "def record(event, seconds, **more):\n"
-        "    for told in listeners: told(event, seconds, **more)\n"
+        "    for reported in listeners: reported(event, seconds, **more)\n"
     ),
 }
 

@@ -109,9 +109,9 @@ def test_a_process_that_could_not_be_started_is_known_by_where_it_was_raised(
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
     monkeypatch.setattr(subprocess, "_fork_exec", refuse)
-    with pytest.raises(BlockingIOError) as told:
+    with pytest.raises(BlockingIOError) as raised:
         subprocess.Popen(["true"])
-    found = shortage(told.value)
+    found = shortage(raised.value)
     assert found is not None
     assert "no more threads or processes" in found.message
     assert "pids.max" in found.hint, "no limit of the shell is in the way"
@@ -120,9 +120,9 @@ def test_a_process_that_could_not_be_started_is_known_by_where_it_was_raised(
 def test_the_cause_of_an_error_counts_and_so_does_what_sqlalchemy_keeps_apart(
     tmp_path: Path, free: SimpleNamespace
 ) -> None:
-    with pytest.raises(ValueError, match="it failed") as told:
+    with pytest.raises(ValueError, match="it failed") as raised:
         raise ValueError("it failed") from of_system(errno.ENOSPC)
-    assert isinstance(shortage(told.value, places=(tmp_path,)), DiskFull)
+    assert isinstance(shortage(raised.value, places=(tmp_path,)), DiskFull)
     wrapped = RuntimeError("(sqlite3.OperationalError) database or disk is full\n[SQL: INSERT INTO runs]")
     wrapped.orig = sqlite3.OperationalError("database or disk is full")  # type: ignore[attr-defined]
     assert isinstance(shortage(wrapped, places=(tmp_path,)), DiskFull)
@@ -157,7 +157,7 @@ def test_a_disk_with_room_is_not_called_full(tmp_path: Path, free: SimpleNamespa
     assert named.message.endswith(f"is used up in {tmp_path}")
 
 
-def test_a_disk_without_inodes_is_told_apart(tmp_path: Path, free: SimpleNamespace) -> None:
+def test_a_disk_without_inodes_is_distinguished(tmp_path: Path, free: SimpleNamespace) -> None:
     free.f_favail, free.f_bavail = 0, 2**40
     found = shortage(of_system(errno.ENOSPC), places=(tmp_path,))
     assert found is not None

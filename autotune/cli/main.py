@@ -215,7 +215,7 @@ def _run(argv: list[str]) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
         try:
-            return _told(error, argv)
+            return _report(error, argv)
         except Exception as second:  # noqa: BLE001 (without memory even the full message may fail)
             return _in_short(error, second)
     return code if isinstance(code, int) else 0
@@ -290,9 +290,9 @@ class _Warnings(logging.Handler):
             from autotune.report.terminal.async_writer import AsyncWriter
             from autotune.report.terminal.live_view import say_above
 
-            told = f"{record.levelname.lower()}: {redact(text, free=True)}"
-            if not say_above(told):
-                AsyncWriter.of(sys.stderr).put(f"{told}\n")
+            line = f"{record.levelname.lower()}: {redact(text, free=True)}"
+            if not say_above(line):
+                AsyncWriter.of(sys.stderr).put(f"{line}\n")
         except Exception:  # noqa: BLE001 (the stream may be closed; nothing is lost)
             return
 
@@ -312,7 +312,7 @@ def _is_gone(error: BaseException) -> bool:
         return False
 
 
-def _told(error: BaseException, argv: list[str]) -> int:
+def _report(error: BaseException, argv: list[str]) -> int:
     """Print an error as text, and as JSON if an option requests it; return its exit code."""
     from autotune.cli.outcome import print_error, root_cause, say_error
 
@@ -428,7 +428,7 @@ def _written_to() -> list[Path]:
 
 def _is_nowhere() -> bool:
     try:
-        os.getcwd()  # noqa: PTH109 (the call that fails)
+        os.getcwd()  # noqa: PTH109 (checks that the folder exists)
     except OSError:
         return True
     return False
@@ -436,16 +436,16 @@ def _is_nowhere() -> bool:
 
 def _uncaught(error: BaseException) -> InternalError:
     text = redact("".join(traceback.format_exception(error)), free=True)
-    told = InternalError(
+    internal = InternalError(
         f"internal error: {type(error).__name__}: {redact(str(error), free=True)}",
         hint="please report this with the output of `autotune doctor`" + _kept(text),
     )
     for note in notes_of(error):
-        add_note(told, note)
-    told.is_told = isinstance(error, AutotuneError) and error.is_told
+        add_note(internal, note)
+    internal.is_reported = isinstance(error, AutotuneError) and error.is_reported
     if os.environ.get("AUTOTUNE_DEBUG"):
         print(text, file=sys.stderr)
-    return told
+    return internal
 
 
 def _kept(text: str) -> str:
@@ -459,6 +459,6 @@ def _kept(text: str) -> str:
         with os.fdopen(descriptor, "a", encoding="utf-8") as stream:
             os.fchmod(descriptor, 0o600)
             stream.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {version()}\n{visible(text)}\n")
-    except Exception:  # noqa: BLE001 (telling of an error must not fail)
+    except Exception:  # noqa: BLE001 (reporting an error must not fail)
         return ""
     return f" and the end of {path}"

@@ -56,7 +56,7 @@ class Server:
     def __init__(self, process: subprocess.Popen[bytes], port: int) -> None:
         self._process = process
         self._port = port
-        self._said: deque[str] = deque(maxlen=_LAST_LINES)
+        self._output: deque[str] = deque(maxlen=_LAST_LINES)
         self._reader = threading.Thread(target=self._read, name="autotune-ui", daemon=True)
         self._reader.start()
 
@@ -126,16 +126,16 @@ class Server:
         with self._process.stderr as stream:
             for line in stream:
                 if text := line.decode("utf-8", errors="replace").rstrip():
-                    self._said.append(text)
+                    self._output.append(text)
 
     def _error(self, what: str, *, hint: str = "the same without MLflow: autotune report") -> BackendError:
         if self._process.poll() is not None:
             self._reader.join(1)
         # As one text: the line before a secret may identify it.
-        said = redact("\n".join([*self._said]), free=True).splitlines()
-        if not said:
+        lines_shown = redact("\n".join([*self._output]), free=True).splitlines()
+        if not lines_shown:
             return BackendError(f"MLflow's server {what}", hint=hint)
-        lines = "".join(f"\n  {line[:_LINE_CHARACTERS]}" for line in said)
+        lines = "".join(f"\n  {line[:_LINE_CHARACTERS]}" for line in lines_shown)
         return BackendError(f"MLflow's server {what}; its last lines:{lines}", hint=hint)
 
 

@@ -58,30 +58,30 @@ def print_json(data: dict[str, Any], *, line: bool = False) -> None:
 
 def print_error(error: AutotuneError, *, line: bool = False) -> None:
     """Print the object of an error, once, with all results of the search that it ended."""
-    if error.is_told:
+    if error.is_reported:
         return
-    told: dict[str, Any] = {
+    data: dict[str, Any] = {
         "kind": type(error).__name__,
-        "message": _told_text(error.message),
-        "hint": _told_text(error.hint),
+        "message": _without_secrets(error.message),
+        "hint": _without_secrets(error.hint),
     }
     if notes := notes_of(error):
-        told["notes"] = [_told_text(note) for note in notes]
+        data["notes"] = [_without_secrets(note) for note in notes]
     found = {} if error.end is None else result_data(error.end, error.exit_code)
-    print_json({**found, "schema": RESULT_SCHEMA, "exit": error.exit_code, "error": told}, line=line)
-    error.is_told = True
+    print_json({**found, "schema": RESULT_SCHEMA, "exit": error.exit_code, "error": data}, line=line)
+    error.is_reported = True
 
 
-def _told_text(text: str) -> str:
+def _without_secrets(text: str) -> str:
     return redact(text, free=True)
 
 
 def say_error(error: AutotuneError) -> None:
     """Print an error for users on stderr, after the text that is queued there."""
-    told = [("error", error.message), *(("note", note) for note in notes_of(error))]
-    told += [("hint", error.hint)] if error.hint else []
+    lines = [("error", error.message), *(("note", note) for note in notes_of(error))]
+    lines += [("hint", error.hint)] if error.hint else []
     stderr = AsyncWriter.of(sys.stderr)
-    stderr.put("".join(f"{what}: {_told_text(text)}\n" for what, text in told))
+    stderr.put("".join(f"{what}: {_without_secrets(text)}\n" for what, text in lines))
     # The process may be killed right after this.
     stderr.drain(EXIT_S)
 

@@ -98,16 +98,16 @@ class Sources:
         set_here = [key for key in KEYS if self._source(key) in (_FILE, _VARIABLE)]
         used = [key for key in set_here if narrowed.get(key, True)]
         unused = [key for key in set_here if key not in used and self._value(key)]
-        notes = [f"settings: {self._told(used)}"] if used else []
+        notes = [f"settings: {self._listed(used)}"] if used else []
         if unused:
-            notes.append(f"not used, as --space is chosen and these are of another: {self._told(unused)}")
+            notes.append(f"not used, as --space is chosen and these are of another: {self._listed(unused)}")
         return notes
 
     def is_default(self, key: str) -> bool:
         """Return whether neither the command line nor a variable nor the file sets this."""
         return self._source(key) not in (_TYPED, _VARIABLE, _FILE)
 
-    def _told(self, keys: Sequence[str]) -> str:
+    def _listed(self, keys: Sequence[str]) -> str:
         return ", ".join(f"{key}={self._value(key)} ({self._origin(key)})" for key in keys)
 
     def _source(self, key: str) -> str:

@@ -1,4 +1,4 @@
-"""The A/A control of a study: its baseline against itself, and what a gain has to clear. Pure."""
+"""The A/A control of a study: its baseline against itself, and the bar for a gain. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _BASE = Config()
 _FEWEST_CONTROLS = 4
 _FEWEST_PAIRS = 3
-"""Pairs of baseline runs that raise the bar: their interval uses no prior, so two say too little."""
+"""Pairs of baseline runs that raise the bar: their interval uses no prior, so two are too few."""
 
 
 def control(study: Study) -> Estimate | None:
@@ -35,7 +35,7 @@ def control(study: Study) -> Estimate | None:
 
 
 def against_itself(rates: Sequence[float]) -> Estimate | None:
-    """Consecutive runs of one config in turning order; None with fewer than four, or without a rate."""
+    """Return the ratio of consecutive runs of one config, in alternating order; None with fewer than four."""
     if len(rates) < _FEWEST_CONTROLS or min(rates) <= 0:
         return None
     logs: list[float] = []
@@ -49,13 +49,13 @@ def self_difference(study: Study) -> float:
     """Return the factor by which two consecutive confirmation runs of the unchanged script typically differ.
 
     Root mean square of the ln ratios of consecutive runs: a slow drift changes them little, and from three
-    ratios on their mean is taken off as well. Disturbed runs are left out where two others remain. No less
-    than the deviation of `control`. 1.0 with fewer than two runs.
+    ratios on their mean is subtracted as well. Disturbed runs are excluded if two others remain. At least the
+    deviation of `control`; 1.0 with fewer than two runs.
     """
     cycles = confirmation_cycles(study)
     runs = [cycles[g][_BASE] for g in sorted(cycles) if _BASE in cycles[g]]
-    calm = [t for t in runs if not is_disturbed(study, t)]
-    measured = [t.measurement for t in (calm if len(calm) > 1 else runs) if t.measurement]
+    clean = [t for t in runs if not is_disturbed(study, t)]
+    measured = [t.measurement for t in (clean if len(clean) > 1 else runs) if t.measurement]
     logs = [math.log(rate) for m in measured if (rate := amortised(study, m)) > 0]
     steps = [after - before for before, after in itertools.pairwise(logs)]
     drift = statistics.fmean(steps) if len(steps) > 2 else 0.0
@@ -66,7 +66,7 @@ def self_difference(study: Study) -> float:
 
 
 def weakness(study: Study, speedup: Estimate) -> str:
-    """``weak: your script differs from itself by 1.25x`` where that is as much as the claim; else empty."""
+    """Return ``weak: your script differs from itself by 1.25x`` if that reaches the claim; else empty."""
     found = self_difference(study)
     is_weak = speedup.n > 0 and found >= speedup.value
     return f"weak: your script differs from itself by {found:.2f}x" if is_weak else ""

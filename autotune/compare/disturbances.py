@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from autotune.model.trial import Trial
 
 NEIGHBOUR: Final = "neighbour"
-"""Flag of a run beside which others used more CPU than beside the quietest, if it was repeated or not."""
+"""Flag of a run beside which others used more CPU than beside the quietest run."""
 
 STOPPED: Final = "stopped"
-"""Flag of a run whose process was stopped inside its window; that time is set aside and no training time."""
+"""Flag of a run whose process was stopped inside its window; that time is excluded."""
 
 MARKS: Final = {
     "cpu_contended": "other processes took its CPU time",
@@ -53,20 +53,22 @@ MARKS: Final = {
     "unsettled": "the loader's queue had not settled",
     STOPPED: "it was suspended for some of the time",
 }
-"""Flags of a run that bear on its figure, in words."""
+"""Flag of a run that affects its figure -> text for users."""
 
 OTHERS: Final = frozenset({"cpu_contended", NEIGHBOUR, "foreign_gpu"})
-"""Flags of a run that say that others used what it ran on."""
+"""Flags of a run beside which others used its CPUs or its accelerator."""
 
 STEADY_RATIO: Final = 1.25
-"""Two runs of the script further apart than this say nothing about a gain. On idle machines fresh processes
-differ by up to 1.1, beside a neighbour by 2 and more."""
+"""Largest ratio of two runs of the script from which a gain can be concluded.
+
+On idle machines fresh processes differ by up to 1.1, beside other users by 2 and more.
+"""
 
 STEADY_WIDTH: Final = 0.25
-"""One run of the script is enough where the interval of its window is no wider than this share of it."""
+"""Relative width of a window's interval up to which one run of the script suffices."""
 
 CLOCKS_APART: Final = 1.05
-"""Two halves of a pair at clocks further apart than this differ by the clock as well."""
+"""Ratio of the clocks of a pair above which the clock contributes to their difference."""
 
 T = TypeVar("T")
 _PAIRED = (Stage.CONFIRM, Stage.ABLATE)
@@ -77,8 +79,8 @@ _BASE = Config()
 def crowds(study: Study) -> Callable[[float], bool]:
     """Return whether a run beside so many cores of other processes' work was disturbed.
 
-    Where trials run one at a time, whatever is above the level of a quiet machine disturbs. Where several
-    run at once they are each other's neighbours, and only more than beside the quietest run does.
+    With one trial at a time, any load above that of a quiet machine disturbs. Trials that run at once load
+    the machine for each other, so only more load than beside the quietest run disturbs.
     """
     cpus = study.facts.host.cpus if study.facts is not None else 0
     most = quiet_cores(cpus) if _runs_alone(study) else math.inf
@@ -87,25 +89,25 @@ def crowds(study: Study) -> Callable[[float], bool]:
 
 
 def is_disturbed(study: Study, trial: Trial) -> bool:
-    """Return whether others used what a measured run ran on; False for one that was not measured."""
+    """Return whether others used the CPUs or accelerator of a measured run; False without a measurement."""
     return _judge(study)(trial)
 
 
 def without_disturbed(study: Study) -> Study:
     """Return the study without its disturbed runs."""
     is_bad = _judge(study)
-    calm = tuple(t for t in study.trials if not is_bad(t))
-    return study if len(calm) == len(study.trials) else replace(study, trials=calm)
+    clean = tuple(t for t in study.trials if not is_bad(t))
+    return study if len(clean) == len(study.trials) else replace(study, trials=clean)
 
 
 def undisturbed(study: Study, trials: Iterable[Trial]) -> list[Trial]:
-    """Return the same without disturbed runs of each config of which these hold an undisturbed run.
+    """Return the trials without disturbed runs of configs that also have an undisturbed run.
 
-    A config of which every run was disturbed keeps all of them: a number with its mark is better than none.
+    A config with disturbed runs only keeps them, with their marks.
 
     Args:
-        study: As of now.
-        trials: Any of it; those without a measurement stay.
+        study: Current study.
+        trials: Trials of it; those without a measurement are retained.
     """
     return [trial for trial, _ in _undisturbed([(t, None) for t in trials], _judge(study))]
 
@@ -116,10 +118,10 @@ def undisturbed_values(study: Study, values: Sequence[tuple[Trial, float]]) -> l
 
 
 def only_disturbed(study: Study) -> frozenset[Config]:
-    """Return configs whose every screening run was disturbed, once the load is gone; a run again is due.
+    """Return configs with disturbed screening runs only, once the load has ended: each is due for a repeat.
 
-    Empty while the latest measured run was disturbed as well: a repeat would meet the same load, and what
-    all runs have in common cancels in pairs.
+    Empty while the latest measured run was disturbed as well: a repeat would have the same load, and a
+    load on all runs cancels in pairs.
     """
     measured = [t for t in study.finished() if t.measurement is not None]
     is_bad = _judge(study)
@@ -131,10 +133,10 @@ def only_disturbed(study: Study) -> frozenset[Config]:
 
 
 def baseline_is_steady(study: Study) -> bool:
-    """Return whether the script's own rate is known well enough that a ratio to it means something.
+    """Return whether the script's own rate is steady enough for ratios to it.
 
-    Its last two undisturbed runs agree within `STEADY_RATIO`; or there is one, with a narrow interval and
-    without any mark. Beside a load that stays its disturbed runs count, as all others meet the same load.
+    Its last two undisturbed runs agree within `STEADY_RATIO`; a single one has a narrow interval and no mark.
+    Under a lasting load its disturbed runs count, as all others have the same load.
     """
     if _BASE in only_disturbed(study):
         return False
@@ -152,14 +154,14 @@ def baseline_is_steady(study: Study) -> bool:
 
 
 def _runs_alone(study: Study) -> bool:
-    """Return trials of this study run one at a time, on a machine that the driver sees."""
+    """Return whether trials of this study run one at a time, on a machine that the driver observes."""
     spec, facts = study.spec, study.facts
     at_once = len(facts.host.devices) if facts is not None and spec.driver == "ray" else 1
     return not spec.ray_address and spec.concurrency <= 1 and (spec.concurrency == 1 or at_once <= 1)
 
 
 def _judge(study: Study) -> Callable[[Trial], bool]:
-    """`is_disturbed` for many runs of one study."""
+    """Return `is_disturbed` for many runs of one study."""
     is_crowding = crowds(study)
 
     def judge(trial: Trial) -> bool:
@@ -179,7 +181,7 @@ def marked_runs(study: Study, configs: Sequence[Config]) -> list[str]:
     """Return the number of marked confirmation runs of the script and these configs; empty if none are.
 
     Args:
-        study: As of now.
+        study: Current study.
         configs: Configs of the claim, or of its absence.
     """
     runs = in_own_unit(study, study.finished(Stage.CONFIRM))
@@ -197,8 +199,8 @@ def marked_runs(study: Study, configs: Sequence[Config]) -> list[str]:
 def is_crowded(study: Study, config: Config) -> bool:
     """Return whether others used the machine during most runs of the script and of this config.
 
-    What is fastest beside others need not be what is fastest alone: threads that sleep while they wait, or
-    fewer of them, lose little then. The pairs are right of the machine as it was, and say nothing of it idle.
+    The fastest config beside other users need not be the fastest on an idle machine: fewer threads, or
+    threads that sleep while they wait, lose less there. The pairs are valid for the load of their time only.
     """
     paired = study.finished(Stage.CONFIRM)
     compared = paired if any(t.config == config for t in paired) else study.finished()
@@ -211,30 +213,30 @@ def clocks_apart(study: Study, configs: Sequence[Config]) -> list[str]:
     """Return a sentence for each config whose pairs ran at different accelerator clocks.
 
     A clock reduced by the config's power draw is an effect of the config; one reduced by earlier heat is not.
-    Readings cannot distinguish them, so no pair is set aside.
+    Readings cannot distinguish them, so no pair is excluded.
 
     Args:
-        study: As of now.
+        study: Current study.
         configs: Configs of the claim, or of its absence.
     """
     cycles = alike_cycles(study, Stage.CONFIRM, _BASE)
-    told: list[str] = []
+    texts: list[str] = []
     for config in configs:
         halves = [
             (_clock(runs[config].measurement), _clock(runs[_BASE].measurement))
             for runs in cycles.values()
             if config in runs and _BASE in runs
         ]
-        ratios = [ours / theirs for ours, theirs in halves if ours > 0 and theirs > 0]
+        ratios = [clock / own for clock, own in halves if clock > 0 and own > 0]
         apart = [r for r in ratios if max(r, 1.0 / r) > CLOCKS_APART]
         if apart:
             most = max(apart, key=lambda r: abs(math.log(r)))
-            told.append(
+            texts.append(
                 f"In {len(apart)} of {len(ratios)} pairs the accelerator's clock was more than 5 % apart "
                 f"between your script and {config.text()} (furthest: {most:.2f} times your script's): a "
                 "part of the difference may come from the clock."
             )
-    return told
+    return texts
 
 
 def busy_notes(study: Study) -> list[str]:
@@ -243,7 +245,7 @@ def busy_notes(study: Study) -> list[str]:
 
 
 def left_out(study: Study) -> list[str]:
-    """Return runs that count another unit than the script does, so that they compare with nothing."""
+    """Return a note on runs in another unit than the script's; empty without any."""
     measured = [t for t in study.finished() if t.measurement is not None]
     count = len(measured) - len(in_own_unit(study, measured))
     if not count:

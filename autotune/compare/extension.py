@@ -49,15 +49,15 @@ def goes_on(study: Study) -> bool:
     usual = [t for t in study.finished(Stage.CONFIRM) if t.group <= USUAL_RUNS]
     if sum(t.group == USUAL_RUNS for t in usual) < _PAIR:
         return False
-    asked = sum(1 for t in study.trials if t.number <= max(u.number for u in usual))
-    return _fits(study, usual, asked) >= _FEWEST_MORE
+    proposed = sum(1 for t in study.trials if t.number <= max(u.number for u in usual))
+    return _fits(study, usual, proposed) >= _FEWEST_MORE
 
 
-def _fits(study: Study, runs: Sequence[Trial], asked: int) -> int:
+def _fits(study: Study, runs: Sequence[Trial], proposed: int) -> int:
     """Return the rounds of two runs that fit into the budget after these, given the trials so far."""
     left_s = study.spec.budget.seconds - max(t.finished_s for t in runs)
     cycle_s = 2.0 * max(0.1, fmean(t.seconds for t in runs))
     fits = int(max(0.0, min(left_s / cycle_s, MOST_CYCLES)))
     if study.spec.budget.trials is not None:
-        fits = min(fits, max(0, study.spec.budget.trials - asked) // 2)
+        fits = min(fits, max(0, study.spec.budget.trials - proposed) // 2)
     return fits

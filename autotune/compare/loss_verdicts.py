@@ -109,7 +109,7 @@ def level_two(found: EqualLoss | None) -> LossVerdict:
             reason="Its runs or the script's show too few losses, none that falls, or one that is no number, "
             "so no time to equal loss is known.",
         )
-    tell = "More runs can settle this." if found.may_clear else "More runs are unlikely to change this."
+    outlook = "More runs can settle this." if found.may_clear else "More runs are unlikely to change this."
     judged = LossVerdict(
         level=2,
         verdict="unclear",
@@ -118,7 +118,7 @@ def level_two(found: EqualLoss | None) -> LossVerdict:
         can_clear=found.may_clear,
     )
     if not found.logs:
-        reason = f"On average it did not reach the baseline's loss within its runs. {tell}"
+        reason = f"On average it did not reach the baseline's loss within its runs. {outlook}"
         return replace(judged, reason=reason)
     ratio, n = math.exp(statistics.fmean(found.logs.values())), len(found.logs)
     reads = f"It reaches the baseline's loss {ratio:.2f} times as fast, {n} {'pair' if n == 1 else 'pairs'}"
@@ -128,7 +128,7 @@ def level_two(found: EqualLoss | None) -> LossVerdict:
         return replace(judged, verdict="pass", reason=f"{reads}.")
     reason = (
         f"{reads}, but late in a run of the same time its loss may be above the baseline's by up to "
-        f"{found.most:.2g}; the script's own noise allows {found.margin:.2g}, itself an estimate. {tell}"
+        f"{found.most:.2g}; the script's own noise allows {found.margin:.2g}, itself an estimate. {outlook}"
     )
     return replace(judged, reason=reason)
 

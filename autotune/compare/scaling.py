@@ -127,8 +127,8 @@ def own_processes(study: Study, fewest: int) -> int:
     """
     runs = ((processes_of(t.config, fewest), t.measurement) for t in study.finished())
     # A single process has no figures by rank.
-    seen = ((asked, len(m.ranks)) for asked, m in runs if m is not None and m.ranks)
-    return next((found for asked, found in seen if found != asked), 0)
+    seen = ((requested, len(m.ranks)) for requested, m in runs if m is not None and m.ranks)
+    return next((found for requested, found in seen if found != requested), 0)
 
 
 def scaling(study: Study, counts: Sequence[int], price: float = 0.0) -> Scaling:

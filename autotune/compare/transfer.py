@@ -81,7 +81,7 @@ class InitialConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Foretold:
+class PredictedRate:
     """Prediction of a config's rate before its first run.
 
     Args:
@@ -106,15 +106,15 @@ class Beliefs:
             were confirmed so far.
         compile_s: Seconds of a first compile, by mode.
         doubted: (knob, value) that failed for certain there.
-        told: Messages for the user, in the order of their validity.
+        notes: Messages for the user, in the order of their validity.
     """
 
     starts: tuple[InitialConfig, ...] = ()
-    first: tuple[Foretold, ...] = ()
+    first: tuple[PredictedRate, ...] = ()
     trusted: frozenset[Config] = frozenset()
     compile_s: Mapping[str, float] = field(default_factory=dict[str, float])
     doubted: frozenset[tuple[str, Value]] = frozenset()
-    told: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 NOTHING: Final = Beliefs()
@@ -198,8 +198,8 @@ class _Kin:
 
     earlier: Earlier
     kinship: Kinship
-    singles: Mapping[Config, Foretold]
-    readings: Mapping[Config, Foretold]
+    singles: Mapping[Config, PredictedRate]
+    readings: Mapping[Config, PredictedRate]
 
     @classmethod
     def of(cls, earlier: Earlier, now: Fingerprint, space: SearchSpace) -> _Kin | None:
@@ -209,12 +209,12 @@ class _Kin:
         if near is None:
             return None
         doubt = _SD[near]
-        readings: dict[Config, Foretold] = {}
+        readings: dict[Config, PredictedRate] = {}
         if near is Kinship.SAME:
             for read in earlier.seen:
                 if _in(space, read.config) == read.config:
                     sd = math.hypot(doubt, earlier.noise)
-                    readings[read.config] = Foretold(config=read.config, log=read.log, sd=sd)
+                    readings[read.config] = PredictedRate(config=read.config, log=read.log, sd=sd)
         return cls(earlier, near, _singles(earlier, space, doubt), readings)
 
     @property
@@ -223,10 +223,10 @@ class _Kin:
         return f"{self.earlier.label}{changed}"
 
     @property
-    def first(self) -> Mapping[Config, Foretold]:
+    def first(self) -> Mapping[Config, PredictedRate]:
         return self.readings or self.singles
 
-    def foretells(self, config: Config) -> float | None:
+    def predict(self, config: Config) -> float | None:
         """Return the sum of what its changes did by themselves; None where one of them was not seen."""
         parts = [self.singles.get(Config({knob: value})) for knob, value in config.items()]
         known = [part.log for part in parts if part is not None]
@@ -256,7 +256,7 @@ def _believed(study: Study, transfer: Transfer, space: SearchSpace) -> Beliefs:
         trusted=frozenset(config for kin in left if _agrees(kin, runs) for config in kin.readings),
         compile_s=compiles,
         doubted=frozenset((s.knob, s.value) for kin in left for s in kin.earlier.doubted),
-        told=(*_said(chosen, has_starts=has_starts), *dropped),
+        notes=(*_notes(chosen, has_starts=has_starts), *dropped),
     )
 
 
@@ -276,21 +276,23 @@ def _starts(own: Sequence[_Kin], space: SearchSpace) -> tuple[InitialConfig, ...
     return tuple(found.values())[:_MOST_STARTS]
 
 
-def _together(kin: Sequence[_Kin]) -> tuple[Foretold, ...]:
+def _together(kin: Sequence[_Kin]) -> tuple[PredictedRate, ...]:
     """Return one figure for each config, each study's by how sure it is."""
-    found: dict[Config, list[Foretold]] = {}
+    found: dict[Config, list[PredictedRate]] = {}
     for one in kin:
-        for config, told in one.first.items():
-            found.setdefault(config, []).append(told)
-    merged: list[Foretold] = []
+        for config, prediction in one.first.items():
+            found.setdefault(config, []).append(prediction)
+    merged: list[PredictedRate] = []
     for config, each in found.items():
-        weights = [told.sd**-2 for told in each]
-        log = math.fsum(w * told.log for w, told in zip(weights, each, strict=True)) / math.fsum(weights)
-        merged.append(Foretold(config=config, log=log, sd=math.fsum(weights) ** -0.5))
+        weights = [prediction.sd**-2 for prediction in each]
+        log = math.fsum(w * prediction.log for w, prediction in zip(weights, each, strict=True)) / math.fsum(
+            weights
+        )
+        merged.append(PredictedRate(config=config, log=log, sd=math.fsum(weights) ** -0.5))
     return tuple(merged[:_MOST_FIRST])
 
 
-def _said(chosen: Sequence[_Kin], *, has_starts: bool) -> Iterator[str]:
+def _notes(chosen: Sequence[_Kin], *, has_starts: bool) -> Iterator[str]:
     """Yield messages on the records used at the start, whether they still count or not."""
     if not chosen:
         return
@@ -310,10 +312,10 @@ def _said(chosen: Sequence[_Kin], *, has_starts: bool) -> Iterator[str]:
 def _runs(study: Study) -> Iterator[tuple[Config, float | None]]:
     """Screening runs in their order: ln rate over what the script had read by then, None for a failure."""
     # In the order of their results: with several at once the last one started may be the first to end.
-    told = sorted(study.finished(*_SCREENED), key=lambda trial: (trial.finished_s, trial.number))
-    rated = {trial.number for trial in in_own_unit(study, told)}
+    finished = sorted(study.finished(*_SCREENED), key=lambda trial: (trial.finished_s, trial.number))
+    rated = {trial.number for trial in in_own_unit(study, finished)}
     own: list[float] = []
-    for trial in told:
+    for trial in finished:
         if trial.measurement is not None:
             rate = objective_value(study, trial.measurement) if trial.number in rated else 0.0
             if rate > 0.0 and trial.config.is_baseline:
@@ -340,10 +342,10 @@ def _contradiction(kin: _Kin, runs: Sequence[tuple[Config, float | None]]) -> st
     off: list[float] = []
     shown: list[float] = []
     for config, log in runs:
-        foretold = kin.foretells(config)
-        if log is None or foretold is None:
+        predicted = kin.predict(config)
+        if log is None or predicted is None:
             continue
-        off.append(abs(log - foretold))
+        off.append(abs(log - predicted))
         shown.append(abs(log))
         apart = statistics.fmean(off)
         if len(off) >= WEAK_FEWEST and apart > WEAK_APART and apart > statistics.fmean(shown):
@@ -355,14 +357,14 @@ def _contradiction(kin: _Kin, runs: Sequence[tuple[Config, float | None]]) -> st
 def _otherwise(kin: _Kin, runs: Sequence[tuple[Config, float | None]]) -> str:
     bound = max(APART, SPREADS * kin.earlier.noise)
     for config, log in runs:
-        told = kin.readings.get(config)
-        if told is None:
+        known = kin.readings.get(config)
+        if known is None:
             continue
         if log is None:
             return f"{config.text()} fails here, and ran there"
-        if abs(log - told.log) > bound:
-            foretold = f"{math.exp(told.log):.2f} were predicted"
-            return f"{config.text()} reads {math.exp(log):.2f} times your script, {foretold}"
+        if abs(log - known.log) > bound:
+            prediction = f"{math.exp(known.log):.2f} were predicted"
+            return f"{config.text()} reads {math.exp(log):.2f} times your script, {prediction}"
     return ""
 
 
@@ -396,11 +398,11 @@ def _same_owns(earlier: Earlier, space: SearchSpace) -> bool:
     return all(d.own == earlier.owns[d.knob] for d in known)
 
 
-def _singles(earlier: Earlier, space: SearchSpace, doubt: float) -> dict[Config, Foretold]:
+def _singles(earlier: Earlier, space: SearchSpace, doubt: float) -> dict[Config, PredictedRate]:
     """Return the predicted effect of each value in the present space, relative to the script here."""
     gains = {Config({g.knob: g.value}): (g.log, g.sd) for g in earlier.gains}
     gains |= {Config({knob: value}): (0.0, 0.0) for knob, value in earlier.owns.items()}
-    found: dict[Config, Foretold] = {}
+    found: dict[Config, PredictedRate] = {}
     for dimension in space.free():
         knob, own = dimension.knob, dimension.own
         known = None if own is None else gains.get(Config({knob: own}))
@@ -412,7 +414,7 @@ def _singles(earlier: Earlier, space: SearchSpace, doubt: float) -> dict[Config,
             if single in gains and single != Config({knob: own}):
                 log, sd = gains[single]
                 sd = math.hypot(sd, known[1], doubt)
-                found[single] = Foretold(config=single, log=log - known[0], sd=sd)
+                found[single] = PredictedRate(config=single, log=log - known[0], sd=sd)
     return found
 
 
@@ -432,5 +434,5 @@ def _gib(size: int) -> int:
 def _data(run: RunFacts) -> str:
     loader, inputs = run.loader, run.inputs
     batches = None if loader is None else (loader.kind, loader.batch_size, loader.dataset_length)
-    made = None if inputs is None else (inputs.said, inputs.shape)
+    made = None if inputs is None else (inputs.batch_size, inputs.shape)
     return _digest(batches, made, run.effective_batch, run.input_shapes_vary)

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from autotune.compare.amortised_rate import paired_runs, screened_runs
 from autotune.compare.disturbances import without_disturbed
 from autotune.model.config import Config, Value
+from autotune.model.measurement import Estimate
 from autotune.statistics.intervals import ratio_of_log, t_quantile
 from autotune.statistics.spread import BELIEVED_RUNS, BELIEVED_SD, run_spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from autotune.model.measurement import Estimate
     from autotune.model.study import Study
 
 _SPREAD: Final = 0.5

@@ -234,10 +234,9 @@ def _near(name: str, cwd: str) -> str:
 
 def _folders(cwd: str) -> Iterator[tuple[Path, str]]:
     """Yield the folders in which names are looked up, nearest first."""
-    # The XDG specification has relative paths ignored. Where a user has no home, the tilde stays, and
-    # nothing lies below it.
+    # The XDG specification has relative paths ignored.
     xdg = os.environ.get("XDG_CONFIG_HOME", "")
-    config = Path(xdg if xdg.startswith("/") else os.path.expanduser("~/.config"))  # noqa: PTH111 (see above)
+    config = Path(xdg if xdg.startswith("/") else os.path.expanduser("~/.config"))  # noqa: PTH111 (no error without a home)
     yield Path(cwd, "search_spaces"), "here"
     yield config / "autotune" / "search_spaces", "yours"
     for folder in _shipped():

@@ -40,6 +40,7 @@ _KINDS: Final[Mapping[str, str]] = {
     "objective": _TEXT,
     "driver": _TEXT,
     "address": _TEXT,
+    "accelerator-type": _TEXT,
     "concurrency": _NUMBER,
     "sampler": _TEXT,
     "transfer": _TEXT,
@@ -74,7 +75,7 @@ _EXPECTED: Final = {
 }
 KEYS: Final = tuple(_KINDS)
 
-_said: set[Path] = set()
+_warned: set[Path] = set()
 """Files of other accounts that were passed over; each is named once."""
 
 _OTHERS: Final = (
@@ -129,8 +130,8 @@ def project_settings(folder: Path) -> Settings:
         if path.is_file() and "autotune" in (text := _text(path)):
             table = _parsed(text, path).get("tool", {}).get("autotune")
             if isinstance(table, dict) and not _is_trusted(path, folder):
-                if path not in _said:
-                    _said.add(path)
+                if path not in _warned:
+                    _warned.add(path)
                     log.warning("%s belongs to another account; its settings are not used", path)
                 continue
             if isinstance(table, dict):

@@ -326,7 +326,7 @@ _DEPTHS: Final[Mapping[str | int, int]] = {"knobs": 2, "allowed_only": 2, "decla
 
 def _shape_problems(error: ValidationError, data: Lines, source: str) -> Iterator[UsageError]:
     """Yield one problem per place, although each possible form of an entry reports its own."""
-    told: set[tuple[object, ...]] = set()
+    reported: set[tuple[object, ...]] = set()
     for fault in error.errors(include_url=False):
         location = list(fault["loc"])
         if location[:1] == ["schema"] or (fault["type"] == "extra_forbidden" and len(location) == 1):
@@ -335,8 +335,8 @@ def _shape_problems(error: ValidationError, data: Lines, source: str) -> Iterato
         missing = location[-1] if fault["type"] == "missing" else ""
         depth = _DEPTHS.get(path[0], len(path)) if path else 0
         key = (*path[:depth], "" if depth == _DEPTHS["knobs"] else missing)
-        if key not in told:
-            told.add(key)
+        if key not in reported:
+            reported.add(key)
             yield _shape_problem(fault, path, f"{source}:{line_at(data, location)}")
 
 
@@ -480,23 +480,23 @@ def _entry_faults(entry: Lines) -> Iterator[tuple[str, str, str]]:
         yield "name", f'"{name}" is not a valid name of a knob', hint
     if isinstance(name, str) and name in builtin():
         yield "name", f"{name} is a built-in knob", f"Put it under knobs, or choose another name: my_{name}."
-    said = [way for way in _WAYS if entry.get(way)]
-    if not said:
+    given = [way for way in _WAYS if entry.get(way)]
+    if not given:
         yield "name", "it has no delivery", "Add one of: flag, env, keyword."
-    if len(said) > 1:
-        deliveries = f"it has {len(said)} deliveries: {', '.join(said)}"
-        yield said[1], deliveries, "Keep one; a knob has one delivery."
-    for way in said:
+    if len(given) > 1:
+        deliveries = f"it has {len(given)} deliveries: {', '.join(given)}"
+        yield given[1], deliveries, "Keep one; a knob has one delivery."
+    for way in given:
         faults = [*_spelling_faults(way, entry[way], name)]
         yield from faults or _power_faults(way, str(entry[way]), entry.get("values"))
-    yield from _secret_faults(entry, said)
+    yield from _secret_faults(entry, given)
     yield from _value_faults(entry.get("values"))
 
 
-def _secret_faults(entry: Lines, said: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+def _secret_faults(entry: Lines, given: Sequence[str]) -> Iterator[tuple[str, str, str]]:
     """Yield errors for secrets, as searched values are written to many places."""
     hint = "Pass it on the command line or in a variable, as without autotune."
-    for way in said:
+    for way in given:
         if is_secret_name(str(entry[way]).rpartition(":")[2]):
             yield way, f"{entry[way]} has the name of a secret, which cannot be a knob", hint
     values = entry.get("values")

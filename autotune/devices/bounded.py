@@ -66,14 +66,14 @@ class Bounded(Device):
             self._has_thread = True
             threading.Thread(target=_answer, args=(self._questions,), daemon=True).start()
             weakref.finalize(self, self._questions.put, None)
-        asked = _Asked(question)
-        self._open = asked.is_over
-        self._questions.put(asked.answer)
-        asked.is_over.wait(self._within_s)
-        return asked.found()
+        request = _Request(question)
+        self._open = request.is_over
+        self._questions.put(request.answer)
+        request.is_over.wait(self._within_s)
+        return request.found()
 
 
-class _Asked(Generic[T]):
+class _Request(Generic[T]):
     """One question and what came of it."""
 
     def __init__(self, question: Callable[[], T]) -> None:
@@ -85,7 +85,7 @@ class _Asked(Generic[T]):
     def answer(self) -> None:
         try:
             self._answers.append(self._question())
-        except Exception as error:  # noqa: BLE001 (raised again where it was asked)
+        except Exception as error:  # noqa: BLE001 (raised again in the thread that waits)
             self._error = error
         finally:
             self.is_over.set()

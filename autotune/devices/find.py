@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def find_devices(environ: Mapping[str, str] | None = None) -> Sequence[Device]:
-    """Accelerators that a process started in this environment would see; empty on a CPU machine.
+    """Return the accelerators visible to a process with this environment; empty on a CPU machine.
 
     Args:
-        environ: Of the process that is meant; None for this one's.
+        environ: Environment of the process; None for that of this process.
     """
     names = os.environ if environ is None else environ
     return NvidiaDevices(visible=names.get("CUDA_VISIBLE_DEVICES")).devices()

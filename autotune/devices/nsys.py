@@ -21,7 +21,7 @@ def find_nsys(environ: Mapping[str, str]) -> str:
 def nsys_command(nsys: str, report: str, command: Sequence[str], *, window: bool) -> tuple[str, ...]:
     """Return the command that runs another one under ``nsys`` and leaves a report of it.
 
-    Neither samples nor context switches are taken: most users may not, and the calls tell enough.
+    Neither samples nor context switches are taken: most users may not, and the calls suffice.
 
     Args:
         nsys: From `find_nsys`.

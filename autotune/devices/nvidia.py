@@ -26,7 +26,7 @@ _REASONS: Final = {
 _UNCORRECTED, _VOLATILE, _MIG_ENABLED = 1, 0, 1
 """NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC (since the driver was loaded), MIG enabled."""
 
-_NOTHING_TOLD = (0, 6)
+_NO_DATA = (0, 6)
 """NVML_ERROR_NOT_FOUND: no data for this query.
 
 NVML_SUCCESS, which the binding raises for an empty list, means the same.
@@ -47,7 +47,7 @@ class NvidiaDevice(Device):
     Args:
         nvml: An initialised module.
         handle: Of the device, or of a part of it (MIG).
-        whole: The device that the part belongs to, for what only a whole one can tell: clocks, heat,
+        whole: The device that the part belongs to, for what only a whole one reports: clocks, heat,
             power, errors of its memory. None for a whole device.
     """
 
@@ -57,7 +57,7 @@ class NvidiaDevice(Device):
         self._handle = handle
         self._whole = handle if whole is None else whole
         self._facts: DeviceFacts | None = None
-        self._told_us: int | None = None
+        self._last_sample_us: int | None = None
         """End of the last report of users of the device, on the driver's clock; None before the first."""
         self._busy_at_s: dict[int, float] = {}
         # Parts have other counters, and those of the whole device do not describe the part.
@@ -125,12 +125,12 @@ class NvidiaDevice(Device):
 
     def _busy_pids(self) -> tuple[int, ...] | None:
         """Return the processes that computed since the driver's last report."""
-        since_us = self._told_us
-        told = self._ask("nvmlDeviceGetProcessUtilization", since_us or 0, nothing=())
-        if told is None:
+        since_us = self._last_sample_us
+        samples = self._ask("nvmlDeviceGetProcessUtilization", since_us or 0, nothing=())
+        if samples is None:
             return None
-        known = [s for s in told if int(s.smUtil) <= _MOST_PERCENT]
-        self._told_us = max([since_us or 0, *(int(s.timeStamp) for s in known)])
+        known = [s for s in samples if int(s.smUtil) <= _MOST_PERCENT]
+        self._last_sample_us = max([since_us or 0, *(int(s.timeStamp) for s in known)])
         if since_us is None:
             # What was before the first look is not about now.
             return ()
@@ -177,8 +177,8 @@ class _Counters:
         """Shares of the time since the call before; empty at the first, and where there are no counters."""
         nvml = self._nvml
         if self._exist is None:
-            told = _quiet(nvml, "nvmlGpmQueryDeviceSupport", self._handle)
-            self._exist = told is not None and bool(told.isSupportedDevice)
+            support = _quiet(nvml, "nvmlGpmQueryDeviceSupport", self._handle)
+            self._exist = support is not None and bool(support.isSupportedDevice)
         if not self._exist:
             return {}
         # Two are enough for ever: what was read last, and what was read before that.
@@ -191,20 +191,20 @@ class _Counters:
         return {} if before is None else self._between(before, now)
 
     def _between(self, before: Any, now: Any) -> dict[str, float]:
-        asked = _quiet(self._nvml, "c_nvmlGpmMetricsGet_t")
-        if asked is None:
+        query = _quiet(self._nvml, "c_nvmlGpmMetricsGet_t")
+        if query is None:
             return {}
-        asked.version = getattr(self._nvml, "NVML_GPM_METRICS_GET_VERSION", 1)
-        asked.numMetrics = len(_GPM)
-        asked.sample1, asked.sample2 = before, now
+        query.version = getattr(self._nvml, "NVML_GPM_METRICS_GET_VERSION", 1)
+        query.numMetrics = len(_GPM)
+        query.sample1, query.sample2 = before, now
         for place, number in enumerate(_GPM.values()):
-            asked.metrics[place].metricId = number
-        if _quiet(self._nvml, "nvmlGpmMetricsGet", asked) is None:
+            query.metrics[place].metricId = number
+        if _quiet(self._nvml, "nvmlGpmMetricsGet", query) is None:
             return {}
         found: dict[str, float] = {}
         for place, name in enumerate(_GPM):
-            percent = float(asked.metrics[place].value)
-            if int(asked.metrics[place].nvmlReturn) == 0 and 0.0 <= percent <= _MOST_PERCENT:
+            percent = float(query.metrics[place].value)
+            if int(query.metrics[place].nvmlReturn) == 0 and 0.0 <= percent <= _MOST_PERCENT:
                 found[name] = percent / _MOST_PERCENT
         return found
 
@@ -338,7 +338,7 @@ def _quiet(nvml: Any, name: str, *arguments: object, nothing: object = None) -> 
     try:
         return question(*arguments)
     except (nvml.NVMLError, mismatch, OSError, ValueError, TypeError, AttributeError) as error:
-        return nothing if getattr(error, "value", None) in _NOTHING_TOLD else None
+        return nothing if getattr(error, "value", None) in _NO_DATA else None
 
 
 def _text(value: object) -> str:

@@ -8,39 +8,37 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from autotune.answer.space_selection import likely, settled
 from autotune.config_files.presets import AUTO_SPACE, load_space
 from autotune.driver.exit_status import StoppedBySignal, StoppedEarly, why_nothing
+from autotune.driver.fixed_study import host_of, isolation_of, spec_of
 from autotune.driver.host_memory import free_memory
 from autotune.driver.planner import Planner
 from autotune.driver.signals import polite_ending
-from autotune.driver.spec import redirected_stdin, version
 from autotune.errors import AutotuneError, UsageError
 from autotune.inspection import host as machine
 from autotune.inspection.command_line import check_one_machine, verify
-from autotune.inspection.interpreter import interpreter
 from autotune.inspection.script import script_facts
 from autotune.knobs.registry import builtin
 from autotune.launch.process import LocalRunner
 from autotune.launch.workspace import isolation
 from autotune.model.config import Config
 from autotune.model.facts import Facts
-from autotune.model.study import Budget, SpaceRequest, Study, StudySpec
+from autotune.model.study import SpaceRequest, Study, StudySpec
 from autotune.model.trial import Failure, FailureKind, Fidelity, Stage, Trial, TrialState
 from autotune.space.training_environment import user_environment
 from autotune.store.journal import locked
-from autotune.store.paths import make_study_dir, new_id
+from autotune.store.paths import make_study_dir
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from autotune.inspection.command_line import Command
     from autotune.launch.runner import TrialResult
-    from autotune.model.facts import HostFacts
     from autotune.model.measurement import Measurement
 
 log = logging.getLogger(__name__)
@@ -96,16 +94,16 @@ def look(command: Command, *, limit_s: float, run: bool = True) -> InspectRun:
             hint="--limit 60s, or --static to run nothing",
         )
     facts = Facts(host=machine.host_facts(), script=script_facts(command.inspected, command.args))
-    spec = _spec(command, limit_s)
+    spec = spec_of(command, label="inspect", space="inspect", budget_s=limit_s)
     known = InspectRun(facts=facts, space=_space(Study(spec=spec, facts=facts)))
     if not run:
         return known
     try:
         check_one_machine(command)
         verify(command)
-        facts = replace(facts, host=_host(command))
+        facts = replace(facts, host=host_of(spec))
         ended, stopped = _run(spec, facts, limit_s)
-        if text := _isolation_of(command).note:
+        if text := isolation_of(spec).note:
             ended = replace(ended, notes=(text, *ended.notes))
     except AutotuneError as error:
         return replace(known, problem=error)
@@ -212,35 +210,3 @@ def _baseline(limit_s: float) -> Trial:
         deadline_s=limit_s,
     )
     return Trial(number=0, config=Config(), stage=Stage.BASELINE, fidelity=fidelity)
-
-
-def _spec(command: Command, limit_s: float) -> StudySpec:
-    return StudySpec(
-        study_id=new_id(),
-        label="inspect",
-        script=command.script,
-        args=command.args,
-        cwd=str(Path.cwd()),
-        python=command.python,
-        space=SpaceRequest(name="inspect"),
-        budget=Budget(seconds=limit_s),
-        driver="inline",
-        version=version(),
-        module=command.module,
-        options=command.options,
-        launcher=command.launcher,
-        source=command.source,
-        stdin=redirected_stdin(),
-    )
-
-
-def _isolation_of(command: Command) -> isolation.Isolation:
-    return isolation.found_for(command.script, str(Path.cwd()), os.environ)
-
-
-def _host(command: Command) -> HostFacts:
-    host = replace(machine.host_facts(), isolation=_isolation_of(command).mode)
-    if command.python == sys.executable:
-        return host
-    found = interpreter(command.python, command.options)
-    return replace(host, python=found.version, versions=found.versions)

@@ -7,7 +7,7 @@ import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autotune.knobs.batch.batch_size import said_batch
+from autotune.knobs.batch.batch_size import given_batch_size
 from autotune.loss.effective_batch_check import MOVES_OTHERS, OWN_WAYS
 from autotune.model.trial import Assignment, Failure, FailureKind, Segment
 from autotune.search.fork_eligibility import start_of
@@ -143,7 +143,7 @@ class Planner:
             options=spec.options,
             launcher=spec.launcher,
             output_args=spec.output_args,
-            batch=said_batch(facts.script, with_flags(spec.args, changes)),
+            batch=given_batch_size(facts.script, with_flags(spec.args, changes)),
             source=spec.source,
             stdin=spec.stdin,
         )

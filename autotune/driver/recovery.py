@@ -24,7 +24,7 @@ may have changed.
 """
 
 _PAIRED = (Stage.CONFIRM, Stage.ABLATE)
-_OF_ATTEMPTS = ("asked", "started", "told", "requeued")
+_OF_ATTEMPTS = ("proposed", "started", "finished", "requeued")
 
 
 def unfinished(entries: Iterable[Entry], host: str) -> set[str]:
@@ -36,12 +36,12 @@ def unfinished(entries: Iterable[Entry], host: str) -> set[str]:
     for entry in entries:
         if entry.kind == "started" and entry.data.get("host") == host:
             started[entry.data["number"], entry.data["attempt"]] = entry.data["uid"]
-        elif entry.kind == "told" or (entry.kind == "requeued" and entry.data.get("ended")):
+        elif entry.kind == "finished" or (entry.kind == "requeued" and entry.data.get("ended")):
             started.pop((entry.data["number"], entry.data["attempt"]), None)
     return set(started.values())
 
 
-def is_asked_again(
+def is_run_again(
     trial: Trial, study: Study, entries: Sequence[Entry], *, wall_s: float, up_s: float, host: str
 ) -> bool:
     """Return whether a trial that was open at the end of the last driver is run again.
@@ -58,7 +58,7 @@ def is_asked_again(
         host: Its name.
     """
     lives = trial.attempt - 1 if waits(trial, entries) else trial.attempt
-    if trial.stage is Stage.DIAGNOSE or lives > FailureKind.INFRA_LOST.repeats:
+    if not trial.stage.is_compared or lives > FailureKind.INFRA_LOST.repeats:
         return False
     if trial.stage not in _PAIRED:
         return True
@@ -130,11 +130,11 @@ def _is_of_now(
         if t.stage is stage and t.group == group and isinstance(t.outcome, Measurement)
     }
     hosts = {e.data["number"]: e.data.get("host") for e in entries if e.kind == "started"}
-    ends = {e.data["number"]: e.wall_s for e in entries if e.kind == "told"}
+    ends = {e.data["number"]: e.wall_s for e in entries if e.kind == "finished"}
     return all(hosts.get(n) == host and 0.0 <= wall_s - ends[n] <= min(PAIR_S, up_s) for n in halves)
 
 
 def _number(entry: Entry) -> int:
     """Return the number of the trial that an event concerns."""
-    data = entry.data["trial"] if entry.kind == "asked" else entry.data
+    data = entry.data["trial"] if entry.kind == "proposed" else entry.data
     return int(data["number"])

@@ -9,41 +9,35 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.clock import SystemClock
 from autotune.compare.scaling import PROCESSES, Scaling, own_processes, processes_of, scaling
 from autotune.driver.backends.head_start import on_first_devices
 from autotune.driver.cleanup.dead_drivers import clear_up
-from autotune.driver.host_memory import free_memory
+from autotune.driver.fixed_study import facts_of, measure, spec_of
 from autotune.driver.new_study import append_opened, create_study
 from autotune.driver.planner import Planner
-from autotune.driver.script_watch import ScriptWatch, modules_of
-from autotune.driver.session import ENDING_S, Session
-from autotune.driver.spec import redirected_stdin, version
-from autotune.driver.verification import facts_of, isolation_of, run_to_end, tell, why_nothing_measured
+from autotune.driver.script_watch import ScriptWatch
 from autotune.errors import StoreError, UsageError
 from autotune.knobs.registry import builtin
-from autotune.launch.devices.load_check import LoadCheck
-from autotune.launch.devices.machine_lock import MachineLock
-from autotune.launch.process import LocalRunner
 from autotune.model.change import Change  # noqa: TC001 (`from_wire` resolves the annotations of `Question`)
 from autotune.model.distributed_launch import with_ranks
 from autotune.model.effect import Effect
 from autotune.model.space import Dimension, SearchSpace
-from autotune.model.study import SCALE, Budget, SpaceRequest, StudySpec
+from autotune.model.study import SCALE, StudySpec
 from autotune.model.wire import from_wire, to_wire
 from autotune.search.confirmation.scaling_rounds import ScalingRounds
 from autotune.space.training_environment import user_environment
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
-from autotune.store.paths import JOURNAL_FILE, new_id
+from autotune.store.paths import JOURNAL_FILE
 from autotune.store.redact import with_secrets
 from autotune.text.redact import learned
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from autotune.driver.planner import Dead
     from autotune.inspection.command_line import Command
@@ -156,23 +150,12 @@ def scale(
     """
     clock = SystemClock()
     began_s = clock.now_s() - head_start_s
-    spec = StudySpec(
-        study_id=new_id(),
+    spec = spec_of(
+        command,
         label=label,
-        script=command.script,
-        args=command.args,
-        cwd=str(Path.cwd()),
-        python=command.python,
-        space=SpaceRequest(name=SCALE),
-        budget=Budget(seconds=budget_s),
+        space=SCALE,
+        budget_s=budget_s,
         effective_batch="keep",
-        driver="inline",
-        version=version(),
-        module=command.module,
-        options=command.options,
-        launcher=command.launcher,
-        source=command.source,
-        stdin=redirected_stdin(),
         purpose=SCALE,
         wait_for_quiet_s=wait_for_quiet_s,
         wait_s=wait_s,
@@ -185,7 +168,9 @@ def scale(
         closers.callback(journal.close)
         for kind, data in (("inspected", {"facts": facts}), (SCALING, {"question": question})):
             journal.append(kind, f"{kind}/1", to_wire(data))
-        study = _measure(question, journal, home, clock.now_s() - began_s, listeners, runner)
+        study = _measure(
+            question, journal, home, spec, len(facts.host.devices), clock.now_s() - began_s, listeners, runner
+        )
     return _found(question, study, home)
 
 
@@ -227,7 +212,16 @@ def resume_scale(
             raise UsageError(changed, hint="measure again: autotune scale -- torchrun ...")
         closers.enter_context(learned(spec.args))
         append_opened(journal, spec, wall_s=SystemClock().wall_s())
-        study = _measure(question, journal, directory, study.elapsed_s, listeners, runner)
+        study = _measure(
+            question,
+            journal,
+            directory,
+            spec,
+            len(study.facts.host.devices),
+            study.elapsed_s,
+            listeners,
+            runner,
+        )
     return _found(question, study, directory)
 
 
@@ -264,48 +258,23 @@ def _measure(
     question: Question,
     journal: Journal,
     home: Path,
+    spec: StudySpec,
+    devices: int,
     elapsed_s: float,
     listeners: Sequence[Listener],
     runner: Runner | None,
 ) -> Study:
-    planner = _planner(question)
-    study = fold(journal.entries(), build=planner.space)
-    spec, facts = study.spec, study.facts
-    assert facts is not None
-    machine = MachineLock.of_machine(os.environ, spec)
-    watch = ScriptWatch(spec.inspected, facts.script.sha256)
-    session = Session(
-        journal=journal,
-        study=study,
+    study = measure(
+        journal,
+        home,
         strategy=ScalingRounds(question.counts, rounds=question.rounds),
-        planner=planner,
-        clock=SystemClock(),
+        planner=_planner(question),
         elapsed_s=elapsed_s,
-        ending_s=ENDING_S,
+        again=f"autotune scale --resume {spec.label}",
         listeners=listeners,
-        watch=watch,
-        load=LoadCheck.of_machine(os.environ),
-        machine=machine,
+        runner=runner,
+        place=lambda assignment: on_first_devices(assignment, devices),
     )
-    watch.follow(lambda: modules_of(session.study))
-    tell(listeners, lambda listener: listener.study_began(session.study))
-    if text := isolation_of(spec).note:
-        tell(listeners, lambda listener: listener.note(session.study, text))
-    runner = runner or LocalRunner(study_dir=home, isolation=facts.host.isolation, free_memory=free_memory)
-    there = len(facts.host.devices)
-    try:
-        study = run_to_end(
-            session,
-            runner,
-            planner,
-            again=f"autotune scale --resume {spec.label}",
-            place=lambda assignment: on_first_devices(assignment, there),
-        )
-    finally:
-        machine.release()
-    tell(listeners, lambda listener: listener.study_ended(study))
-    if not any(trial.measurement for trial in study.baseline):
-        raise why_nothing_measured(study, f"autotune scale --resume {spec.label}")
     if own := own_processes(study, question.counts[0]):
         raise UsageError(
             f"{spec.title} starts {own} processes by itself, whatever the launcher's number is",

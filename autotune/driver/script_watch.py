@@ -49,7 +49,7 @@ def changed_module(found: Imported | None) -> str:
     for name, sha256 in found.files.items():
         path = restore(name)
         try:
-            stat = os.stat(path)  # noqa: PTH116 (many files)
+            stat = os.stat(path)  # noqa: PTH116 (faster than `Path` for many files)
             if stat.st_mtime >= found.since_s and _sha256(path) != sha256:
                 return path
         except OSError:
@@ -139,7 +139,7 @@ def _followed(found: Imported) -> list[tuple[str, tuple[str, _Mark]]]:
 
 
 def _mark(path: str | Path) -> _Mark:
-    stat = os.stat(path)  # noqa: PTH116 (many files, again and again)
+    stat = os.stat(path)  # noqa: PTH116 (faster than `Path` for many files)
     return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 

@@ -166,8 +166,8 @@ class Session:
         self._lock = threading.RLock()
         self._running: dict[str, Assignment] = {}
         self._waiting: list[Trial] = list(study.open_trials)
-        self._said: set[str] = set()
-        self._told = set(beliefs(study).told)
+        self._noted_kinds: set[str] = set()
+        self._noted_beliefs = set(beliefs(study).notes)
         self._stopping = ""
         self._forked: set[int] = set()
         """Trials that failed after a fork and are run again."""
@@ -239,29 +239,63 @@ class Session:
                 trial = self._next_trial()
                 if trial is None:
                     return None
-                trial = self._with_checked_load(trial)
-                planned = self._with_start_mode(trial, self._planner.assign(self._study, trial))
-                uid = planned.uid if isinstance(planned, Assignment) else f"t{trial.number:04d}-refused"
-                is_planned = isinstance(planned, Assignment)
-                trial = replace(trial, changes=planned.launch.changes if is_planned else None)
-                because = self._study.because
-                self._append(
-                    "asked",
-                    f"{trial.number}/{trial.attempt}",
-                    {"trial": trial, "uid": uid, "elapsed_s": self.elapsed_s}
-                    | ({"because": because} if because != known else {}),
-                )
-                self._study = self._study.with_trial(trial)
-                if isinstance(planned, Assignment):
-                    spare_s = self.remaining_s - KILL_S - whole_deadline_s(planned)
-                    planned = replace(planned, patience_s=max(0.0, spare_s))
-                    self._running[uid] = planned
+                if (planned := self._plan(self._with_checked_load(trial), known)) is not None:
                     return planned
-                self._close(trial, TrialResult(trial=trial.number, outcome=planned, seconds=0.0))
             return None
 
-    def start(self, assignment: Assignment) -> None:
-        """Record that the process is about to be started."""
+    def ask_reference(self, node: str) -> Assignment | None:
+        """Return a run of the unchanged script that shows the speed of a further machine, journaled.
+
+        Args:
+            node: The machine, for the reason that people read.
+
+        Returns:
+            None while the script has no measurement, and where no time is left for the run.
+        """
+        with self._lock:
+            own = next((t for t in self._study.baseline if t.measurement), None)
+            left_s = self.remaining_s - KILL_S
+            if own is None or self._stopping or Costs.of(self._study).next_run(own.config) > left_s:
+                return None
+            reason = f"Your unchanged script on {node}, before other trials run there."
+            fidelity = replace(own.fidelity, loss_samples=0, probe="")
+            trial = Trial(
+                number=self._next_number(),
+                config=own.config,
+                stage=Stage.REFERENCE,
+                fidelity=fidelity,
+                reason=reason,
+            )
+            return self._plan(clipped(trial, left_s), self._study.because)
+
+    def _plan(self, trial: Trial, known: str) -> Assignment | None:
+        """Return the process of a trial, journaled; None if it is refused, which ends the trial.
+
+        Args:
+            trial: The next trial.
+            known: Journaled reason of the end of screening.
+        """
+        planned = self._with_start_mode(trial, self._planner.assign(self._study, trial))
+        uid = planned.uid if isinstance(planned, Assignment) else f"t{trial.number:04d}-refused"
+        trial = replace(trial, changes=planned.launch.changes if isinstance(planned, Assignment) else None)
+        because = self._study.because
+        self._append(
+            "proposed",
+            f"{trial.number}/{trial.attempt}",
+            {"trial": trial, "uid": uid, "elapsed_s": self.elapsed_s}
+            | ({"because": because} if because != known else {}),
+        )
+        self._study = self._study.with_trial(trial)
+        if isinstance(planned, Failure):
+            self._close(trial, TrialResult(trial=trial.number, outcome=planned, seconds=0.0))
+            return None
+        spare_s = self.remaining_s - KILL_S - whole_deadline_s(planned)
+        planned = replace(planned, patience_s=max(0.0, spare_s))
+        self._running[uid] = planned
+        return planned
+
+    def start(self, assignment: Assignment, *, node: str = "") -> None:
+        """Record that the process is about to be started, and on which machine of a cluster."""
         with self._lock:
             trial = self._trial(assignment.trial)
             data = {
@@ -271,10 +305,10 @@ class Session:
                 "host": platform.node(),
                 "pid": os.getpid(),
                 "elapsed_s": self.elapsed_s,
-            }
+            } | ({"node": node} if node else {})
             self._append("started", f"{trial.number}/{trial.attempt}", data)
-            self._study = self._study.with_trial(replace(trial, state=TrialState.RUNNING))
-            self._tell_listeners(lambda listener: listener.trial_started(self.study, trial))
+            self._study = self._study.with_trial(replace(trial, state=TrialState.RUNNING, node=node))
+            self._notify(lambda listener: listener.trial_started(self.study, trial))
 
     def tell(self, uid: str, ended: TrialResult) -> None:
         """Record the end of one trial of an assignment; idempotent, a late result is only logged.
@@ -298,7 +332,7 @@ class Session:
                 unlike = unlike_step(self._study, trial, ended.facts)
                 ended = ended if unlike is None else replace(ended, outcome=unlike)
             # Diagnostic runs are not repeated: the answer does not need them.
-            if _never_began(ended.outcome) and trial.stage is not Stage.DIAGNOSE:
+            if _never_began(ended.outcome) and trial.stage.is_compared:
                 self._stop_if_unrunnable(trial, ended.outcome)
             # A trial that ran meanwhile may have used either version.
             changed = self._is_another_script()
@@ -349,7 +383,7 @@ class Session:
         text = writable(text)
         with self._lock:
             self._append("noted", str(self._clock.wall_s()), {"text": text})
-        self._tell_listeners(lambda listener: listener.note(self.study, text))
+        self._notify(lambda listener: listener.note(self.study, text))
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -359,9 +393,7 @@ class Session:
             return trial
         if (found := self._load.since_last()) is not None:
             self._name_culprits(self._with_searches(found))
-        measured = [
-            t for t in self._study.trials if t.state is TrialState.FINISHED and t.stage is not Stage.DIAGNOSE
-        ]
+        measured = [t for t in self._study.trials if t.state is TrialState.FINISHED and t.stage.is_compared]
         begins = trial.stage is Stage.CONFIRM and bool(measured) and measured[-1].stage not in _PAIRED
         if not begins or not self._study.spec.wait_for_quiet_s:
             return trial
@@ -472,7 +504,7 @@ class Session:
         advises = not (self._study.spec.wait_for_quiet_s or self._study.spec.share)
         for sentence in found:
             text = writable(warning(sentence, advises=advises))
-            self._tell_listeners(partial(_note, study=self.study, text=text))
+            self._notify(partial(_note, study=self.study, text=text))
 
     def _with_start_mode(self, trial: Trial, planned: Assignment | Failure) -> Assignment | Failure:
         """Use a cold start if forks are not trusted. Note the reason once if the user requested forks."""
@@ -516,8 +548,8 @@ class Session:
         """Journal notes of trials once each, as all trials of a script have the same ones."""
         for text in notes:
             kind = text.partition("(")[0].partition(":")[0]
-            if kind not in self._said:
-                self._said.add(kind)
+            if kind not in self._noted_kinds:
+                self._noted_kinds.add(kind)
                 self.note(redact(text, free=True))
 
     def _notes_to_report(self, notes: Sequence[str]) -> list[str]:
@@ -594,7 +626,7 @@ class Session:
             "facts": facts,
             "start": ended.start,
         }
-        self._append("told", f"{trial.number}/{trial.attempt}", data, command=command)
+        self._append("finished", f"{trial.number}/{trial.attempt}", data, command=command)
         before = dead_ways(self._study)
         self._study = replace(self._study.with_trial(ended_trial), elapsed_s=self.elapsed_s)
         if facts is not None and self._study.facts is not None:
@@ -603,11 +635,11 @@ class Session:
         if facts is not None or dead_ways(self._study) != before:
             news = self._rebuild_space()
         self._judge_baseline(ended_trial)
-        self._tell_listeners(lambda listener: listener.trial_ended(self.study, ended_trial))
+        self._notify(lambda listener: listener.trial_ended(self.study, ended_trial))
         bound = self._ceiling_of_communication(ended_trial)
         for text in (news, *(self._forecast() if facts is not None else ()), bound):
             if text:
-                self._tell_listeners(partial(_note, study=self.study, text=text))
+                self._notify(partial(_note, study=self.study, text=text))
         self._report_transfer()
 
     def _forecast(self) -> tuple[str, str]:
@@ -633,10 +665,10 @@ class Session:
 
         It follows from the journal, so nothing is written.
         """
-        for text in beliefs(self._study).told:
-            if text not in self._told:
-                self._told.add(text)
-                self._tell_listeners(partial(_note, study=self.study, text=text))
+        for text in beliefs(self._study).notes:
+            if text not in self._noted_beliefs:
+                self._noted_beliefs.add(text)
+                self._notify(partial(_note, study=self.study, text=text))
 
     def _rebuild_space(self) -> str:
         """Build the space from the present facts; return news about its choice, for the user."""
@@ -666,8 +698,8 @@ class Session:
             self.stop("disk" if trial.failure.kind is FailureKind.DISK else "no_baseline")
 
     def _repeat_reason(self, trial: Trial, ended: TrialResult) -> str:
-        if trial.stage is Stage.DIAGNOSE:
-            return ""  # diagnostic only, and nothing depends on it
+        if not trial.stage.is_compared:
+            return ""  # nothing depends on it
         if ended.start is StartMode.FORK and (found := mismatch(self._study, ended.facts)):
             self._cold_because = self._cold_because or f"trial {trial.number} was forked, and {found}"
             if not self._stopping:
@@ -737,7 +769,7 @@ class Session:
         ):
             return ""
         knob, how = str(failure.evidence.get("knob", "")), str(failure.evidence.get("how", ""))
-        if how != "flag" or self._stopping or trial.stage is Stage.DIAGNOSE:
+        if how != "flag" or self._stopping or not trial.stage.is_compared:
             return ""
         if measured_changes(self._study, trial.config) is not None:
             return ""  # the delivery would be the same
@@ -782,16 +814,14 @@ class Session:
         if not self._stopping:
             self._waiting.append(again)
         what = "does not count" if self._stopping else "again"
-        self._tell_listeners(
-            lambda listener: listener.note(self.study, f"trial {trial.number} {what}: {reason}")
-        )
+        self._notify(lambda listener: listener.note(self.study, f"trial {trial.number} {what}: {reason}"))
 
     def _append(self, kind: str, key: str, data: Mapping[str, object], **shown: str) -> None:
         wired: dict[str, object] = to_wire(data)
         rows = () if self._study.spec.purpose else rows_for(kind, wired, **shown)
         self._journal.append(kind, f"{kind}/{key}", wired, outbox=rows)
 
-    def _tell_listeners(self, call: Callable[[Listener], None]) -> None:
+    def _notify(self, call: Callable[[Listener], None]) -> None:
         for listener in self._listeners:
             try:
                 call(listener)

@@ -29,7 +29,7 @@ from autotune.driver.exit_status import answer_or_none, exit_code, why_nothing
 from autotune.driver.host_memory import free_for, free_memory, trial_limit
 from autotune.driver.new_study import append_opened, create_study
 from autotune.driver.planner import Planner, dead_ways
-from autotune.driver.recovery import cut_cycles, is_asked_again, waits
+from autotune.driver.recovery import cut_cycles, is_run_again, waits
 from autotune.driver.report_writer import write_report
 from autotune.driver.script_watch import ScriptWatch, changed_module, modules_of
 from autotune.driver.service_sink import ServiceSink, report_path
@@ -369,7 +369,7 @@ class _Search:
         study = fold(entries)
         now = _Now(wall_s=self._clock.wall_s(), up_s=_up_s(), host=platform.node())
         for trial in study.open_trials:
-            again = is_asked_again(trial, study, entries, **now)
+            again = is_run_again(trial, study, entries, **now)
             if not again or not waits(trial, entries):
                 self._give_up(trial, again=again)
         entries = list(self._journal.entries())
@@ -390,7 +390,7 @@ class _Search:
                 "elapsed_s": 0.0,
                 "facts": None,
             }
-            self._append("told", f"told/{place}", data)
+            self._append("finished", f"finished/{place}", data)
         else:
             reason = "the search ended while it ran"
             lost: dict[str, object] = {"number": trial.number, "attempt": trial.attempt, "reason": reason}
@@ -655,7 +655,7 @@ class _Search:
             failed = failed or error
         try:
             study = session.close()
-        except Exception as error:  # noqa: BLE001 (raised again when everybody was told)
+        except Exception as error:  # noqa: BLE001 (raised again after all listeners are notified)
             failed = failed or error
         return study, None if failed is None else self._with_answer(failed)
 
@@ -826,11 +826,11 @@ def _why_broken(error: Exception) -> str:
 
 
 def _stopper(
-    session: Session, interrupt: Callable[[], None], tell: Callable[[Callable[[Listener], None]], None]
+    session: Session, interrupt: Callable[[], None], notify: Callable[[Callable[[Listener], None]], None]
 ) -> Callable[[str], None]:
     def stop(why: str) -> None:
         session.stop(why)
-        tell(lambda listener: listener.stopping(why))
+        notify(lambda listener: listener.stopping(why))
         interrupt()
 
     return stop

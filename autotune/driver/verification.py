@@ -9,59 +9,43 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from autotune.clock import SystemClock
 from autotune.compare.control import control
-from autotune.driver.backends.inline import InlineDriver
-from autotune.driver.exit_status import StoppedBySignal, StoppedEarly, why_nothing
-from autotune.driver.host_memory import free_memory
+from autotune.driver.fixed_study import facts_of, measure, spec_of
 from autotune.driver.new_study import create_study
 from autotune.driver.planner import Planner
-from autotune.driver.script_watch import ScriptWatch, modules_of
-from autotune.driver.session import ENDING_S, Session
-from autotune.driver.signals import breakable, polite_ending
-from autotune.driver.spec import redirected_stdin, version
-from autotune.errors import AutotuneError, NotApplied, StoreError, UsageError
-from autotune.inspection.host import host_facts
-from autotune.inspection.interpreter import interpreter
-from autotune.inspection.script import script_facts
+from autotune.errors import NotApplied, StoreError, UsageError
 from autotune.knobs.registry import builtin
-from autotune.launch.devices.load_check import LoadCheck
-from autotune.launch.devices.machine_lock import MachineLock
-from autotune.launch.process import LocalRunner
-from autotune.launch.workspace import isolation
 from autotune.model.change import Change
 from autotune.model.config import Config
 from autotune.model.effect import Effect
-from autotune.model.facts import Facts
 from autotune.model.space import Dimension, SearchSpace
-from autotune.model.study import SCRIPT_CHANGED, VERIFY, Budget, SpaceRequest, StudySpec
+from autotune.model.study import VERIFY, StudySpec
 from autotune.model.trial import FailureKind
 from autotune.model.wire import from_wire, to_wire
 from autotune.search.confirmation.verification import Verification
 from autotune.space.training_environment import user_environment
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
-from autotune.store.paths import JOURNAL_FILE, new_id
+from autotune.store.paths import JOURNAL_FILE
 from autotune.text.redact import learned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from autotune.compare.comparison import Comparison
     from autotune.driver.planner import Dead
     from autotune.export.best_config import PickPart
     from autotune.inspection.command_line import Command
-    from autotune.launch.runner import Runner
     from autotune.model.change import Refusal
+    from autotune.model.facts import Facts
     from autotune.model.measurement import Estimate
     from autotune.model.study import Study
-    from autotune.model.trial import Assignment
     from autotune.report.listener import Listener
 
 log = logging.getLogger(__name__)
@@ -103,7 +87,7 @@ class Verified:
     """Result of a verification.
 
     Args:
-        asked: The question.
+        request: The question.
         verdict: ``faster``, ``no_difference``, ``slower``, ``worse`` (its loss is) or ``failed``.
         because: Reason for ``no_difference``, from `Verification.because`; else empty.
         comparison: The pick against the script; None without a pair.
@@ -112,7 +96,7 @@ class Verified:
         study_dir: The study's directory.
     """
 
-    asked: VerificationRequest
+    request: VerificationRequest
     verdict: str
     because: str
     comparison: Comparison | None
@@ -211,8 +195,17 @@ def verify(
     request = VerificationRequest(
         pick=name, changes=tuple(changes), effect=Effect[pick.effect], pairs=pairs, at_least=at_least
     )
-    spec = _spec(command, label, budget_s)
-    spec = replace(spec, wait_for_quiet_s=wait_for_quiet_s, wait_s=wait_s, share=share)
+    spec = spec_of(
+        command,
+        label=label,
+        space="verify",
+        budget_s=budget_s,
+        effective_batch="keep",
+        purpose=VERIFY,
+        wait_for_quiet_s=wait_for_quiet_s,
+        wait_s=wait_s,
+        share=share,
+    )
     facts = facts_of(spec, command)
     planner = _planner(request)
     with ExitStack() as closers:
@@ -220,31 +213,15 @@ def verify(
         spec, home, journal = create_study(spec, wall_s=clock.wall_s())
         closers.callback(journal.close)
         _append_question(journal, facts, request)
-        machine = MachineLock.of_machine(os.environ, spec)
-        closers.callback(machine.release)
-        watch = ScriptWatch(spec.inspected, facts.script.sha256)
-        session = Session(
-            journal=journal,
-            study=fold(journal.entries(), build=planner.space),
+        study = measure(
+            journal,
+            home,
             strategy=request.strategy,
             planner=planner,
-            clock=clock,
             elapsed_s=clock.now_s() - began_s,
-            ending_s=ENDING_S,
+            again=_AGAIN,
             listeners=listeners,
-            watch=watch,
-            load=LoadCheck.of_machine(os.environ),
-            machine=machine,
         )
-        watch.follow(lambda: modules_of(session.study))
-        tell(listeners, lambda listener: listener.study_began(session.study))
-        if text := isolation_of(spec).note:
-            tell(listeners, lambda listener: listener.note(session.study, text))
-        runner = LocalRunner(study_dir=home, isolation=facts.host.isolation, free_memory=free_memory)
-        study = run_to_end(session, runner, planner, again=_AGAIN)
-        tell(listeners, lambda listener: listener.study_ended(study))
-    if not any(trial.measurement for trial in study.baseline):
-        raise why_nothing_measured(study, _AGAIN)
     found = _judged(request, study, home)
     if found.verdict == "failed" and (reason := _not_applied(study, request.config)):
         raise NotApplied(
@@ -278,7 +255,7 @@ def read_verified(directory: Path) -> Verified:
 def _judged(request: VerificationRequest, study: Study, home: Path) -> Verified:
     strategy = request.strategy
     return Verified(
-        asked=request,
+        request=request,
         verdict=strategy.verdict(study),
         because=strategy.because(study),
         comparison=strategy.comparison(study),
@@ -286,83 +263,6 @@ def _judged(request: VerificationRequest, study: Study, home: Path) -> Verified:
         study=study,
         study_dir=home,
     )
-
-
-def run_to_end(
-    session: Session,
-    runner: Runner,
-    planner: Planner,
-    *,
-    again: str,
-    place: Callable[[Assignment], Assignment] = lambda assignment: assignment,
-) -> Study:
-    """Run to the end; errors are raised after the end was recorded.
-
-    Args:
-        session: Session to run.
-        runner: Runs one assignment.
-        planner: Planner of the session.
-        again: The command that continues, for the hint of an error.
-        place: Returns an assignment adapted to this machine.
-    """
-    driver = InlineDriver(session, runner, place=place)
-
-    def stop(why: str) -> None:
-        session.stop(why)
-        driver.interrupt()
-
-    try:
-        with polite_ending(stop) as arm:
-            with breakable():
-                session.await_machine()
-                planner.limit_memory(free_memory())
-                driver.run(arm)
-            return session.close()
-    except BaseException as error:
-        if isinstance(error, AutotuneError) and "autotune resume" in error.hint:
-            error.hint = again
-        session.stop("error")
-        try:
-            session.close()
-        except Exception:  # the first error is the one to report
-            log.debug("the end could not be recorded", exc_info=True)
-        raise
-
-
-def _spec(command: Command, label: str, budget_s: float) -> StudySpec:
-    return StudySpec(
-        study_id=new_id(),
-        label=label,
-        script=command.script,
-        args=command.args,
-        cwd=str(Path.cwd()),
-        python=command.python,
-        space=SpaceRequest(name="verify"),
-        budget=Budget(seconds=budget_s),
-        effective_batch="keep",
-        driver="inline",
-        version=version(),
-        module=command.module,
-        options=command.options,
-        launcher=command.launcher,
-        source=command.source,
-        stdin=redirected_stdin(),
-        purpose=VERIFY,
-    )
-
-
-def isolation_of(spec: StudySpec) -> isolation.Isolation:
-    """Return the file isolation that trials of this script get."""
-    return isolation.found_for(spec.script, spec.cwd, os.environ)
-
-
-def facts_of(spec: StudySpec, command: Command) -> Facts:
-    """Return the facts of this machine and of the interpreter that runs the script."""
-    host = replace(host_facts(), isolation=isolation_of(spec).mode)
-    if spec.python != sys.executable:
-        found = interpreter(spec.python, spec.options)
-        host = replace(host, python=found.version, versions=found.versions)
-    return Facts(host=host, script=script_facts(command.inspected, command.args), effective_batch_rule="keep")
 
 
 def _planner(request: VerificationRequest) -> FixedPlanner:
@@ -393,29 +293,3 @@ def _not_applied(study: Study, config: Config) -> str:
     """Return why a knob did not take effect, empty if all did."""
     failures = [t.failure for t in study.of(config) if t.failure is not None]
     return next((f.message for f in failures if f.kind is FailureKind.CONFIG_REJECTED), "")
-
-
-def why_nothing_measured(study: Study, again: str) -> AutotuneError:
-    """Return the error as for a search, with the words of this command.
-
-    Args:
-        study: Study without a measured baseline.
-        again: The command that continues, or starts again.
-    """
-    script = Path(study.spec.script).name
-    if not study.finished() and study.stopped in ("interrupted", "signal"):
-        kind = StoppedBySignal if study.stopped == "signal" else StoppedEarly
-        return kind(f"measuring {script} was stopped before its first measurement", hint=again)
-    error = why_nothing(study)
-    if study.stopped == SCRIPT_CHANGED or "autotune resume" in error.hint:
-        error.hint = again
-    return error
-
-
-def tell(listeners: Sequence[Listener], call: Callable[[Listener], None]) -> None:
-    """Notify every listener; an error of one does not end the measurement."""
-    for listener in listeners:
-        try:
-            call(listener)
-        except Exception:
-            log.exception("a listener failed; the verification continues")

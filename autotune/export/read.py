@@ -182,7 +182,7 @@ def _validate(data: dict[str, Any], source: str, *, is_newer: bool) -> BestConfi
             _drop(data, location)
         return BestConfig.model_validate(data)
     # A misspelt key is missing as well: the unknown key is the more helpful of the two faults.
-    raise _told(next((f for f in faults if f["type"] == "extra_forbidden"), faults[0]), data, source)
+    raise _schema_error(next((f for f in faults if f["type"] == "extra_forbidden"), faults[0]), data, source)
 
 
 def _check_names(best: BestConfig, data: dict[str, Any], source: str) -> None:
@@ -209,7 +209,7 @@ def _check_launcher(best: BestConfig, source: str) -> None:
         )
 
 
-def _told(fault: Any, data: dict[str, Any], source: str) -> UsageError:
+def _schema_error(fault: Any, data: dict[str, Any], source: str) -> UsageError:
     """Return the error for one fault, with its place and a hint."""
     from autotune.config_files.validation_errors import choices_of, wanted
     from autotune.config_files.yaml import line_at, steps

@@ -26,7 +26,7 @@ import json, os, sys
 from accelerate.commands import launch
 import torch.distributed.run as run
 
-def told(count, nodes, env, args):
+def report(count, nodes, env, args):
     changed = {k: v for k, v in env.items() if os_before.get(k) != v}
     answer = dict(count=int(count), nodes=str(nodes), env=changed, script=args.training_script,
                   args=args.training_script_args, module=bool(args.module), no_python=bool(args.no_python))
@@ -34,13 +34,13 @@ def told(count, nodes, env, args):
     os._exit(0)
 
 def by_run(given):
-    told(given.nproc_per_node, getattr(given, "nnodes", 1), dict(os.environ), args)
+    report(given.nproc_per_node, getattr(given, "nnodes", 1), dict(os.environ), args)
 
 def by_itself(args):
     command, env = launch.prepare_simple_launcher_cmd_env(args)
     if os.path.basename(command[0]).startswith("mpi"):
         refuse(args)
-    told(1, 1, env, args)
+    report(1, 1, env, args)
 
 def refuse(args):
     raise ValueError("it starts processes in a way of its own")

@@ -348,7 +348,7 @@ def _note_of_another(python: str, title: str, options: tuple[str, ...]) -> tuple
     if python == sys.executable:
         return ()
     found = interpreter(python, options)
-    return () if found.is_ours else (f"{title} is run by {found.told}",)
+    return () if found.is_ours else (f"{title} is run by {found.description}",)
 
 
 def _default_interpreter(word: str, script: str, title: str) -> tuple[str, tuple[str, ...]]:
@@ -365,12 +365,12 @@ def _default_interpreter(word: str, script: str, title: str) -> tuple[str, tuple
         if found.is_ours:
             return path, _note_of_unused_environment(script, title)
         if found.has_torch:
-            return path, (f"{title} is run by {found.told}",)
+            return path, (f"{title} is run by {found.description}",)
         passed_over.append(f"{path} has no torch")
     if not passed_over:
         return sys.executable, _note_of_unused_environment(script, title)
     running, others = interpreter(sys.executable), "; ".join(passed_over)
-    note = f"{title} is run by {running.told}: {others}; name another one with --python"
+    note = f"{title} is run by {running.description}: {others}; name another one with --python"
     return sys.executable, (note,)
 
 

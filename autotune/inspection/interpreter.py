@@ -46,8 +46,8 @@ if sys.version_info >= {OLDEST_PYTHON}:
         import os, re
         try:
             with open(os.path.join(os.path.dirname(torch.origin), "version.py")) as file:
-                said = re.search("^__version__ = .(\\\\S+).$", file.read(), re.MULTILINE)
-            found["versions"].update({{"torch": said.group(1)}} if said else {{}})
+                found_version = re.search("^__version__ = .(\\\\S+).$", file.read(), re.MULTILINE)
+            found["versions"].update({{"torch": found_version.group(1)}} if found_version else {{}})
         except OSError:
             pass
 print({_MARK!r} + json.dumps(found))
@@ -117,7 +117,7 @@ class Interpreter:
         return os.path.realpath(self.prefix) == os.path.realpath(sys.prefix)
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """Text ``/venv/bin/python (Python 3.12.1, torch 2.6.0)``."""
         torch = self.versions.get("torch", "of unknown version") if self.has_torch else ""
         return f"{self.path} (Python {self.version}, {f'torch {torch}' if torch else 'no torch'})"

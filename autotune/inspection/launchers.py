@@ -263,17 +263,17 @@ def _torchrun(words: Sequence[str], *, legacy: bool = False) -> Within:
 
 def _machines(given: Mapping[str, tuple[str, str]]) -> int:
     """Machines that torchrun would start processes on: a fixed number."""
-    said, nodes = given.get("nnodes", ("", "1"))
+    option, nodes = given.get("nnodes", ("", "1"))
     least, _, most = nodes.partition(":")
     if not least.isdecimal() or not 1 <= int(least) <= MOST_RANKS or (most and most != least):
         raise UsageError(
-            f"torchrun {said} is not a fixed number of machines up to {MOST_RANKS}",
+            f"torchrun {option} is not a fixed number of machines up to {MOST_RANKS}",
             hint="-- torchrun --nnodes 2 --nproc-per-node 2 train.py ...",
         )
-    said, node = given.get("node-rank", ("", "0"))
+    option, node = given.get("node-rank", ("", "0"))
     if node != "0":
         raise UsageError(
-            f"torchrun {said} starts the processes of another machine than the first",
+            f"torchrun {option} starts the processes of another machine than the first",
             hint="search from one machine, which starts all: leave --node-rank out",
         )
     return int(least)

@@ -39,7 +39,7 @@ class SdkValue:
         return f"{self.file}:{self.line}"
 
 
-def asked_values(path: str) -> tuple[SdkValue, ...]:
+def requested_values(path: str) -> tuple[SdkValue, ...]:
     """Return every name that the script and its own modules request, with its first location.
 
     Args:
@@ -47,7 +47,7 @@ def asked_values(path: str) -> tuple[SdkValue, ...]:
     """
     script, found = Path(path), dict[str, SdkValue]()
     for file, tree in sources(script):
-        for call in told_calls(tree, "value"):
+        for call in calls_of(tree, "value"):
             name, default = _argument(call, 0, "name"), _argument(call, 1, "default")
             if isinstance(name, ast.Constant) and isinstance(name.value, str):
                 plain = default.value if isinstance(default, ast.Constant) else None
@@ -62,7 +62,7 @@ def asked_values(path: str) -> tuple[SdkValue, ...]:
     return tuple(found.values())
 
 
-def told_calls(tree: ast.Module, function: str) -> Iterator[ast.Call]:
+def calls_of(tree: ast.Module, function: str) -> Iterator[ast.Call]:
     """Yield calls of one of the two functions, however imported, in line order."""
     modules, names = set[str](), set[str]()
     for node in ast.walk(tree):

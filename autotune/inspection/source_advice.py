@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from autotune.inspection.sdk_calls import constant_samples, told_calls
+from autotune.inspection.sdk_calls import calls_of, constant_samples
 from autotune.inspection.sources import shown, sources
 from autotune.model.facts import Advice
 
@@ -529,11 +529,11 @@ def _constant_samples(tree: ast.Module, name: str) -> Iterator[Advice]:
         return
     if any(_makes_loader(node) for node in ast.walk(tree)):
         return  # samples of a loader have priority
-    for call in told_calls(tree, "step"):
+    for call in calls_of(tree, "step"):
         samples = constant_samples(call)
         if samples is not None:
             yield Advice(
-                kind="told",
+                kind="samples",
                 file=name,
                 line=call.lineno,
                 part="search",

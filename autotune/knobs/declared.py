@@ -81,12 +81,12 @@ class DeclaredKnob(Knob):
 
     def own(self, facts: Facts) -> Value | None:
         known = facts.declared.get(self.name)
-        if known is None and self._is_asked_for and (found := facts.value(self.name)) is not None:
+        if known is None and self._is_requested and (found := facts.value(self.name)) is not None:
             return _among(found, self.declared.values)
         return known
 
     @property
-    def _is_asked_for(self) -> bool:
+    def _is_requested(self) -> bool:
         """True if the script requests the value itself, so that its run shows its own value."""
         spelling = self.declared.spelling
         return isinstance(spelling, Keyword) and spelling.target == SDK_VALUE
@@ -111,8 +111,8 @@ class DeclaredKnob(Knob):
 
     def refuse(self, facts: Facts) -> str | None:
         spelling, run = self.declared.spelling, facts.run
-        if self._is_asked_for and run is not None and run.was_seen and self.name not in run.values:
-            return _never_asked(self.name, run.values)
+        if self._is_requested and run is not None and run.was_seen and self.name not in run.values:
+            return _never_requested(self.name, run.values)
         if not isinstance(spelling, Flag) or facts.script.flag(*spelling.names) is not None:
             return None
         return no_option(spelling.text, facts.script)
@@ -137,13 +137,13 @@ class DeclaredKnob(Knob):
             case "switch" | "off_switch":
                 return (name, "") if switch else None
             case "pair":
-                said = name if switch else _opposite(name, flag)
-                return None if said is None else (said, "")
+                spelled = name if switch else _opposite(name, flag)
+                return None if spelled is None else (spelled, "")
             case "bool":
                 return name, str(switch)
             case "int" | "float":
-                said = super().option(value, replace(flag, names=(name,)))
-                return None if said is None else (name, said[1])
+                spelled = super().option(value, replace(flag, names=(name,)))
+                return None if spelled is None else (name, spelled[1])
             case _:
                 text = self.deliver(value)
                 return None if flag.choices and text not in flag.choices else (name, text)
@@ -188,7 +188,7 @@ def refuse_powerful(spelling: Spelling, values: Iterable[Value]) -> str | None:
     return None
 
 
-def _never_asked(name: str, known: Mapping[str, Value]) -> str:
+def _never_requested(name: str, known: Mapping[str, Value]) -> str:
     """Return why a value cannot be varied that the script's run did not request."""
     what = f'The script did not call autotune.value("{name}", ...) in its first run, so nothing would change.'
     return f"{what} {did_you_mean(name, known)}".strip()

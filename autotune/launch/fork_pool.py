@@ -57,7 +57,7 @@ MOST_REFUSALS = 2
 """After refusals in this many environments no further server is tried."""
 
 _POLL_MS = 100
-_SAID_BYTES = 4096
+_OUTPUT_BYTES = 4096
 _OUTPUT_CHARS = 200
 
 
@@ -227,7 +227,7 @@ class ForkServer:
             data = os.read(self._out, 1 << 16)
         except OSError:
             return False
-        self._output = (self._output + data)[-_SAID_BYTES:]
+        self._output = (self._output + data)[-_OUTPUT_BYTES:]
         return bool(data)
 
     def fork(self, uid: str, life_fd: int, log_fd: int, locks: Sequence[int]) -> Forked | str:

@@ -1,8 +1,8 @@
 """One training on several machines: each has a guard, and the first one to end ends all of them.
 
-The first machine measures, as rank 0 runs there. The others run their ranks under a guard of their own, and
-their logs join those of the first one before its outcome is made. Rendezvous is static: the first machine's
-address and a port that is free there.
+The first machine measures, as rank 0 runs there. Every other machine runs its ranks under its own guard.
+Its logs are added to those of the first machine before the outcome is made. Rendezvous is static: the
+address of the first machine and a port that is free there.
 """
 
 from __future__ import annotations
@@ -68,20 +68,20 @@ class Member(Protocol):
         """Begin to run its part of a trial."""
 
     def wait(self, seconds: float) -> NodeReport | None:
-        """Return the report once its processes have ended; None where they have not in that time."""
+        """Return the report once its processes have ended; None if they have not in that time."""
 
     def stop(self) -> None:
         """Request the end of its processes."""
 
 
 def part_of(assignment: Assignment, node: int, address: str, port: int) -> Assignment:
-    """Return what one machine runs of an assignment.
+    """Return the part of an assignment that one machine runs.
 
     Args:
-        assignment: For the whole job.
+        assignment: Assignment of the whole job.
         node: Number of the machine.
-        address: Of the first machine.
-        port: Free there.
+        address: Address of the first machine.
+        port: Port that is free there.
     """
     launch = assignment.launch
     env = {
@@ -115,18 +115,18 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def collected(study_dir: Path, part: Assignment, told: ProcessReports, failure: Failure) -> NodeReport:
+def collected(study_dir: Path, part: Assignment, reports: ProcessReports, failure: Failure) -> NodeReport:
     """Return the report of a machine from the folder of its part."""
     folder = study_dir / "trials" / part.uid
     logs = {path.name: path.read_bytes().hex() for path in folder.glob(file_name("*"))}
-    return NodeReport(failure=failure, logs=logs, applied=tuple(sorted(told.applied)))
+    return NodeReport(failure=failure, logs=logs, applied=tuple(sorted(reports.applied)))
 
 
 class GangRunner(Runner):
     """Runner of assignments on this machine and others, as one trial.
 
     Args:
-        local: Constructor of this machine's runner from a witness.
+        local: Returns the runner of this machine, which calls the given witness before each outcome.
         members: Runners of the other machines, by number.
         address: Address of this machine for the others.
         study_dir: Study folder of the local runner.
@@ -171,7 +171,7 @@ class GangRunner(Runner):
         self._local.close()
 
     def _watch(self, is_over: threading.Event) -> None:
-        """End the first machine's part some seconds after that of another machine has ended."""
+        """End the part of the first machine some seconds after the part of another one has ended."""
         until_s = float("inf")
         while not is_over.is_set():
             for node, member in enumerate(self._members, start=1):
@@ -198,18 +198,18 @@ class GangRunner(Runner):
         )
         return list(known)
 
-    def _gather(self, assignment: Assignment, told: ProcessReports, _seen: HostSamples) -> None:
+    def _gather(self, assignment: Assignment, reports: ProcessReports, _seen: HostSamples) -> None:
         """Add the reports of the other machines before the outcome of the trial is made."""
         folder = self._study_dir / "trials" / assignment.uid
         for report in self._end_members():
             if report is None:
                 continue
-            told.applied.update(report.applied)
+            reports.applied.update(report.applied)
             for name, text in report.logs.items():
                 (folder / name).write_bytes(bytes.fromhex(text))
 
     def _judged(self, outcome: Outcome) -> Outcome:
-        """Return the first cause where several machines failed."""
+        """Return the first cause if several machines failed."""
         if not isinstance(outcome, Failure) or self._is_stopped:
             return outcome
         others = [(node, r.failure) for node, r in self._reports.items()]

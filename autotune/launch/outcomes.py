@@ -54,7 +54,7 @@ def outcomes_of(
     running: Running, result: dict[str, Any] | None, outside: HostSamples, wrote: Sequence[str]
 ) -> dict[int, Outcome]:
     """Return the outcome per segment. Closed ones keep their measurement; the open one gets the failure."""
-    reports, assignment = running.told, running.prepared.assignment
+    reports, assignment = running.reports, running.prepared.assignment
     fold_ranks(reports, running.prepared.folder, assignment.launch.world)
     outcomes: dict[int, Outcome] = {}
     for segment in assignment.segments:

@@ -260,14 +260,14 @@ class LocalRunner(Runner):
         self._notes += _write_notes(wrote, kept, far, launch.cwd)
         outside = outside_of(running, result, wrote)
         if self._witness is not None:
-            self._witness(assignment, running.told, outside)
+            self._witness(assignment, running.reports, outside)
         outcomes = reported(outcomes_of(running, result, outside, wrote), result, prepared)
         has_failed = any(isinstance(outcome, Failure) for outcome in outcomes.values())
         if not has_failed:
             prepared.caches.publish()
         remove_scratch(prepared.folder)
         trim_logs(prepared.folder, failed=has_failed)
-        return outcomes, running.told
+        return outcomes, running.reports
 
     def _started(
         self, assignment: Assignment, held: Held, server: ForkServer | None, isolation: str
@@ -324,7 +324,7 @@ class LocalRunner(Runner):
         if self._sample_devices is not None:
             return self._sample_devices
         return device_sampler(
-            lambda: process_tree.descendants(running.pid), held.devices, lambda: _uuids(running.told)
+            lambda: process_tree.descendants(running.pid), held.devices, lambda: _uuids(running.reports)
         )
 
     def _memory_limit(self, assignment: Assignment) -> int:

@@ -6,8 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-# Needed at run time: a `TrialResult` crosses a process border, and the wire reads its hints.
-from autotune.model.facts import RunFacts  # noqa: TC001 - read at run time, see above
+from autotune.model.facts import RunFacts  # noqa: TC001 (`from_wire` resolves the hints of `TrialResult`)
 from autotune.model.trial import Outcome, StartMode
 
 if TYPE_CHECKING:

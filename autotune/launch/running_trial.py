@@ -53,7 +53,7 @@ class Running:
     command: Sequence[str]
     grace_s: float
     locks: tuple[int, ...] = ()
-    told: ProcessReports = field(default_factory=ProcessReports)
+    reports: ProcessReports = field(default_factory=ProcessReports)
     devices: list[DeviceReading] = field(default_factory=list[DeviceReading])
     progress_limit_s: float = 0.0
     meter: Meter | None = None
@@ -73,7 +73,7 @@ class Running:
     def __post_init__(self) -> None:
         folder = self.prepared.folder
         self._reader = Reader(folder / "events.jsonl", self.prepared.assignment.uid)
-        self._teller = DisturbanceWriter(folder)
+        self._disturbances = DisturbanceWriter(folder)
         self._is_disturbed = False
         self._is_stopped = False
         self._script_pid = 0
@@ -169,7 +169,9 @@ class Running:
     @property
     def fidelity(self) -> Fidelity:
         """Fidelity of the open segment."""
-        return next((s for s in self.segments if s.trial not in self.told.closed), self.segments[-1]).fidelity
+        return next(
+            (s for s in self.segments if s.trial not in self.reports.closed), self.segments[-1]
+        ).fidelity
 
     def order(self, why: str) -> None:
         """Have the guard end the trial for this reason; only the first reason counts."""
@@ -238,7 +240,7 @@ class Running:
                 if not ordered and self._fills_a_disk():
                     ordered = True
                     self.order("disk")
-            if self.told.done is not None or self.told.broke is not None:
+            if self.reports.done is not None or self.reports.broke is not None:
                 finished_s = finished_s or now
             limit_s = self._limit_s(progress_floor_s)
             if ordered:
@@ -247,7 +249,7 @@ class Running:
                 if now - finished_s > self.linger_s:
                     ordered = True
                     self.order("lingers")
-            elif now - (moved_s if self.told.rows else begun_s) > limit_s:
+            elif now - (moved_s if self.reports.rows else begun_s) > limit_s:
                 ordered = True
                 self.progress_limit_s = limit_s
                 self.order("timeout_progress")
@@ -264,7 +266,9 @@ class Running:
             self.devices.append(sample)
         self._is_stopped = guard.is_stopped(self._script())
         t_ns = time.perf_counter_ns() if sample is None else sample.t_ns
-        self._teller.look(t_ns, is_disturbed=self._is_stopped or (sample is not None and sample.spoils))
+        self._disturbances.sample(
+            t_ns, is_disturbed=self._is_stopped or (sample is not None and sample.spoils)
+        )
         self._note_own_disturbance()
         if self.meter is not None and self.meter.exists:
             self.energies.append(self.meter.sample())
@@ -275,11 +279,11 @@ class Running:
         if self._looked_ns - began_ns > guard.GAP_S * 1e9:
             # This process was stopped, perhaps with the trial; then the guard's samples mark that time as
             # well.
-            self._teller.tell(began_ns, self._looked_ns)
+            self._disturbances.write(began_ns, self._looked_ns)
         before, self._is_disturbed = self._is_disturbed, self.disturbs()
         if before or self._is_disturbed:
             self.disturbed.append((began_ns, self._looked_ns))
-            self._teller.tell(began_ns, self._looked_ns)
+            self._disturbances.write(began_ns, self._looked_ns)
 
     def _script(self) -> int:
         """Return the pid of the script: first child of the guard, which is the keeper's only child."""
@@ -305,16 +309,16 @@ class Running:
             time.sleep(0.02)
 
     def _limit_s(self, floor_s: float) -> float:
-        starting = len(self.told.rows) < FIRST_STEPS or self.told.compiling or self.told.beating
+        starting = len(self.reports.rows) < FIRST_STEPS or self.reports.compiling or self.reports.beating
         # Evaluation and checkpoint writing have no progress limit, and neither has the start.
         setup_s = self.fidelity.setup_s if starting else 0.0
-        return max(floor_s, STEP_FACTOR * self.told.median_step_s(), setup_s)
+        return max(floor_s, STEP_FACTOR * self.reports.median_step_s(), setup_s)
 
     def _read(self) -> bool:
         """Read new events of the trial; return True on progress."""
         moved = False
         for event in self._reader.read():
-            self.told.take(event)
+            self.reports.take(event)
             moved = True
         return moved
 

@@ -51,10 +51,10 @@ class Unshown:
     def sentence(self) -> str:
         """For people: what is not shown, why, and what includes it nevertheless."""
         what = f"What {self.knob}={value_text(self.value)} may cost"
-        told = f"{what} is not shown by a trace of {self.steps} steps: {self.harm.harm}"
+        text = f"{what} is not shown by a trace of {self.steps} steps: {self.harm.harm}"
         if self.bars:
-            return f"{told}; {self.option} includes it nevertheless."
-        return f"{told}; you requested it by name." if self.allowed else f"{told}."
+            return f"{text}; {self.option} includes it nevertheless."
+        return f"{text}; you requested it by name." if self.allowed else f"{text}."
 
 
 def is_ruled(name: str, declared: DeclaredSpec | None = None) -> bool:
@@ -117,10 +117,10 @@ def _is_allowed(study: Study, knob: str) -> bool:
 
     Knobs derived from a pinned micro-batch count as pinned.
     """
-    asked, space = study.spec.space, study.space
-    if knob in asked.allowed or knob in asked.fixed:
+    requested, space = study.spec.space, study.space
+    if knob in requested.allowed or knob in requested.fixed:
         return True
     varied = space is not None and any(d.knob == knob for d in space.free())
-    if knob in _FOLLOWERS and "batch_size" in asked.fixed and not varied:
+    if knob in _FOLLOWERS and "batch_size" in requested.fixed and not varied:
         return True
     return knob == _RULED and study.spec.effective_batch not in ("explore", "keep")

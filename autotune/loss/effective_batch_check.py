@@ -1,9 +1,8 @@
-"""Check that a run makes the script's own steps, if a config changes only their parts. Pure.
+"""Check that a run has the script's own steps, if a config changes only the micro-batches. Pure.
 
 Another micro-batch at the same effective batch must be the same training. But scripts derive learning rates
-from their batch option, and some with an accumulation option do not divide the loss by it. Observations of
-the process decide, as for every other knob. The same holds for a worker option that also changes the order of
-samples.
+from their batch option, and some do not divide the loss by their accumulation option. Facts of the process
+decide. The same holds for a worker option that also changes the order of samples.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ _EFFECTIVE: Final = "effective_batch"
 _WORKERS: Final = "num_workers"
 _OUTLIVE: Final = "persistent_workers"
 MOVES_OTHERS: Final = "moves_others"
-"""`status` in the evidence of a way that acts on more than its knob, whatever the value is."""
+"""`status` in the evidence of a delivery that changes more than its knob, for every value."""
 OWN_WAYS: Final = ("flag", "constant")
-"""Ways on which the script itself takes a value, and may derive others from it."""
+"""Deliveries by which the script itself takes a value, and may derive others from it."""
 ALIKE_FRAC: Final = 0.05
-"""Figures closer than this, relatively, are the same: a schedule may be counted in batches, and rounded."""
+"""Relative difference up to which figures count as equal: a schedule may be rounded to batches."""
 _SCALES_APART: Final = 1.25
-"""So much apart, losses are scaled for another number of parts; several weigh otherwise in every step."""
+"""Ratio from which losses are scaled for another number of micro-batches, or a step has other samples."""
 
 
 def unlike_step(study: Study, trial: Trial, run: RunFacts | None) -> Failure | None:
@@ -46,17 +45,17 @@ def unlike_step(study: Study, trial: Trial, run: RunFacts | None) -> Failure | N
         return None
     hows = {change.knob: change.spelling.how for change in trial.changes or ()}
     workers_by_own = hows.get(_WORKERS) in OWN_WAYS and _OUTLIVE not in config
-    if workers_by_own and (redealt := _redealt(own.loader, run.loader)):
-        return _failure(trial, _WORKERS, hows[_WORKERS], redealt)
+    if workers_by_own and (reordered := _reordered(own.loader, run.loader)):
+        return _failure(trial, _WORKERS, hows[_WORKERS], reordered)
     if not {MICRO, FACTOR} & set(config):
         return None
-    # What the user declared may be the rate itself.
+    # A declared knob may be the learning rate itself.
     if any(spec.name in config for spec in study.spec.space.declared):
         return None
     if hows.get(FACTOR) in OWN_WAYS:
         compiles = config.get("compile_mode", "off") != "off"
-        if weighed := _weighed(own, run, config.get(FACTOR), compiles=compiles):
-            return _failure(trial, FACTOR, hows[FACTOR], weighed)
+        if scaled := _scaled_loss(own, run, config.get(FACTOR), compiles=compiles):
+            return _failure(trial, FACTOR, hows[FACTOR], scaled)
     taken = next((knob for knob in (MICRO, FACTOR) if knob in config and hows.get(knob) in OWN_WAYS), "")
     wanted = config.get(_EFFECTIVE, own.effective_batch)
     if taken and (other := _other_batch(run.effective_batch, wanted) or _other_training(own, run)):
@@ -76,7 +75,7 @@ def _failure(trial: Trial, knob: str, how: str, why: str) -> Failure:
     )
 
 
-def _redealt(own: LoaderFacts | None, now: LoaderFacts | None) -> str:
+def _reordered(own: LoaderFacts | None, now: LoaderFacts | None) -> str:
     """Return why a worker option changes the order of samples, if the script's order is random."""
     if own is None or now is None or not own.shuffles or own.persistent_workers:
         return ""
@@ -104,7 +103,7 @@ def _moved(own: OptimizerFacts | None, now: OptimizerFacts | None) -> str:
 
 
 def _other_batch(now: int | None, wanted: object) -> str:
-    """Return why a step has other samples than required: some scripts derive its parts from their batch."""
+    """Return why a step has another number of samples than required: some scripts derive it."""
     if (
         not isinstance(wanted, int)
         or not wanted
@@ -116,7 +115,7 @@ def _other_batch(now: int | None, wanted: object) -> str:
 
 
 def _other_training(own: RunFacts, run: RunFacts) -> str:
-    """Return the size that the script derives from its batch: that of its model, or of its dataset."""
+    """Return why the batch size also changes the model or the data set."""
     before, now = own.model, run.model
     if before is not None and now is not None and before.name == now.name:
         counts = before.parameters, now.parameters
@@ -128,8 +127,8 @@ def _other_training(own: RunFacts, run: RunFacts) -> str:
     return ""
 
 
-def _weighed(own: RunFacts, run: RunFacts, parts: object, *, compiles: bool) -> str:
-    """Return why the script's own parts of a step do not give the gradient of its own step."""
+def _scaled_loss(own: RunFacts, run: RunFacts, parts: object, *, compiles: bool) -> str:
+    """Return why the micro-batches do not add up to the gradient of the script's own step."""
     own_parts = own.values.get(FACTOR, 1) if own.own_accumulation else 1
     if not isinstance(parts, int) or not isinstance(own_parts, int):
         return ""

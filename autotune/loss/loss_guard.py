@@ -241,17 +241,17 @@ def _decided(blank: LossVerdict, late: Stretch, long: Stretch, *, learns: bool, 
     """Return the joint verdict of two parts of the same runs."""
     for stretch in (long, late):
         if stretch.excess[0] > 0.0:
-            told = f"The loss is worse by {stretch.delta:.4g} on average; the script's own noise allows "
-            reason = f"{told}{stretch.margin.value:.4g}."
+            allowance = f"The loss is worse by {stretch.delta:.4g} on average; the script's own noise allows "
+            reason = f"{allowance}{stretch.margin.value:.4g}."
             return replace(_shown(blank, stretch), verdict="fail", reason=reason)
     inside = long.excess[1] <= 0.0
     if inside and late.ends_well and learns:
         verdict = _shown(blank, long)
-        return replace(verdict, verdict="pass", reason=_told(verdict))
+        return replace(verdict, verdict="pass", reason=_pass_reason(verdict))
     # The evidence against it is reported, and is what more runs would have to clear.
     against = late if inside else long
     can_clear = learns and (inside or long.may_clear) and (late.ends_well or late.may_end_well)
-    tell = "More runs can settle this." if can_clear else "More runs are unlikely to change this."
+    outlook = "More runs can settle this." if can_clear else "More runs are unlikely to change this."
     margin = against.margin
     if not learns:
         reason = (
@@ -260,18 +260,18 @@ def _decided(blank: LossVerdict, late: Stretch, long: Stretch, *, learns: bool, 
     elif inside:
         reason = (
             f"By the end the loss may be worse, by {against.delta:.4g} as it reads; the script's own noise "
-            f"allows {margin.value:.4g}. {tell}"
+            f"allows {margin.value:.4g}. {outlook}"
         )
     elif against.high <= margin.value:
         reason = (
             f"The loss may be worse by up to {against.high:.4g}; the script's own noise allows "
             f"{margin.value:.4g} by {runs} runs, too few for a precise value: it may be as low as "
-            f"{margin.low:.4g}. {tell}"
+            f"{margin.low:.4g}. {outlook}"
         )
     else:
         reason = (
             f"The loss may be worse by up to {against.high:.4g}; the script's own noise allows "
-            f"{margin.value:.4g}. {tell}"
+            f"{margin.value:.4g}. {outlook}"
         )
     return replace(_shown(blank, against), reason=reason, can_clear=can_clear)
 
@@ -287,6 +287,6 @@ def _shown(blank: LossVerdict, stretch: Stretch) -> LossVerdict:
     )
 
 
-def _told(verdict: LossVerdict) -> str:
+def _pass_reason(verdict: LossVerdict) -> str:
     behind = f"at most {verdict.delay_frac_upper95:.1%} of {verdict.steps} steps behind"
     return f"The loss is not inferior: {behind}, inside the script's own noise of {verdict.noise_frac:.1%}."

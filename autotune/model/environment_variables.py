@@ -26,7 +26,7 @@ def with_setting(env: Mapping[str, str], name: str, text: str) -> dict[str, str]
     return dict.fromkeys([name, *set_already], joined)
 
 
-def says(env: Mapping[str, str], name: str, text: str) -> bool:
+def contains_setting(env: Mapping[str, str], name: str, text: str) -> bool:
     """Return whether the variable holds this setting, perhaps among others."""
     present = env.get(name)
     if present is None:

@@ -13,9 +13,9 @@ from autotune.model.config import Value
 
 OPTION: Final = "option"
 """Value of `RunFacts.samples_source`: the model's input has the size of the script's own option."""
-TOLD: Final = "told"
+REPORTED: Final = "reported"
 """Likewise: the script reports the samples of each step itself, by `autotune.sdk.step`."""
-COUNTED: Final = ("loader", OPTION, TOLD)
+COUNTED: Final = ("loader", OPTION, REPORTED)
 """Sources by which samples are the unit that runs are compared in."""
 
 
@@ -379,7 +379,7 @@ class InputFacts:
     """Inputs of the trained module, if the script creates batches without a loader.
 
     Args:
-        said: Batch size by the script's own option in this run.
+        batch_size: Batch size by the script's own option in this run.
         tensor: Index of the argument with a dimension of that size; tensors in lists and dictionaries count
             one by one.
         dims: Its dimensions of that size; empty if no argument has one.
@@ -387,16 +387,16 @@ class InputFacts:
         calls_per_backward: Training calls of the module per backward pass, for nearly all passes; the mean if
             they vary.
         rare_frac: If no argument usually has that size: the largest share of the calls in which one had it.
-        told: Samples reported by the script per sample counted here; 0 if not reported at every step.
+        reported_per_sample: Samples reported by the script per sample counted here; 0 if not at every step.
     """
 
-    said: int
+    batch_size: int
     tensor: int = 0
     dims: tuple[int, ...] = ()
     shape: tuple[int, ...] = ()
     calls_per_backward: float = 1.0
     rare_frac: float = 0.0
-    told: float = 0.0
+    reported_per_sample: float = 0.0
 
     @property
     def counts(self) -> bool:
@@ -410,11 +410,11 @@ class InputFacts:
         With reported samples, their ratio to the counted ones follows: ``input:0:1:16x20:1``.
         """
         dims, sizes = ",".join(map(str, self.dims)), "x".join(map(str, self.shape))
-        told = f":{self.told:.6g}" if self.told else ""
-        return f"input:{self.tensor}:{dims}:{sizes}{told}"
+        reported = f":{self.reported_per_sample:.6g}" if self.reported_per_sample else ""
+        return f"input:{self.tensor}:{dims}:{sizes}{reported}"
 
     @classmethod
-    def at(cls, place: str, said: int) -> InputFacts | None:
+    def at(cls, place: str, batch_size: int) -> InputFacts | None:
         """Return the facts in `place` with the present option; None for any other text."""
         kind, *parts = place.split(":")
         if kind != "input" or len(parts) not in (3, 4):
@@ -422,8 +422,14 @@ class InputFacts:
         try:
             dims = tuple(int(word) for word in parts[1].split(","))
             shape = tuple(int(word) for word in parts[2].split("x"))
-            told = float(parts[3]) if len(parts) == 4 else 0.0
-            found = cls(said=said, tensor=int(parts[0]), dims=dims, shape=shape, told=told)
+            reported = float(parts[3]) if len(parts) == 4 else 0.0
+            found = cls(
+                batch_size=batch_size,
+                tensor=int(parts[0]),
+                dims=dims,
+                shape=shape,
+                reported_per_sample=reported,
+            )
         except ValueError:
             return None
         return found if all(0 <= dim < len(shape) for dim in dims) else None
@@ -464,7 +470,7 @@ class RunFacts:
         model: The trained module, None without one.
         optimizer: None for manual updates.
         samples_source: ``loader``; ``option``: the model's input has the size of the script's own option, and
-            a run without its size is refused. ``told``: reported by the script for every step; ``input``:
+            a run without its size is refused. ``reported``: by the script for every step; ``input``:
             unconfirmed; ``none``.
         inputs: If batches come without a loader and the script has an option for their size; else None.
         backward_per_step: Backward passes per optimizer step.
@@ -581,7 +587,8 @@ class Advice:
     """Advice on the script's own code that no knob covers.
 
     Args:
-        kind: ``read``, ``log``, ``checkpoint``, ``preprocess``, ``shape``, ``copy``, ``told``, ``rollout``.
+        kind: ``read``, ``log``, ``checkpoint``, ``preprocess``, ``shape``, ``copy``, ``samples`` or
+            ``rollout``.
         file, line: Location; the file is relative to the script's folder.
         text: A whole sentence.
         part: Part of a step that it concerns: ``host``, ``input``, ``compute``, ``transfer``; ``search`` for

@@ -114,7 +114,7 @@ class LossTrace(Sequence[LossPoint]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Peaks in bytes; None where the machine or the run cannot tell.
+    """Peaks in bytes; None where the machine or the run does not report them.
 
     Args:
         allocator: `torch.cuda.max_memory_reserved`.

@@ -40,7 +40,7 @@ def python_refusal(version: tuple[Any, ...]) -> str:
     """Return why this Python version is not supported, as the end of a sentence; empty if it is."""
     if OLDEST_PYTHON <= tuple(version[:2]) <= NEWEST_PYTHON:
         return ""
-    return f"needs Python {_told(OLDEST_PYTHON)} to {_told(NEWEST_PYTHON)}, and this is {_told(version[:3])}"
+    return f"needs Python {_text(OLDEST_PYTHON)} to {_text(NEWEST_PYTHON)}, and this is {_text(version[:3])}"
 
 
 def torch_refusal(version: str) -> str:
@@ -52,8 +52,8 @@ def torch_refusal(version: str) -> str:
     found = re.match(r"(\d+)\.(\d+)", version)
     if found is None or (int(found[1]), int(found[2])) >= OLDEST_TORCH:
         return ""
-    return f"needs PyTorch {_told(OLDEST_TORCH)} or newer, and this is {version}"
+    return f"needs PyTorch {_text(OLDEST_TORCH)} or newer, and this is {version}"
 
 
-def _told(version: tuple[Any, ...]) -> str:
+def _text(version: tuple[Any, ...]) -> str:
     return ".".join(str(part) for part in version)

@@ -46,6 +46,23 @@ OLD_MEMBERS: Final = {
 }
 """(enum, member) as older journals have it -> today's member."""
 
+OLD_FIELDS: Final[Mapping[tuple[str, str], str]] = {
+    ("InputFacts", "said"): "batch_size",
+    ("InputFacts", "told"): "reported_per_sample",
+}
+"""(dataclass, field) as older journals have it -> today's field."""
+
+OLD_VALUES: Final = {
+    ("samples_source", "told"): "reported",
+    ("stage", "start"): "initial",
+    ("stage", "sentinel"): "drift",
+    ("stage", "why"): "diagnose",
+}
+"""(key, text) as older journals have it -> today's text."""
+
+OLD_EVENTS: Final = {"asked": "proposed", "told": "finished"}
+"""Kind of event as older journals have it -> today's kind."""
+
 T = TypeVar("T")
 
 
@@ -163,4 +180,11 @@ def _read_dataclass(kind: Any, data: Any) -> Any:
         raise TypeError(message)
     hints = _hints(kind)
     known = {f.name for f in dataclasses.fields(kind)}
-    return kind(**{key: _read(hints[key], item) for key, item in data.items() if key in known})
+    name, fields = str(kind.__name__), typing.cast("Mapping[str, Any]", data)
+    named = {OLD_FIELDS.get((name, key), key): item for key, item in fields.items()}
+    return kind(**{key: _read(hints[key], today(key, named[key])) for key in named.keys() & known})
+
+
+def today(key: str, text: Any) -> Any:
+    """Return today's form of a text of an older journal; anything else unchanged."""
+    return OLD_VALUES.get((key, text), text) if isinstance(text, str) else text

@@ -74,14 +74,14 @@ class DisturbanceWriter:
         self._path = folder / NAME
         self._before: int | None = None
 
-    def look(self, t_ns: int, *, is_disturbed: bool) -> None:
+    def sample(self, t_ns: int, *, is_disturbed: bool) -> None:
         """Record a sample, in order. On a full disk the trial only lacks this information."""
         before, self._before = self._before, t_ns if is_disturbed else None
         if not is_disturbed:
             return
-        self.tell(before if before is not None and t_ns - before <= TOGETHER_NS else t_ns, t_ns)
+        self.write(before if before is not None and t_ns - before <= TOGETHER_NS else t_ns, t_ns)
 
-    def tell(self, first_ns: int, last_ns: int) -> None:
+    def write(self, first_ns: int, last_ns: int) -> None:
         """Report a complete span."""
         try:
             # The trial can write to this folder too, and may have put a link or a pipe there.

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 EVALUATION, COMPILE = 1, 2
-_TOLD_APART = EVALUATION | COMPILE
+_DISTINCT = EVALUATION | COMPILE
 LOADER = 16
 EVALUATION_OWN_COST_FRAC = 0.5
 COMPILE_OWN_COST_FRAC = 0.25
@@ -51,7 +51,7 @@ def trained_s(
         counts: Whether evaluation counts as part of the step, if that is already decided; None:
             `evaluation_counts` decides.
     """
-    if not any(mark & _TOLD_APART for mark in marks):
+    if not any(mark & _DISTINCT for mark in marks):
         return tuple(periods_s)
     evaluates = not (evaluation_counts(marks) if counts is None else counts)
     compiles = not compiling_counts(marks)

@@ -78,7 +78,7 @@ class Costs:
         """Learn from the durations of every process so far."""
         forked: list[float] = []
         compiled: dict[object, list[float]] = {}
-        told = _told_by_itself(study)
+        set_by_script = _set_by_script(study)
         for trial in study.finished():
             m = trial.measurement
             if m is None or trial.seconds <= 0:
@@ -86,7 +86,7 @@ class Costs:
             if trial.start is StartMode.FORK:
                 forked.append(trial.own_s - m.all_compile_s)
             if m.compile_s > 1.0 and m.cold_compile:
-                compiled.setdefault(_mode(trial.config, told), []).append(m.compile_s)
+                compiled.setdefault(_mode(trial.config, set_by_script), []).append(m.compile_s)
         # Runs slowed by other processes do not predict the cost of later runs.
         calm = [t for t in undisturbed(study, study.finished()) if t.measurement]
         starts = [t.measurement.startup_s for t in calm if t.measurement]
@@ -112,7 +112,7 @@ class Costs:
 
     def cold_compile(self, config: Config) -> float:
         """Return the expected seconds of a first compile; 0 for a config that does not compile."""
-        mode = _mode(config, _told_by_itself(self.study))
+        mode = _mode(config, _set_by_script(self.study))
         if mode is None:
             return 0.0
         seen = self.compile_s.get(mode)
@@ -150,8 +150,8 @@ class Costs:
         """Return the start time that a forked trial saved; claimed configs use a cold start."""
         if trial.start is StartMode.COLD or trial.measurement is None:
             return 0.0
-        told = self.study.finished()
-        cold = [t.measurement.startup_s for t in told if t.measurement and t.start is StartMode.COLD]
+        finished = self.study.finished()
+        cold = [t.measurement.startup_s for t in finished if t.measurement and t.start is StartMode.COLD]
         return max(0.0, statistics.fmean(cold) - trial.measurement.startup_s) if cold else 0.0
 
     def next_run(self, config: Config) -> float:
@@ -301,17 +301,17 @@ def _recent(seconds: Sequence[float]) -> float:
     return statistics.fmean(seconds[-8:]) if seconds else 0.0
 
 
-def _told_by_itself(study: Study) -> frozenset[str]:
+def _set_by_script(study: Study) -> frozenset[str]:
     declared = study.spec.space.declared
     return frozenset(spec.name for spec in declared if spec.spelling.text.startswith(f"{SDK_VALUE}:"))
 
 
-def _mode(config: Config, told: Collection[str]) -> object:
+def _mode(config: Config, set_by_script: Collection[str]) -> object:
     """Return the compile mode of a config; None if it does not set one.
 
-    The effect is unknown for a script that sets the value itself (`told`).
+    The effect is unknown for a script that sets the value itself (`set_by_script`).
     """
     for knob, value in config.items():
-        if "compile" in knob and knob not in told and value not in ("off", False):
+        if "compile" in knob and knob not in set_by_script and value not in ("off", False):
             return value
     return None

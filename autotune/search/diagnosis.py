@@ -81,7 +81,7 @@ def spare_probe(study: Study, costs: Costs, remaining_s: float) -> Proposal | No
     A probe explains and changes no result, so it uses time without another use.
     """
     # While time is reserved for probes, the rest may be needed by another pair.
-    is_spare = not kept_s(study, costs, _BASE)
+    is_spare = not reserved_s(study, costs, _BASE)
     own = _probe(study, costs, _BASE, remaining_s, "your script", is_spare=is_spare)
     found = answer_or_none(study) if any(t.stage is Stage.CONFIRM for t in study.trials) else None
     if own is not None or found is None or not found.is_better:
@@ -89,21 +89,21 @@ def spare_probe(study: Study, costs: Costs, remaining_s: float) -> Proposal | No
     return _probe(study, costs, found.best.config, remaining_s, "the winner", is_spare=is_spare)
 
 
-def kept_s(study: Study, costs: Costs, config: Config) -> float:
+def reserved_s(study: Study, costs: Costs, config: Config) -> float:
     """Return the seconds reserved for probes of the script and of a likely winner, `config`.
 
     A search of less than `LONG_BUDGET_S` reserves none unless a profile was requested.
     """
     if study.spec.budget.seconds < LONG_BUDGET_S and not study.spec.profile:
         return 0.0
-    kept = 0.0
+    reserved = 0.0
     for is_own in (True, False):
         runs = [t for t in _probes(study) if t.config.is_baseline is is_own]
         if all(t.fidelity.under_nsys for t in runs):
-            kept += probe_s(study, costs, _BASE if is_own else config)
+            reserved += probe_s(study, costs, _BASE if is_own else config)
         if not any(t.fidelity.under_nsys for t in runs):
-            kept += nsys_s(study, costs, config)
-    return kept
+            reserved += nsys_s(study, costs, config)
+    return reserved
 
 
 def _probe(

@@ -99,8 +99,8 @@ def lessons(study: Study) -> Earlier | None:
 
 def _noise(study: Study) -> float:
     """Return the noise between runs of the unchanged script; 0 with fewer than three."""
-    told = study.finished(Stage.BASELINE, Stage.DRIFT_CHECK, Stage.CONFIRM)
-    own = [t for t in in_own_unit(study, told) if t.config.is_baseline]
+    finished = study.finished(Stage.BASELINE, Stage.DRIFT_CHECK, Stage.CONFIRM)
+    own = [t for t in in_own_unit(study, finished) if t.config.is_baseline]
     rates = [objective_value(study, t.measurement) for t in own if t.measurement is not None]
     logs = [math.log(rate) for rate in rates if rate > 0]
     return sd(logs) if len(logs) > 2 else 0.0

@@ -19,7 +19,7 @@ from autotune.model.effect import Effect
 from autotune.model.trial import CEILINGS, Proposal, Stage
 from autotune.search.confirmation.next_run import has_winner, is_confirming, next_confirmation
 from autotune.search.costs import Costs
-from autotune.search.diagnosis import kept_s, spare_probe, without_communication
+from autotune.search.diagnosis import reserved_s, spare_probe, without_communication
 from autotune.search.feature_flags import DEFAULT, FeatureFlags
 from autotune.search.screening.initial_design import next_start, start_is_over, uncovered
 from autotune.search.screening.refinement import (
@@ -86,20 +86,20 @@ class Staged(Strategy):
             ceiling = without_communication(study, costs, remaining_s)
             if ceiling is not None:
                 return ceiling
-        kept = kept_s(study, costs, _BASE)
+        reserved = reserved_s(study, costs, _BASE)
         if not is_confirming(study):
-            proposal = self._screened(study, costs, remaining_s - kept)
+            proposal = self._screened(study, costs, remaining_s - reserved)
             if proposal is not None:
                 return proposal
-        proposal = next_confirmation(study, remaining_s - kept, self._parts)
+        proposal = next_confirmation(study, remaining_s - reserved, self._parts)
         if proposal is not None:
             return proposal
         if is_confirming(study) and not study.open_trials and not has_winner(study):
             # The finalists are settled or no longer fit: the rest of the budget tries others.
-            proposal = self._screen(study, study.space, remaining_s - kept)
+            proposal = self._screen(study, study.space, remaining_s - reserved)
             if proposal is not None:
                 return proposal
-        late = next_confirmation(study, remaining_s, self._parts) if kept else None
+        late = next_confirmation(study, remaining_s, self._parts) if reserved else None
         if late is not None and any(t.group == late.group for t in study.trials if t.stage is late.stage):
             return late  # the other half of a pair that has started
         return spare_probe(study, costs, remaining_s) or late
@@ -120,8 +120,8 @@ class Staged(Strategy):
         """See `Strategy.ending`."""
         if study.space is None or not _measured_baselines(study):
             return ""
-        kept = kept_s(study, Costs.of(study), _BASE)
-        search = SearchState.of(study, study.space, remaining_s - kept, self._parts)
+        reserved = reserved_s(study, Costs.of(study), _BASE)
+        search = SearchState.of(study, study.space, remaining_s - reserved, self._parts)
         if search is None:
             why = (
                 "no throughput was measured to compare by" if study.space.free() else "no knob can be varied"
@@ -152,10 +152,10 @@ class Staged(Strategy):
         It measures the noise between runs and the reference of gains. Neither is needed before some runs of
         other configs have to be compared.
         """
-        asked = [t for t in study.trials if t.stage is Stage.BASELINE]
+        baselines = [t for t in study.trials if t.stage is Stage.BASELINE]
         screened = sum(t.stage in (Stage.INITIAL, Stage.REFINE) for t in study.trials)
         limit = study.spec.budget.trials
-        if len(asked) != 1 or (limit is not None and len(study.trials) >= limit):
+        if len(baselines) != 1 or (limit is not None and len(study.trials) >= limit):
             return None
         if screened < _BASELINE_AFTER and not (is_last and not study.open_trials):
             return None
@@ -172,24 +172,26 @@ class Staged(Strategy):
         return Proposal(stage=Stage.BASELINE, config=_BASE, fidelity=fidelity, reason=reason, seed=1)
 
     def _baseline(self, study: Study, remaining_s: float) -> Proposal | None:
-        asked = [t for t in study.trials if t.stage is Stage.BASELINE]
+        baselines = [t for t in study.trials if t.stage is Stage.BASELINE]
         limit = study.spec.budget.trials
         wanted = BASELINES if limit is None else min(BASELINES, limit)
-        if study.open_trials or len(asked) >= wanted or len(asked) < len(study.trials):
+        if study.open_trials or len(baselines) >= wanted or len(baselines) < len(study.trials):
             return None
-        if asked and not _measured_baselines(study):
+        if baselines and not _measured_baselines(study):
             return None
         # With a limit on trials, it runs at once.
-        if asked and limit is None:
+        if baselines and limit is None:
             return None
         costs = Costs.of(study)
-        if asked and costs.plain_s * (1 + 2 * CYCLES) > remaining_s:
+        if baselines and costs.plain_s * (1 + 2 * CYCLES) > remaining_s:
             return None
         fidelity = costs.fidelity(Stage.BASELINE, _BASE, remaining_s=remaining_s, reserve_s=0.0)
-        if not asked and limit is None and study.spec.why and study.ranks == 1:
+        if not baselines and limit is None and study.spec.why and study.ranks == 1:
             fidelity = replace(fidelity, probe=CEILINGS)
-        reason = "Your unchanged script" + (", once more with another seed." if asked else ".")
-        return Proposal(stage=Stage.BASELINE, config=_BASE, fidelity=fidelity, reason=reason, seed=len(asked))
+        reason = "Your unchanged script" + (", once more with another seed." if baselines else ".")
+        return Proposal(
+            stage=Stage.BASELINE, config=_BASE, fidelity=fidelity, reason=reason, seed=len(baselines)
+        )
 
     def _screen(self, study: Study, space: SearchSpace, remaining_s: float) -> Proposal | None:
         search = SearchState.of(study, space, remaining_s, self._parts)

@@ -274,7 +274,7 @@ def _routes(app: FastAPI) -> None:
         row = visible(parts, who, search_id)
         if not parts.place.best(row.id).is_file():
             raise Conflict("the search has no configuration to verify")
-        cause = f"asked-{int(time.time()) // VERIFY_WINDOW_S}"
+        cause = f"requested-{int(time.time()) // VERIFY_WINDOW_S}"
         made, is_new = parts.database.submit(request_of(row, cause=cause, user=who.user))
         response.status_code = 201 if is_new else 200
         parts.reconciler.poke()

@@ -16,7 +16,7 @@ _FEWEST = 5
 def estimate(
     database: Database, project: str, budget_s: float, slots: int, price_per_hour: float | None
 ) -> dict[str, Any]:
-    """Return an estimate.
+    """Return the estimated gain and cost of a new search, as JSON-ready data.
 
     Args:
         database: Database of the service.

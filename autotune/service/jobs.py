@@ -229,7 +229,7 @@ class RayJobs(Jobs):
             "metadata": {"job": job.id},
         }
         # Ray returns 500 for an existing id, so only the resulting status counts.
-        answer = self._asked("POST", "/api/jobs/", json=body)
+        answer = self._request("POST", "/api/jobs/", json=body)
         if answer.status_code != 200 and not self._status(job.id)[0]:
             from autotune.errors import RayUnavailable
 
@@ -260,7 +260,7 @@ class RayJobs(Jobs):
         # Ray kills a job 3 s after its signal, too early for the best so far: used only if the file is
         # ignored.
         if not began or _ask_to_stop(self._results / job_id) > 2 * GRACE_S:
-            self._asked("POST", f"/api/jobs/{job_id}/stop")
+            self._request("POST", f"/api/jobs/{job_id}/stop")
 
     def output(self, job_id: str, offset: int, limit: int) -> bytes:
         return _part(self._results / job_id / LOG, offset, limit)
@@ -271,7 +271,7 @@ class RayJobs(Jobs):
         Raises:
             RayUnavailable: Ray returns an error of its own.
         """
-        answer = self._asked("GET", f"/api/jobs/{job_id}")
+        answer = self._request("GET", f"/api/jobs/{job_id}")
         if answer.status_code == 404:
             return "", ""
         if answer.status_code != 200:
@@ -281,7 +281,7 @@ class RayJobs(Jobs):
         found = answer.json()
         return str(found["status"]), str(found.get("message") or "")[:500]
 
-    def _asked(self, method: str, path: str, **more: Any) -> Any:
+    def _request(self, method: str, path: str, **more: Any) -> Any:
         import httpx
 
         from autotune.errors import RayUnavailable

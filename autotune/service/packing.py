@@ -125,16 +125,16 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 def _git(root: Path) -> tuple[list[str] | None, str, bool]:
     """Return the files that git would keep (None outside a repository), the commit, and if files differ."""
-    listed = _asked(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    listed = _git_output(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     if listed is None:
         return None, "", False
-    commit = _asked(root, "rev-parse", "HEAD") or b""
-    dirty = _asked(root, "status", "--porcelain", "--", ".") or b""
+    commit = _git_output(root, "rev-parse", "HEAD") or b""
+    dirty = _git_output(root, "status", "--porcelain", "--", ".") or b""
     names = [os.fsdecode(name) for name in listed.split(b"\0") if name]
     return names, commit.decode().strip(), bool(dirty.strip())
 
 
-def _asked(root: Path, *words: str) -> bytes | None:
+def _git_output(root: Path, *words: str) -> bytes | None:
     try:
         done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -220,16 +220,16 @@ def add(app: FastAPI) -> None:
     @app.post("/admin/tokens")
     async def create_token(request: Request, parts: With, form: Form) -> HTMLResponse:
         try:
-            asked = TokenRequest(
+            wanted = TokenRequest(
                 user=form.get("user", ""),
                 project=form.get("project", ""),
                 scope=form.get("scope", ""),
                 expires_s=float(form.get("days", "")) * 24 * 3600,
             )
-            token = parts.database.create_token(**asked.model_dump())
+            token = parts.database.create_token(**wanted.model_dump())
         except (ValueError, UsageError) as error:
             return admin_page(request, parts, 422, problem=_words(error))
-        return admin_page(request, parts, made={"user": asked.user, "token": token})
+        return admin_page(request, parts, made={"user": wanted.user, "token": token})
 
     @app.post("/admin/tokens/{token_id}/revoke")
     async def revoke(token_id: str, parts: With, _checked: Form) -> Response:

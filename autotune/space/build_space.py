@@ -215,9 +215,9 @@ class _Builder:
 
     def heed_micro_batches(self) -> None:
         """Apply the user's micro-batch values to the effective batch as well, if it determines them."""
-        asked = bool(self.request.knobs.get(_MICRO)) or _MICRO in self.request.fixed
+        requested = bool(self.request.knobs.get(_MICRO)) or _MICRO in self.request.fixed
         varied = self._varied()
-        if not {_MICRO, _EFFECTIVE} <= set(varied) or not asked:
+        if not {_MICRO, _EFFECTIVE} <= set(varied) or not requested:
             return
         if not self.knobs[_MICRO].derived_in(self.facts, varied) or _EFFECTIVE in self.request.fixed:
             return

@@ -106,10 +106,10 @@ def _by_flag(spelling: Flag, knob: Knob, value: Value, facts: Facts) -> Change |
     if option is None:
         return f"the script has no option {spelling.names[0]}"
     taken = knob.option_value(value, facts)
-    said = None if taken is None else knob.option(taken, option)
-    if said is None:
+    spelled = None if taken is None else knob.option(taken, option)
+    if spelled is None:
         return f"its option {option.names[0]} cannot express {value}"
-    name, text = said
+    name, text = spelled
     others = tuple(n for n in option.names if n != name)
     return Change(
         knob=knob.name,

@@ -15,7 +15,7 @@ from autotune.model.measurement import Measurement
 from autotune.model.space import SearchSpace
 from autotune.model.study import Study, StudySpec
 from autotune.model.trial import Failure, Outcome, Stage, StartMode, Trial, TrialState
-from autotune.model.wire import from_wire
+from autotune.model.wire import from_wire, today
 
 if TYPE_CHECKING:
     from autotune.store.journal import Entry
@@ -56,8 +56,6 @@ _HINT = "It may be from another version of autotune; `autotune show` with that v
 
 _INVALID = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """Errors of invalid values in an event: a journal may be damaged, or another user's."""
-_OLD_STAGES = {"start": Stage.INITIAL, "sentinel": Stage.DRIFT_CHECK, "why": Stage.DIAGNOSE}
-"""Values in older journals -> current stage."""
 _YEAR_10000_S = 253_402_300_800.0
 
 
@@ -130,7 +128,7 @@ def _inspected(state: _State, data: Mapping[str, Any]) -> None:
     state.run = state.run or state.facts.run
 
 
-def _asked(state: _State, data: Mapping[str, Any]) -> None:
+def _proposed(state: _State, data: Mapping[str, Any]) -> None:
     state.elapsed_s = max(state.elapsed_s, float(data.get("elapsed_s", 0.0)))
     state.because = str(data.get("because", state.because))
     trial = from_wire(Trial, data["trial"])
@@ -143,10 +141,12 @@ def _started(state: _State, data: Mapping[str, Any]) -> None:
     state.elapsed_s = max(state.elapsed_s, float(data.get("elapsed_s", 0.0)))
     trial = state.attempt(data)
     if trial is not None:
-        state.trials[trial.number] = replace(trial, state=TrialState.RUNNING, attempt=int(data["attempt"]))
+        state.trials[trial.number] = replace(
+            trial, state=TrialState.RUNNING, attempt=int(data["attempt"]), node=str(data.get("node", ""))
+        )
 
 
-def _told(state: _State, data: Mapping[str, Any]) -> None:
+def _finished(state: _State, data: Mapping[str, Any]) -> None:
     elapsed_s = float(data["elapsed_s"])
     state.elapsed_s = max(state.elapsed_s, elapsed_s)
     trial = state.attempt(data)
@@ -184,7 +184,7 @@ def _stopped(state: _State, data: Mapping[str, Any]) -> None:
 
 
 def _cut(state: _State, data: Mapping[str, Any]) -> None:
-    state.cut.add((_OLD_STAGES.get(data["stage"]) or Stage(data["stage"]), int(data["group"])))
+    state.cut.add((Stage(today("stage", data["stage"])), int(data["group"])))
 
 
 def _transferred(state: _State, data: Mapping[str, Any]) -> None:
@@ -203,9 +203,9 @@ def _waited(state: _State, data: Mapping[str, Any]) -> None:
 _HANDLERS: Mapping[str, Callable[[_State, Mapping[str, Any]], None]] = {
     "opened": _opened,
     "inspected": _inspected,
-    "asked": _asked,
+    "proposed": _proposed,
     "started": _started,
-    "told": _told,
+    "finished": _finished,
     "requeued": _requeued,
     "stopped": _stopped,
     "cut": _cut,

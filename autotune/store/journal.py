@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from autotune.clock import Clock, SystemClock
 from autotune.errors import DiskFull, JournalDamaged, StoreError, StudyLocked
-from autotune.model.wire import to_wire
+from autotune.model.wire import OLD_EVENTS, to_wire
 from autotune.store.outbox import OutboxRow
 from autotune.store.paths import BALLAST_FILE, JOURNAL_FILE, LOCK_FILE, SET_HOME, unwritable
 from autotune.store.sqlite_file import (
@@ -56,7 +56,8 @@ if TYPE_CHECKING:
 
     from autotune.errors import AutotuneError
 
-FORMAT = 1
+FORMAT = 2
+"""Format 2: events of kind `proposed` and `finished`; older versions would pass over them."""
 BALLAST_BYTES = 16 * 1024 * 1024
 """Space reserved for the last events of a search whose disk is full."""
 
@@ -242,7 +243,7 @@ class Journal:
         its outbox rows are written. Secrets are redacted.
 
         Args:
-            kind: ``opened``, ``told``, ...
+            kind: ``opened``, ``finished``, ...
             uid: Unique name of the event, which identifies repeats.
             data: Core values and plain data; any input of `autotune.model.wire.to_wire`.
             outbox: Rows, usually `autotune.store.outbox.rows_for(kind, data)`.
@@ -365,7 +366,8 @@ class Journal:
         self._connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} COMMIT;")
         with self._transaction(fenced=False):
             self._connection.execute("INSERT OR IGNORE INTO meta VALUES ('format', ?)", (str(FORMAT),))
-        self._check_format()
+            self._check_format()
+            self._connection.execute("UPDATE meta SET value = ? WHERE key = 'format'", (str(FORMAT),))
 
     def _check_format(self) -> None:
         row = self._connection.execute("SELECT value FROM meta WHERE key = 'format'").fetchone()
@@ -484,6 +486,7 @@ class Journal:
             message = f"{self.file}: event {seq} holds values of other types than an event has"
             raise JournalDamaged(message, hint=DAMAGED_HINT)
         data = self._parsed(text, f"event {seq} ({uid})")
+        kind = OLD_EVENTS.get(str(kind), str(kind))
         return Entry(seq=seq, uid=uid, epoch=epoch, kind=kind, data=data, wall_s=wall_s)
 
     def _parsed(self, text: str, what: str) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def rows_for(kind: str, data: Mapping[str, Any], **extra: Any) -> tuple[OutboxRo
 def _row_for(kind: str, data: Mapping[str, Any], extra: Mapping[str, Any]) -> OutboxRow | None:
     if kind == "opened":
         return OutboxRow(sink=MLFLOW, op="study_began", key=f"study_began/{data['wall_s']!r}", payload=extra)
-    if kind == "told":
+    if kind == "finished":
         place = {"number": data["number"], "attempt": data["attempt"]}
         key = f"trial_ended/{data['number']}/{data['attempt']}"
         return OutboxRow(sink=MLFLOW, op="trial_ended", key=key, payload={**place, **extra})

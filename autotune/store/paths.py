@@ -247,7 +247,7 @@ def find_study(name: str | None, *, searches: bool = False) -> Path:
     Raises:
         StudyNotFound: No study, or more than one, has this name.
     """
-    if name and os.sep in name and os.path.isfile(os.path.join(name, JOURNAL_FILE)):  # noqa: PTH113, PTH118 (no error)
+    if name and os.sep in name and os.path.isfile(os.path.join(name, JOURNAL_FILE)):  # noqa: PTH113, PTH118 (False for an overlong name)
         return Path(name).absolute()
     found = studies()
     if not found:

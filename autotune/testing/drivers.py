@@ -25,14 +25,14 @@ class DriverContract(ABC):
             The closed study and the journal's entries.
         """
 
-    def test_every_trial_is_asked_started_and_told_once(self, tmp_path: Path) -> None:
+    def test_every_trial_is_proposed_started_and_finished_once(self, tmp_path: Path) -> None:
         """Check that the journal holds one request, start and result per trial and attempt."""
         study, entries = self.drive(tmp_path, script="good", budget_s=60)
         uids = [e.uid for e in entries]
         assert len(uids) == len(set(uids))
         for trial in study.trials:
             assert trial.state is TrialState.FINISHED
-            for kind in ("asked", "told"):
+            for kind in ("proposed", "finished"):
                 assert f"{kind}/{trial.number}/{trial.attempt}" in uids
         assert entries[-1].kind == "stopped"
 

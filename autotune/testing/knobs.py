@@ -14,6 +14,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from autotune.knobs.base import Patches
 from autotune.knobs.vocabulary import is_value
 from autotune.model.change import Change, Env, Flag
 from autotune.model.config import Config, Value
@@ -42,27 +43,7 @@ from autotune.testing.fake_model import FakeModelHooks
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from autotune.knobs.base import (
-        AccumulationHook,
-        AttentionHook,
-        BudgetHook,
-        CheckpointingHook,
-        CollectorHook,
-        CompileHook,
-        CopiesHook,
-        DistributedHook,
-        Float8Hook,
-        GradientsHook,
-        Knob,
-        LayoutHook,
-        LoaderHook,
-        OptimizerHook,
-        PrecisionHook,
-        ProcessHook,
-        RegionHook,
-        ShapesHook,
-        WeightsHook,
-    )
+    from autotune.knobs.base import Knob
 
 CPU_HOST = HostFacts(
     cpus=8,
@@ -185,9 +166,9 @@ def example_facts() -> Sequence[Facts]:
         flags=(ScriptFlag(names=("--amp", "--no-amp"), dest="amp", kind="pair", autocast="bf16"),),
         hazards=("own_autocast",),
     )
-    seen = InputFacts(said=32, dims=(1,), shape=(16, 32))
+    seen = InputFacts(batch_size=32, dims=(1,), shape=(16, 32))
     by_option = replace(CPU_RUN, loader=None, samples_source=OPTION, inputs=seen)
-    unlike = replace(by_option, samples_source="input", inputs=InputFacts(said=32))
+    unlike = replace(by_option, samples_source="input", inputs=InputFacts(batch_size=32))
     twice = replace(unlike, inputs=replace(seen, calls_per_backward=2.0))
     bare = RunFacts()
     workers = replace(LOADER, num_workers=4, prefetch_factor=2, random=True, fetch_cpu_frac=0.05)
@@ -406,7 +387,7 @@ class KnobContract:
                 yield given, value
 
 
-class FakePatches:
+class FakePatches(Patches):
     """Scripted training process that restores its state on `undo`."""
 
     def __init__(
@@ -437,27 +418,27 @@ class FakePatches:
         layout, optimizer, count = _Switch(self), _Switch(self), _Count(self)
         self._seams = (precision, mode, layout, optimizer, count)
         self._keywords = loader.keywords
-        self.loader: LoaderHook = loader
-        self.precision: PrecisionHook = precision
-        self.compile: CompileHook = mode
-        self.layout: LayoutHook = layout
-        self.optimizer: OptimizerHook = optimizer
-        self.accumulation: AccumulationHook = count
-        self.process: ProcessHook = FakeProcess()
+        self.loader = loader
+        self.precision = precision
+        self.compile = mode
+        self.layout = layout
+        self.optimizer = optimizer
+        self.accumulation = count
+        self.process = FakeProcess()
         self._collector, self._copies = _Collector(self, "auto"), _Copies(self)
-        self.collector: CollectorHook = self._collector
-        self.copies: CopiesHook = self._copies
+        self.collector = self._collector
+        self.copies = self._copies
         self._distributed = _Settings(self)
-        self.distributed: DistributedHook = self._distributed
+        self.distributed = self._distributed
         self._model = model = FakeModelHooks(self.assign)
-        self.attention: AttentionHook = model.attention
-        self.checkpointing: CheckpointingHook = model.checkpointing
-        self.budget: BudgetHook = model.budget
-        self.shapes: ShapesHook = model.shapes
-        self.region: RegionHook = model.region
-        self.gradients: GradientsHook = model.gradients
-        self.weights: WeightsHook = model.weights
-        self.float8: Float8Hook = model.float8
+        self.attention = model.attention
+        self.checkpointing = model.checkpointing
+        self.budget = model.budget
+        self.shapes = model.shapes
+        self.region = model.region
+        self.gradients = model.gradients
+        self.weights = model.weights
+        self.float8 = model.float8
 
     def _set_threads(self, count: int) -> None:
         self.threads = count

@@ -27,14 +27,14 @@ _MARKS: Mapping[int, str] = {
 """Bits of `autotune.protocol.events.StepRow.mark` in words."""
 
 
-def raw_window(closed: Closed, told: ProcessReports, outside: HostSamples) -> tuple[Blocks, float]:
+def raw_window(closed: Closed, reports: ProcessReports, outside: HostSamples) -> tuple[Blocks, float]:
     """Return the unfiltered window of a measurement, for recorders, with the disturbances of each block.
 
     Returns:
         Its blocks, with a separate block for a step without training; and the share of the consumed batches
         that was also produced inside the window. The throughput was reduced by that share.
     """
-    window = Window.of(closed, told, outside)
+    window = Window.of(closed, reports, outside)
     return (_raw(window), window.kept_frac()) if window.rows else (Blocks(), 1.0)
 
 
@@ -42,7 +42,7 @@ def _raw(window: Window) -> Blocks:
     """Every step of the window in blocks; see `raw_window`."""
     groups = _groups(window)
     stamps = [window.closed.begin_ns, *(r.t_ns for r in window.rows)]
-    delays = any(r.queue_ns for r in window.told.rows)
+    delays = any(r.queue_ns for r in window.reports.rows)
     flags: list[str] = []
     for group in groups:
         marks = 0
@@ -65,7 +65,7 @@ def _raw(window: Window) -> Blocks:
             for group, words in zip(groups, flags, strict=True)
         ),
         wait_s=tuple(round(sum(window.rows[i].wait_ns for i in group) / 1e9, 7) for group in groups),
-        # A kernel that does not tell leaves zeros throughout.
+        # A kernel without this figure leaves zeros throughout.
         run_delay_s=tuple(
             round(sum(window.rows[i].queue_ns for i in group) / 1e9, 7) if delays else None
             for group in groups
@@ -79,7 +79,7 @@ def _groups(window: Window) -> list[list[int]]:
 
     Remaining steps before such a step, or at the end, join the block before it.
     """
-    loader = window.told.facts.loader if window.told.facts else None
+    loader = window.reports.facts.loader if window.reports.facts else None
     fewest = max(1, loader.num_workers if loader else 1)
     groups: list[list[int]] = []
     begun: list[int] = []

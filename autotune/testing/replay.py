@@ -212,8 +212,8 @@ def replay(
     timed = _Timed(strategy or strategy_for(sampler))
     study = _study(table, budget_s=budget_s, sampler=sampler, seed=seed, start=start)
     if earlier:
-        told = Transfer(present=fingerprint(study), earlier=tuple(earlier))
-        study = replace(study, transfer=told)
+        transfer = Transfer(present=fingerprint(study), earlier=tuple(earlier))
+        study = replace(study, transfer=transfer)
     played = runner(table, seed=seed, clock=clock, limit_bytes=limit_bytes)
     journal = Journal.create(folder / "journal.db", clock=clock, environ={}, ballast_bytes=0)
     try:

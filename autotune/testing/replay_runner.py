@@ -123,12 +123,12 @@ class ReplayRunner(Runner):
         self._limit_bytes = limit_bytes
         self._forked_start = forked_start
         self._servers: dict[tuple[object, ...], None] = {}
-        self._asked_of: set[tuple[object, ...]] = set()
+        self._requested_keys: set[tuple[object, ...]] = set()
         self._rows = _rows_by_config(table)
         seeds = sorted({row.seed for rows in self._rows.values() for row in rows})
         self._seeds = random.Random(f"{table.header.table}/{seed}").sample(seeds, len(seeds))
         self._warm_share = _warm_share(table)
-        self._asked: dict[tuple[Config, int], int] = {}
+        self._requested: dict[tuple[Config, int], int] = {}
         self._compiled: set[str] = set()
         self._running = False
         self._stopped = False
@@ -189,7 +189,7 @@ class ReplayRunner(Runner):
         plain = (launch.python, launch.options, False, *sorted(launch.env.items()))
         key = plain
         if compiles(launch):
-            key = in_order(self._servers, self._asked_of, plain, (*plain[:2], True, *plain[3:]))[0]
+            key = in_order(self._servers, self._requested_keys, plain, (*plain[:2], True, *plain[3:]))[0]
         is_there = key in self._servers
         self._servers.pop(key, None)
         self._servers[key] = None
@@ -265,8 +265,8 @@ class ReplayRunner(Runner):
         rows = self._rows.get(config, ())
         if not rows:
             raise _not_recorded(self._table, config)
-        count = self._asked.get((config, wanted), 0)
-        self._asked[config, wanted] = count + 1
+        count = self._requested.get((config, wanted), 0)
+        self._requested[config, wanted] = count + 1
         key = f"{self._table.header.table}/{self._seed}/{config.digest}/{wanted}"
         seed = self._seeds[wanted % len(self._seeds)]
         mine = [row for row in rows if row.seed == seed]

@@ -172,7 +172,7 @@ class Blocks:
         aside_s: Of it, evaluation that counts as no training.
         wait_s: Of it, waiting for batches.
         run_delay_s: Of it, the main thread could run and had no CPU; None where the kernel
-            does not tell.
+            does not report it.
         flags: Words with blanks between: ``evaluation``, ``compile``, ``new_shape``, ``gc``,
             ``loader_start``, ``allocator``; ``aside``, ``foreign_gpu``, ``throttled`` spoil a block.
     """

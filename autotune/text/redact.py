@@ -172,7 +172,7 @@ _SETTING = re.compile(
     rf"(?i)(?<![\w.<-])({_OPTION_NAMES}\s?=\s?)"
     r"(?!<redacted)(?:(['\"])((?:\\.|(?!\2)[^\\\n])+)\2|([^\s'\"<>,;&)\]}]+))"
 )
-_SAID = re.compile(
+_LABELLED = re.compile(
     r"(?i)\b((?:\w+[-_])?(?:password|passwd|passphrase|api[-_]?key|access[-_]?key|secret[-_]?key|"
     r"private[-_]?key|auth[-_]?token)\s?:\s+)(?!<redacted)([^\s'\"<>,;)\]}]+)"
 )
@@ -243,7 +243,7 @@ def redact(
     if free and "=" in text:
         text = _SETTING.sub(_without_setting, text)
     if free and ":" in text:
-        text = _SAID.sub(rf"\1{MARK}", text)
+        text = _LABELLED.sub(rf"\1{MARK}", text)
     text = _BEARER.sub(lambda m: f"{m.group(1) or m.group(3)} {MARK}", text)
     return _SHAPES.sub(MARK, text)
 

@@ -98,7 +98,7 @@ def _run_rank(
     if plan.measure and plan.ranks > 1:
         session.watch_rank(rank)
     if plan.measure and rank:
-        session.recorder.on_untuned = lambda knob, why: ranks.tell_untuned(plan, rank, knob, why)
+        session.recorder.on_untuned = lambda knob, why: ranks.report_unapplied(plan, rank, knob, why)
         session.recorder.on_applied = lambda: ranks.report_applied(plan, rank)
     if plan.shadow_dir and plan.measure:
         try:
@@ -110,7 +110,7 @@ def _run_rank(
             # Without protection the user's files could be overwritten, so no trial is run.
             session.faults.note("shadow", error)
             if rank:
-                ranks.tell(plan, rank, error, "")
+                ranks.report_error(plan, rank, error, "")
                 raise SystemExit(1) from error
             if channel is not None:
                 session.recorder.broke(
@@ -144,7 +144,7 @@ def run_script(plan: Plan, values: Constants) -> None:
     module.__dict__.update({**names, "__builtins__": builtins})
     # It stays the main module until the process ends, for exit handlers and pickles.
     sys.modules["__main__"] = module
-    exec(code, module.__dict__)  # noqa: S102 - the user's script, as python itself would run it
+    exec(code, module.__dict__)  # noqa: S102 (runs the user's script as python does)
 
 
 def _first_on_path(folder: str) -> None:
@@ -220,11 +220,11 @@ def _run_beside(plan: Plan, session: TrialRuntime, rank: int, body: Callable[[Tr
         body(session)
     except SystemExit as ending:
         code = _exit_code(ending)
-        ranks.tell_exit(plan, rank, code)
+        ranks.report_exit(plan, rank, code)
         raise SystemExit(code) from None
     except BaseException as error:
         _show(error)
-        ranks.tell(plan, rank, error, "".join(_lines(error)))
+        ranks.report_error(plan, rank, error, "".join(_lines(error)))
         # Other threads, of a process group that has lost a member, may prevent its end.
         sys.stdout.flush()
         os._exit(130 if isinstance(error, KeyboardInterrupt) else 1)

@@ -1,9 +1,9 @@
-"""A training loop whose bottleneck is planted: shares of a step by kind, told on the command line.
+"""A training loop whose bottleneck is planted: shares of a step by kind, given on the command line.
 
     python planted.py --share input=0.7 --share compute=0.1 --share memory=0.1 --share overhead=0.1 \
         --each compute=0.001 --each memory=0.004 --each overhead=0.00001
 
-Every part is repeated as often as makes its share of a step; how long one repetition takes is asked of
+Every part is repeated as often as makes its share of a step; how long one repetition takes is read from
 this file first, in a process of its own (--calibrate), so that the training loop is all that a trial sees.
 """
 

@@ -33,7 +33,7 @@ from autotune.space.training_environment import user_environment
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "claims"))
 
-import proofs  # noqa: E402 - in the folder beside, which is found by the line above
+import proofs  # noqa: E402 (needs the path set above)
 
 PLANTED = HERE / "planted.py"
 RAW = HERE / "results" / "raw.jsonl"

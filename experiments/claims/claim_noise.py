@@ -95,7 +95,7 @@ def start_of(num_samples, num_steps, seconds):
 
 
 def _from_grid(path):
-    """Sentinels and repeats of the script as it is; a file's sitting is a series of its own."""
+    """Sentinels and repeats of the unchanged script; a file's sitting is a series of its own."""
     table = tables.decode(path.read_bytes(), source=path.name)
     unit = table.header.workload.unit
     sittings = {}
@@ -152,9 +152,9 @@ def recorded():
 def keep(series, path=KEPT):
     """Have figures drawn from these from now on."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    told = [{"name": s.name, "processes": [asdict(p) for p in s.processes]} for s in series]
+    reported = [{"name": s.name, "processes": [asdict(p) for p in s.processes]} for s in series]
     # A line each, so that a change of the file can be read.
-    path.write_text("[\n" + ",\n".join(json.dumps(one) for one in told) + "\n]\n")
+    path.write_text("[\n" + ",\n".join(json.dumps(one) for one in reported) + "\n]\n")
 
 
 def gathered():

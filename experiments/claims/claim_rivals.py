@@ -1,4 +1,4 @@
-"""What others would have said of the very pairs of a verification: a plain timing, and a paired comparison.
+"""What other tools conclude from the pairs of a verification: a plain timing, and a paired comparison.
 
 Both read the machine's course where `autotune verify` reads it: two runs that are in no pair, then pairs of
 which the odd ones begin with the script. The first times ten steps of either half of the first pair.
@@ -45,7 +45,7 @@ def paired(pairs):
 
 
 def says_faster(low):
-    """Whether a comparison with this lower end of ln ratios is told as a gain."""
+    """Whether a comparison with this lower end of ln ratios counts as a gain."""
     return low > math.log1p(LEAST_EFFECT)
 
 

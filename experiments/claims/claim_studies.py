@@ -78,7 +78,7 @@ def carried_through(strategy, draw, worth):
     Args:
         strategy: `Staged` or `Verification`.
         draw: `claim_noise.Draw`.
-        worth: Config -> true ln ratio to the script as it is.
+        worth: Config -> true ln ratio to the unchanged script.
     """
     study = Study(spec=SPEC, space=SPACE)
     while (proposal := strategy.ask(study, BUDGET_S - study.elapsed_s)) is not None:
@@ -118,21 +118,21 @@ def searched(draw, gain):
     found = answer(study)
     cycles = max((t.group for t in study.trials if t.stage is Stage.CONFIRM), default=0)
     within = found if cycles <= MOST_PAIRS else answer(up_to(study, MOST_PAIRS))
-    told = found.best
-    worth = gain if told.config.get("threads") == 1 else 0.0
+    reported = found.best
+    worth = gain if reported.config.get("threads") == 1 else 0.0
     return {
         "n": 1,
         "confirmed": int(cycles > 0),
         "claimed": int(_claims(found, gain)),
         "claimed_10": int(_claims(within, gain)),
-        "told": int(bool(told.config)),
-        "told_held": int(bool(told.config) and _holds(told.speedup, worth)),
+        "told": int(bool(reported.config)),
+        "told_held": int(bool(reported.config) and _holds(reported.speedup, worth)),
         "cycles": cycles,
     }
 
 
 def _claims(found, gain):
-    """Something other than the script as it is is recommended; where a knob helps, that knob."""
+    """Something other than the unchanged script is recommended; where a knob helps, that knob."""
     picks = [p for p in (found.safe, found.best, found.fastest) if p is not None and p.config]
     return any(p.config.get("threads") == 1 for p in picks) if gain else bool(picks)
 

@@ -32,11 +32,11 @@ from autotune.search.confirmation.verification import Verification
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "loss_guard")]
 
-import claim_noise  # noqa: E402 - beside this file, found by the line above
-import claim_studies  # noqa: E402 - beside this file, found by the line above
-import guard_traces  # noqa: E402 - in a folder beside, found by the line above
-import proofs  # noqa: E402 - beside this file, found by the line above
-import run  # noqa: E402 - beside this file, found by the line above
+import claim_noise  # noqa: E402 (needs the path set above)
+import claim_studies  # noqa: E402 (needs the path set above)
+import guard_traces  # noqa: E402 (needs the path set above)
+import proofs  # noqa: E402 (needs the path set above)
+import run  # noqa: E402 (needs the path set above)
 
 OTHER = Config({"effective_batch": 64})
 SPACE = SearchSpace(
@@ -130,21 +130,23 @@ def compared(draw, planted, chance):
         math.log(planted.rate),
         planted.level(script),
     )
-    while (asked := strategy.ask(study, claim_studies.BUDGET_S - study.elapsed_s)) is not None:
+    while (requested := strategy.ask(study, claim_studies.BUDGET_S - study.elapsed_s)) is not None:
         log_rate, foreign = draw.run()
-        ours = bool(asked.config)
+        ours = bool(requested.config)
         rate = claim_studies.RATE * math.exp(log_rate + (gain if ours else 0.0))
         trace = (
-            losses(script, asked.seed, kept, level) if ours else script.run(asked.seed, 0.0, random.Random)
+            losses(script, requested.seed, kept, level)
+            if ours
+            else script.run(requested.seed, 0.0, random.Random)
         )
-        outcome = replace(claim_studies.measured(rate, foreign, asked.seed), loss=trace)
+        outcome = replace(claim_studies.measured(rate, foreign, requested.seed), loss=trace)
         trial = Trial(
             number=len(study.trials),
-            config=asked.config,
-            stage=asked.stage,
-            fidelity=asked.fidelity,
-            seed=asked.seed,
-            group=asked.group,
+            config=requested.config,
+            stage=requested.stage,
+            fidelity=requested.fidelity,
+            seed=requested.seed,
+            group=requested.group,
             state=TrialState.FINISHED,
             outcome=outcome,
             seconds=claim_studies.TRIAL_S,
@@ -156,15 +158,15 @@ def compared(draw, planted, chance):
     found = strategy.comparison(study)
     by_loss = found is not None and found.loss.level == 2 and found.loss.verdict != "unclear"
     # Told with or without a claim: a sentence with a ratio in it, and its interval beside it.
-    is_told = found is not None and "times as fast" in found.loss.reason
-    low, high = (found.speedup.low, found.speedup.high) if is_told else (0.0, math.inf)
+    is_reported = found is not None and "times as fast" in found.loss.reason
+    low, high = (found.speedup.low, found.speedup.high) if is_reported else (0.0, math.inf)
     return {
         "n": 1,
         "claimed": int(strategy.verdict(study) == "faster"),
         "unshown": int(not by_loss),
-        "told": int(is_told),
-        "held": int(is_told and low <= planted.worth <= high),
-        "wide": math.log(high / low) if is_told and low > 0.0 and high < math.inf else 0.0,
+        "told": int(is_reported),
+        "held": int(is_reported and low <= planted.worth <= high),
+        "wide": math.log(high / low) if is_reported and low > 0.0 and high < math.inf else 0.0,
     }
 
 

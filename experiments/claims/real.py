@@ -109,8 +109,13 @@ def compare(name, neighbour, pairs):
         }
         if done.returncode not in ANSWERS:
             return {**row, "last_lines": done.stderr.splitlines()[-3:]}
-        told = json.loads(done.stdout)
-        return {**row, "verdict": told["verdict"], "speedup": told["speedup"], "caveats": told.get("caveats")}
+        reported = json.loads(done.stdout)
+        return {
+            **row,
+            "verdict": reported["verdict"],
+            "speedup": reported["speedup"],
+            "caveats": reported.get("caveats"),
+        }
 
 
 def header():

@@ -1,4 +1,4 @@
-"""Record fresh runs of a workload as it is, one after the other: the noise that `run.py` draws from.
+"""Record fresh runs of an unchanged workload, one after the other: the noise that `run.py` draws from.
 
     python record.py photos_denoise --runs 20 --window 4 --limit 10m
 
@@ -18,8 +18,8 @@ HERE = Path(__file__).resolve().parent
 WORKLOADS = HERE.parent / "workloads"
 sys.path.insert(0, str(HERE))
 
-import proofs  # noqa: E402 - a neighbour of this file
-import recording  # noqa: E402 - a neighbour of this file
+import proofs  # noqa: E402 (needs the path set above)
+import recording  # noqa: E402 (needs the path set above)
 
 from autotune.config_files.duration import duration_s  # noqa: E402
 

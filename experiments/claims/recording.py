@@ -1,4 +1,4 @@
-"""Runs of a workload as it is: each a process measured as a search measures it, with what was seen beside."""
+"""Runs of an unchanged workload: each a process measured as a search does, with its witness."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ class Recording:
     """Runs processes of one script, one after the other.
 
     Args:
-        script: To be run as it is.
+        script: To be run unchanged.
         window_s: Measured of each.
         folder: Where they may write; of ours, and empty.
         args: Of the script, such as for how long it trains.
@@ -27,8 +27,8 @@ class Recording:
         self.seen = None
         self.runner = LocalRunner(study_dir=folder, witness=self._witness)
 
-    def _witness(self, _assignment, told, outside):
-        self.seen = told, outside
+    def _witness(self, _assignment, reported, outside):
+        self.seen = reported, outside
 
     def run(self, number, *, seed=None):
         """A line of the file, None where the run failed; `seed` is the number where none is given."""
@@ -61,8 +61,8 @@ class Recording:
         ended = list(self.runner.run(assignment))[-1]
         if not isinstance(ended.outcome, Measurement) or self.seen is None:
             return None
-        told, outside = self.seen
-        blocks, produced = raw_window(next(iter(told.closed.values())), told, outside)
+        reported, outside = self.seen
+        blocks, produced = raw_window(next(iter(reported.closed.values())), reported, outside)
         kept = [k for k, clean in enumerate(blocks.clean()) if clean]
         found = ended.outcome
         return {

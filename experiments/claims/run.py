@@ -17,7 +17,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-import claim_noise  # noqa: E402 - neighbours of this file
+import claim_noise  # noqa: E402 (needs the path set above)
 import claim_rivals  # noqa: E402
 import claim_studies  # noqa: E402
 import proofs  # noqa: E402
@@ -149,7 +149,7 @@ def work(case, part):
     gain = math.log(float(ratio))
     pool = series_of(noise)
     starts = [p.start for s in _SERIES for p in s.processes if p.start is not None]
-    # Rivals are asked about the very pairs of a verification.
+    # Rivals are queried about the very pairs of a verification.
     course = f"{what}/verify/{noise}/{ratio}" if who == "rivals" else case
     sums = {}
     for k in range(part_of(case)):
@@ -186,12 +186,12 @@ def figures(totals):
     for case, sums in totals.items():
         what, who, noise, ratio = case.split("/")
         if who == "rivals":
-            told = {name: (sums[name], sums["n"]) for name in ("ten", "ten_5", "paired")}
+            reported = {name: (sums[name], sums["n"]) for name in ("ten", "ten_5", "paired")}
         elif what == "aa":
-            told = {who: (sums["claimed"], sums["confirmed"])}
+            reported = {who: (sums["claimed"], sums["confirmed"])}
         else:
-            told = {who: (sums["claimed_10"], sums["n"])}
-        for name, pair in told.items():
+            reported = {who: (sums["claimed_10"], sums["n"])}
+        for name, pair in reported.items():
             found.setdefault(name, {}).setdefault(noise, {})[float(ratio)] = pair
     return found
 
@@ -210,9 +210,9 @@ def summary(found):
     lines.append("True gains claimed within ten pairs:")
     for name, by_noise in found.items():
         for noise, by_ratio in by_noise.items():
-            told = "  ".join(f"{r:g}x {h / n:.1%}" for r, (h, n) in sorted(by_ratio.items()) if r > 1.0)
-            if told:
-                lines.append(f"  {LABELS[name]:34} {noise:9} {told}")
+            reported = "  ".join(f"{r:g}x {h / n:.1%}" for r, (h, n) in sorted(by_ratio.items()) if r > 1.0)
+            if reported:
+                lines.append(f"  {LABELS[name]:34} {noise:9} {reported}")
     return lines
 
 
@@ -221,18 +221,18 @@ def intervals(totals):
     lines = ["Intervals that hold the true ratio (confidence as the claim states it):"]
     for case, sums in totals.items():
         _, who, noise, ratio = case.split("/")
-        told = []
+        reported = []
         if sums.get("held") is not None:
-            told.append(f"of all {sums['held'] / sums['n']:.1%}")
+            reported.append(f"of all {sums['held'] / sums['n']:.1%}")
         if sums.get("told"):
-            told.append(f"of {sums['told']} claims {sums['told_held'] / sums['told']:.1%}")
-        if told:
-            lines.append(f"  {LABELS[who]:34} {noise:9} {float(ratio):g}x  {', '.join(told)}")
+            reported.append(f"of {sums['told']} claims {sums['told_held'] / sums['told']:.1%}")
+        if reported:
+            lines.append(f"  {LABELS[who]:34} {noise:9} {float(ratio):g}x  {', '.join(reported)}")
     return lines if len(lines) > 1 else []
 
 
 def verdicts(found):
-    """What was asked for, and whether it holds."""
+    """What was requested, and whether it holds."""
     out = {}
     for name in ("search", "verify"):
         own = found.get(name, {}).get("recorded", {})
@@ -317,10 +317,10 @@ def main(words=None):
     if not chosen.list:
         done = proofs.carry_out(ledger, wanted, work, jobs=chosen.jobs, limit=chosen.limit)
     totals = ledger.totals()
-    told = figures(totals)
-    write_power(told, path.parent)
-    print("\n".join([*summary(told), *intervals(totals)]))
-    for sentence, holds in verdicts(told).items():
+    reported = figures(totals)
+    write_power(reported, path.parent)
+    print("\n".join([*summary(reported), *intervals(totals)]))
+    for sentence, holds in verdicts(reported).items():
         print(f"{'holds' if holds else 'DOES NOT HOLD'}: {sentence}")
     if not done:
         print("not all is done; run it again to go on")

@@ -110,14 +110,14 @@ def fidelity(window_s, *, width=0.0, least_s=None):
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """What came of a process: `measurement` is what a search would have been told."""
+    """What came of a process: `measurement` is what a search would have received."""
 
     measurement: object
     closed: Closed
     rows: list
 
 
-def run(steps, wanted, *, workers=0, prefetch=2, beside=(), is_told=True, loss=None):
+def run(steps, wanted, *, workers=0, prefetch=2, beside=(), is_reported=True, loss=None):
     """Let a process take these steps until its window is full.
 
     Args:
@@ -126,7 +126,7 @@ def run(steps, wanted, *, workers=0, prefetch=2, beside=(), is_told=True, loss=N
         workers: Of the loader.
         prefetch: Batches that each of them keeps ready.
         beside: Stretches, in seconds of the process, in which somebody else computes on its device.
-        is_told: The launcher tells the process of that while it runs, as it does.
+        is_reported: The launcher reports that to the process while it runs, as it does.
         loss: Of every step; None where the script shows none, and nothing is waited for after the window.
     """
     state = SimpleNamespace(
@@ -158,7 +158,7 @@ def run(steps, wanted, *, workers=0, prefetch=2, beside=(), is_told=True, loss=N
     )
     recorder.loader = loader
     at, compiles, looks = NS, [], []
-    if is_told:
+    if is_reported:
         recorder.disturbed = lambda: spans((look.t_ns, look.spoils) for look in looks)
     try:
         for step in steps:
@@ -177,22 +177,22 @@ def run(steps, wanted, *, workers=0, prefetch=2, beside=(), is_told=True, loss=N
         recorder.script_ended(0, "script_end")
     except _Over:
         pass
-    told = ProcessReports()
-    told.rows.extend(
+    reported = ProcessReports()
+    reported.rows.extend(
         StepRow(
             t_ns=r[0], wait_ns=r[1], samples=r[2], device_ms=r[3], queue_ns=r[4], mark=r[5], aside_ns=r[6]
         )
         for r in channel.rows
     )
     for begun, ended in compiles:
-        told.take(Compiling(t_ns=begun, began=True))
-        told.take(Compiling(t_ns=ended, began=False))
+        reported.take(Compiling(t_ns=begun, began=True))
+        reported.take(Compiling(t_ns=ended, began=False))
     for event in channel.sent:
-        told.take(event)
-    told.take(ReadBack(facts=facts))
-    closed = told.closed[0]
+        reported.take(event)
+    reported.take(ReadBack(facts=facts))
+    closed = reported.closed[0]
     outside = HostSamples(start_ns=0, cpus=2, devices=looks)
-    return Ran(measurement=measure(closed, told, outside), closed=closed, rows=told.rows)
+    return Ran(measurement=measure(closed, reported, outside), closed=closed, rows=reported.rows)
 
 
 def _looks(begun_ns, ended_ns, beside):

@@ -1,6 +1,6 @@
 """Does the interval of short windows hold what a long real run has on the whole?
 
-    python long_runs.py --record vision_digits --seconds 300   # one long run as it is, kept
+    python long_runs.py --record vision_digits --seconds 300   # one long unchanged run, kept
     python long_runs.py --record speech_vowels --seconds 300 -- --epochs 4000
     python long_runs.py --list                                 # what short windows of the kept runs say
 
@@ -26,7 +26,7 @@ WORKLOADS = HERE.parent / "workloads"
 KEPT = HERE / "results" / "long"
 sys.path[:0] = [str(HERE), str(HERE.parent / "claims")]
 
-import coverage_process as process  # noqa: E402 - neighbours of this file
+import coverage_process as process  # noqa: E402 (needs the path set above)
 import proofs  # noqa: E402
 
 WINDOWS_S = (4.0, 10.0, 20.0)
@@ -42,7 +42,7 @@ _ROOM_S = 2.0
 
 
 def record(name, seconds, args=()):
-    """One long run of a workload as it is: a file with the time of every step, and of the evaluation in it.
+    """One long run of an unchanged workload: a file with the time of every step, and of the evaluation in it.
 
     In tens of microseconds.
     """
@@ -53,9 +53,9 @@ def record(name, seconds, args=()):
         line = runner.run(0)
         if line is None:
             raise SystemExit("the run failed; nothing is kept of it")
-        told, _ = runner.seen
-        closed = next(iter(told.closed.values()))
-    rows = [row for row in told.rows if closed.begin_ns <= row.t_ns <= closed.end_ns]
+        reported, _ = runner.seen
+        closed = next(iter(reported.closed.values()))
+    rows = [row for row in reported.rows if closed.begin_ns <= row.t_ns <= closed.end_ns]
     periods = [round((b.t_ns - a.t_ns) / 1e9 / TENS_US) for a, b in itertools.pairwise(rows)]
     kept = {
         "workload": name,

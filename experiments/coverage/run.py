@@ -15,7 +15,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "claims")]
 
-import coverage_process as process  # noqa: E402 - neighbours of this file
+import coverage_process as process  # noqa: E402 (needs the path set above)
 import coverage_traces as traces  # noqa: E402
 import proofs  # noqa: E402
 
@@ -44,7 +44,7 @@ SEEDS = "b"
 ASKED = (0.93, 0.97)
 LABELLED_MOST = 0.05
 FOLD = ("measure", "told", "outside", "window", "estimates", "contamination", "energy", "extra")
-"""Modules of `autotune.launch` that make one measurement of what was told and seen."""
+"""Modules of `autotune.launch` that make one measurement of what was reported and seen."""
 _ENOUGH = 4000
 
 
@@ -124,7 +124,7 @@ def table(totals):
 
 
 def failing(totals):
-    """Sentences on what was asked for and does not hold."""
+    """Sentences on what was requested and does not hold."""
     out = []
     for case, s in totals.items():
         kind, _ = case.split("/")

@@ -20,7 +20,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
-import links  # noqa: E402 (found through the line above)
+import links  # noqa: E402 (needs the path set above)
 import parity  # noqa: E402
 import rank_failures  # noqa: E402
 
@@ -38,19 +38,19 @@ def main() -> int:
     parser.add_argument("--limit", default="24h", help="begin no case after this time: 90s, 20m, 2h")
     parser.add_argument("--work", type=Path, default=HERE / "work", help="rows of cases")
     parser.add_argument("--results", type=Path, default=HERE / "results", help="where totals are written")
-    asked = parser.parse_args()
-    for folder in (asked.work, asked.results):
+    requested = parser.parse_args()
+    for folder in (requested.work, requested.results):
         folder.mkdir(parents=True, exist_ok=True)
-    end_s = time.monotonic() + int(asked.limit[:-1]) * _UNITS[asked.limit[-1]]
+    end_s = time.monotonic() + int(requested.limit[:-1]) * _UNITS[requested.limit[-1]]
     holds = True
-    for name in asked.kinds or KINDS:
-        table = asked.work / f"{name}.jsonl"
-        if not asked.list:
+    for name in requested.kinds or KINDS:
+        table = requested.work / f"{name}.jsonl"
+        if not requested.list:
             _go_on(KINDS[name], table, end_s)
         totals = _totals(KINDS[name].cases(), rows(table))
         print(name, json.dumps(totals))
-        if not asked.list:
-            (asked.results / f"{name}.json").write_text(json.dumps(totals, indent=2) + "\n")
+        if not requested.list:
+            (requested.results / f"{name}.json").write_text(json.dumps(totals, indent=2) + "\n")
         holds = holds and totals["ok"] + totals["skipped"] == totals["cases"]
     return 0 if holds else 1
 

@@ -44,7 +44,7 @@ HERE = Path(__file__).resolve().parent
 GRIDS = HERE.parent / "grids"
 WORKLOADS = HERE.parent / "workloads"
 sys.path.insert(0, str(GRIDS))
-from record import FOR_CUDA, device_name, file_name  # noqa: E402 - after its folder is known
+from record import FOR_CUDA, device_name, file_name  # noqa: E402 (needs the path set above)
 
 FINALISTS = 5
 CYCLES = 6
@@ -111,7 +111,7 @@ def ranking(table):
 
 
 def finalists(ranked, count=FINALISTS):
-    """The fastest that change anything; the script as it is takes part in any case."""
+    """The fastest that change anything; the unchanged script takes part in any case."""
     return [entry for entry in ranked if entry["config"]][:count]
 
 
@@ -187,7 +187,7 @@ def verdict(ratio, same):
 
 
 def nothing_to_gain(search_exit, ratio):
-    """The search claims nothing, and the oracle's gain over the script as it is is not clear either."""
+    """The search claims nothing, and the oracle's gain over the unchanged script is not clear either."""
     return search_exit == 1 and ratio is not None and ratio["high"] is not None and ratio["high"] >= 1.0
 
 
@@ -237,7 +237,7 @@ class Experiment:
 
     @property
     def plain(self):
-        """The script as it is."""
+        """The unchanged script."""
         return [sys.executable, str(self.script), *self.table.header.workload.args]
 
     def tuned(self, best):
@@ -281,7 +281,7 @@ class Experiment:
             for row in self.table.rows
             if row.kind == FailureKind.CONFIG_REJECTED.label and row.evidence.get("how") == "flag"
         )
-        # Paths in a table are bare names, so what this machine has is asked anew.
+        # Paths in a table are bare names, so this machine is searched for them again.
         facts = replace(header.facts, host=host_facts(), script=script_facts(str(self.script)))
         changes, refusals = choose(config, facts, knobs_for(header.request), dead=dead)
         if refusals:
@@ -308,7 +308,7 @@ class Experiment:
             command, warm_s=self.options.warm, window_s=self.options.window, limit_s=limit_s
         )
         runs.append({"cycle": cycle, "arm": arm, **figures})
-        print(f"cycle {cycle} {arm:8} {timer.told(figures)}", file=sys.stderr, flush=True)
+        print(f"cycle {cycle} {arm:8} {timer.reported(figures)}", file=sys.stderr, flush=True)
         self.save()
 
     def prime(self, commands):
@@ -336,7 +336,7 @@ class Experiment:
     # -- stage 2
 
     def remeasure(self):
-        """Names the oracle: the best of the five, or the script as it is where none is better.
+        """Names the oracle: the best of the five, or the unchanged script where none is better.
 
         A cycle in which others used the machine is made up for by another one, as far as the limit goes.
 
@@ -594,7 +594,7 @@ def recorded():
 
 
 def proved(name, options):
-    """One workload from its grid to a verdict, said in a line; exit code. What stops it stops no other."""
+    """One workload from its grid to a verdict, printed in a line; exit code. What stops it stops no other."""
     try:
         experiment = Experiment(name, options)
         experiment.rank()

@@ -130,13 +130,13 @@ def course(study, answer):
     """What would have been recommended after each trial: [[seconds, {by_model, by_reading}]].
 
     By the two rules of the replay: what the search would confirm (once confirmed, the winner; at the end the
-    answer itself, which may be the script as it is), and what has read fastest. As there, neither names what
+    answer itself, which may be the unchanged script), and what has read fastest. As there, neither names what
     changes the training.
     """
-    told = sorted(study.finished(*Stage), key=lambda trial: trial.finished_s)
+    reported = sorted(study.finished(*Stage), key=lambda trial: trial.finished_s)
     points = []
-    for k, trial in enumerate(told):
-        until = sorted(told[: k + 1], key=lambda t: t.number)
+    for k, trial in enumerate(reported):
+        until = sorted(reported[: k + 1], key=lambda t: t.number)
         seen = replace(study, trials=tuple(until), elapsed_s=trial.finished_s)
         if study.space is None or len(seen.baseline) == 0:
             continue
@@ -148,11 +148,11 @@ def course(study, answer):
     return points
 
 
-def retold(state, folder):
+def refresh(state, folder):
     """Tell anew what was recommended when, of searches that are at hand: all by the rules of now.
 
     And what they know of the planned run: its samples, and how many seconds each arm compiles where nothing
-    is cached, the mean of all such runs. Of searches that are not at hand what was told before stays.
+    is cached, the mean of all such runs. Of searches that are not at hand what was reported before stays.
     """
     compiled = {}
     for one in state["searches"]:
@@ -234,7 +234,7 @@ def timed(name, state, options, folder):
                 arms[arm], warm_s=options.warm, window_s=options.window, limit_s=options.limit
             )
             state["runs"].append({"cycle": cycle, "arm": arm, **figures})
-            print(f"{name} {cycle} {arm}: {timer.told(figures)}", file=sys.stderr, flush=True)
+            print(f"{name} {cycle} {arm}: {timer.reported(figures)}", file=sys.stderr, flush=True)
             timer.write(RESULTS / f"{name}.race.json", state)
 
 
@@ -418,7 +418,7 @@ def raced(name, options):
             if (sampler, seed) not in done:
                 state["searches"].append(search(name, sampler, seed, options, folder))
                 timer.write(path, state)
-    retold(state, folder)
+    refresh(state, folder)
     timer.write(path, state)
     timed(name, state, options, folder)
 

@@ -39,11 +39,11 @@ def check_tree():
 def run_autotune(words, *, cwd, stdout=None, stderr=None, home=None, variables=None, limit_s=None):
     """`python -m autotune WORDS` with none of the user's own settings; its exit code.
 
-    It is asked to end where this program is ended, and waited for.
+    It is stopped where this program is ended, and waited for.
 
     Args:
         variables: The environment in place of this program's.
-        limit_s: Seconds after which it is asked to end.
+        limit_s: Seconds after which it is stopped.
     """
     given = os.environ if variables is None else variables
     kept = {k: v for k, v in given.items() if not k.startswith("AUTOTUNE_") or k == "AUTOTUNE_HOME"}

@@ -1,4 +1,4 @@
-"""Measure a best.yaml against the script as it is, again and from outside.
+"""Measure a best.yaml against the unchanged script, again and from outside.
 
     python timer.py best.yaml --pairs 10 --result results/photos_denoise.json -- photos_denoise.py [args]
 
@@ -114,7 +114,7 @@ def orphans_are_ours():
 
 
 def run_or_failed(command, **how):
-    """The same; a process that wrote no figures is told, and is ``{"failed": True}``."""
+    """The same; a process that wrote no figures is reported, and is ``{"failed": True}``."""
     try:
         return run_once(command, **how)
     except SystemExit as failed:
@@ -122,7 +122,7 @@ def run_or_failed(command, **how):
         return {"failed": True}
 
 
-def told(figures):
+def reported(figures):
     """A run for people."""
     return "failed" if "failed" in figures else f"{figures['samples_per_s']:.1f} samples/s"
 
@@ -187,7 +187,7 @@ def end_group(process):
         time.sleep(0.5)
     process.wait()
     with contextlib.suppress(ChildProcessError):
-        # 0 is told where some are left and none of them has ended.
+        # 0 is reported where some are left and none of them has ended.
         while os.waitpid(-process.pid, os.WNOHANG)[0]:
             pass
 

@@ -4,7 +4,7 @@
 
 A search that was cut off is resumed. What happened when is read from the search's own journal, so that
 nothing is missing then. After it the stopwatch of `timer.py` measures `autotune apply best.yaml` against the
-script as it is, with the script against itself beside. Everything goes to `results/<workload>.whole.json`:
+unchanged script, with the script against itself beside. Everything goes to `results/<workload>.whole.json`:
 every trial, seconds by stage, when the winner was first seen and when its third pair was in, the answer, and
 what the stopwatch found.
 """
@@ -26,7 +26,7 @@ from autotune.model.trial import Stage
 HERE = Path(__file__).resolve().parent
 WORKLOADS = HERE.parent / "workloads"
 sys.path.insert(0, str(HERE.parent / "grids"))
-from grid import scrubbed  # noqa: E402 - after its folder is known
+from grid import scrubbed  # noqa: E402 (needs the path set above)
 
 
 def has_study(folder):
@@ -50,7 +50,7 @@ def search(name, budget, driver, folder):
     if not has_study(folder):
         raise SystemExit(f"the search ended with exit code {code} and left no journal: it did not begin")
     commit, dirty = searching.commit()
-    told = {
+    reported = {
         "exit": code,
         "resumed": begun,
         "budget": budget,
@@ -59,8 +59,8 @@ def search(name, budget, driver, folder):
         "commit": commit,
         "dirty": dirty,
     }
-    note.write_text(json.dumps(told))
-    return told
+    note.write_text(json.dumps(reported))
+    return reported
 
 
 def timeline(study):
@@ -84,7 +84,7 @@ def timeline(study):
     return scrubbed(lines)
 
 
-def told_by(events, winner):
+def winner_events(events, winner):
     """Seconds by stage, failures by kind, and when the winner (by what it changes) was seen."""
     stages, failures = {}, {}
     for event in events:
@@ -129,7 +129,7 @@ def main():
     state = {
         "search": {**note, "seconds": round(study.elapsed_s, 1), "stopped": study.stopped},
         "answer": {"speedup": pick["speedup"], "knobs": pick["knobs"], "changed": winner},
-        "told": told_by(events, winner),
+        "told": winner_events(events, winner),
         "events": events,
     }
     result = HERE / "results" / f"{options.name}.whole.json"

@@ -25,7 +25,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from faultbed import (  # noqa: E402 (found through the line above)
+from faultbed import (  # noqa: E402 (needs the path set above)
     cuts,
     devices,
     documents,
@@ -59,7 +59,7 @@ MOST_MISSING = 5
 
 
 def main() -> int:
-    """Run what is asked for; 0 where all of it was run and every promise was kept."""
+    """Run what is requested; 0 where all of it was run and every promise was kept."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -70,28 +70,28 @@ def main() -> int:
     parser.add_argument("--sample", action="store_true", help="the sample of CI instead of everything")
     parser.add_argument("--work", type=Path, default=HERE / "work", help="rows of cases, and scratch")
     parser.add_argument("--results", type=Path, default=None, help="where totals are written")
-    asked = parser.parse_args()
-    unknown = [name for name in asked.suites if name not in SUITES]
+    requested = parser.parse_args()
+    unknown = [name for name in requested.suites if name not in SUITES]
     if unknown:
         parser.error(f"there is no kind {unknown[0]}; there are: {', '.join(SUITES)}")
-    names = asked.suites or list(SUITES)
+    names = requested.suites or list(SUITES)
     # Ended from outside it still ends what it has forked.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    asked.work.mkdir(parents=True, exist_ok=True)
-    end_s = time.monotonic() + _seconds(asked.limit)
+    requested.work.mkdir(parents=True, exist_ok=True)
+    end_s = time.monotonic() + _seconds(requested.limit)
     for name in names:
-        table = _table(name, asked.work, sample=asked.sample)
-        if asked.new and not asked.list:
+        table = _table(name, requested.work, sample=requested.sample)
+        if requested.new and not requested.list:
             table.unlink(missing_ok=True)
-        if not asked.list:
-            _go_on(SUITES[name], table, end_s, sample=asked.sample)
-    results = asked.results or (None if asked.sample else HERE / "results")
-    totals = _totals(asked.work, sample=asked.sample)
+        if not requested.list:
+            _go_on(SUITES[name], table, end_s, sample=requested.sample)
+    results = requested.results or (None if requested.sample else HERE / "results")
+    totals = _totals(requested.work, sample=requested.sample)
     _show(totals)
-    if results is not None and not asked.list:
+    if results is not None and not requested.list:
         results.mkdir(exist_ok=True)
         _write(results / "totals.json", {name: totals[name] for name in names})
-    missing = {name: _missing(SUITES[name], asked.work, sample=asked.sample) for name in names}
+    missing = {name: _missing(SUITES[name], requested.work, sample=requested.sample) for name in names}
     return ended({name: totals[name] for name in names}, missing)
 
 
@@ -163,11 +163,11 @@ def _begun(suite: ModuleType, case: Any, scratch: Path) -> Child:
 
 
 def _note(suite: ModuleType, case: Any, child: Child, table: Path) -> None:
-    said = child.answer
+    message = child.answer
     child.close()
-    if said is None:
-        said = {**Count(injected=1, notes=["the case itself failed"]).row(), "tree": ""}
-    row = {"key": case["key"], **said, "sources": _sources()}
+    if message is None:
+        message = {**Count(injected=1, notes=["the case itself failed"]).row(), "tree": ""}
+    row = {"key": case["key"], **message, "sources": _sources()}
     with table.open("a") as file:
         file.write(json.dumps(row) + "\n")
     if row["notes"]:

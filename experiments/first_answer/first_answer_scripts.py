@@ -16,7 +16,7 @@ import yaml
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "third_party")]
 
-import third_party_envs as envs  # noqa: E402 - found by the line above
+import third_party_envs as envs  # noqa: E402 (needs the path set above)
 
 WORKLOADS = HERE.parent / "workloads"
 

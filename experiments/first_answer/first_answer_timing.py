@@ -15,8 +15,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / name) for name in ("third_party", "e2e_speedup")]
 
-import third_party_judge as judge  # noqa: E402 - found by the line above
-import timer  # noqa: E402 - the same
+import third_party_judge as judge  # noqa: E402 (needs the path set above)
+import timer  # noqa: E402 (needs the path set above)
 
 STOPWATCH = HERE.parent / "third_party" / "stopwatch"
 MIN_STEPS = 5

@@ -27,12 +27,12 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "e2e_speedup"), str(HERE.parent / "third_party")]
 
-import first_answer_figures as figures  # noqa: E402 - found by the line above
-import first_answer_scripts as scripts  # noqa: E402 - the same
-import first_answer_timing as timing  # noqa: E402 - the same
-import searching  # noqa: E402 - the same
-import third_party_judge as judge  # noqa: E402 - the same
-import timer  # noqa: E402 - the same
+import first_answer_figures as figures  # noqa: E402 (needs the path set above)
+import first_answer_scripts as scripts  # noqa: E402 (needs the path set above)
+import first_answer_timing as timing  # noqa: E402 (needs the path set above)
+import searching  # noqa: E402 (needs the path set above)
+import third_party_judge as judge  # noqa: E402 (needs the path set above)
+import timer  # noqa: E402 (needs the path set above)
 
 ROOT = HERE.parents[1]
 RESULTS = HERE / "results"

@@ -51,18 +51,18 @@ ARMS = {"cold": StartMode.COLD, "again": StartMode.COLD, "fork": StartMode.FORK}
 SETUP_S = 300.0
 
 
-def assignment(name, arm, number, asked):
+def assignment(name, arm, number, requested):
     """One process of one arm; the seed is the round's, so that all three train alike."""
     fidelity = Fidelity(
-        min_window_s=asked.window_s,
-        max_window_s=asked.window_s,
+        min_window_s=requested.window_s,
+        max_window_s=requested.window_s,
         min_steps=6,
         target_width=0.0,
         setup_s=SETUP_S,
-        deadline_s=SETUP_S + 4 * asked.window_s,
+        deadline_s=SETUP_S + 4 * requested.window_s,
     )
     script = WORKLOADS / f"{name}.py"
-    mode = asked.compile
+    mode = requested.compile
     changes = [Change(knob="compile_mode", value=mode, spelling=Patch())] if mode else []
     launch = build_launch(
         script=str(script),
@@ -83,7 +83,7 @@ def assignment(name, arm, number, asked):
     )
 
 
-def told(name, arm, number, place, ended, asked):
+def reported(name, arm, number, place, ended, requested):
     """One row."""
     row = {
         "workload": name,
@@ -93,8 +93,8 @@ def told(name, arm, number, place, ended, asked):
         "start": ended.start.value,
         "seconds": ended.seconds,
         "notes": list(ended.notes),
-        "window_s": asked.window_s,
-        "compile": asked.compile,
+        "window_s": requested.window_s,
+        "compile": requested.compile,
         "load": os.getloadavg()[0],
         "at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
     }
@@ -119,22 +119,22 @@ def rows_of(path):
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def run(asked, path):
+def run(requested, path):
     """Every process that has no row yet."""
     done = {(r["workload"], r["round"], r["arm"], r["compile"]) for r in rows_of(path)}
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="fork-start-") as folder:
         runner = LocalRunner(study_dir=Path(folder) / "study")
         try:
-            for number in range(asked.rounds):
-                for name in asked.workloads:
+            for number in range(requested.rounds):
+                for name in requested.workloads:
                     arms = list(ARMS)
                     random.Random(f"{name}/{number}").shuffle(arms)
                     for place, arm in enumerate(arms):
-                        if (name, number, arm, asked.compile) in done:
+                        if (name, number, arm, requested.compile) in done:
                             continue
-                        (ended,) = runner.run(assignment(name, arm, number, asked))
-                        row = told(name, arm, number, place, ended, asked)
+                        (ended,) = runner.run(assignment(name, arm, number, requested))
+                        row = reported(name, arm, number, place, ended, requested)
                         with path.open("a") as file:
                             file.write(json.dumps(row) + "\n")
                         print(
@@ -210,12 +210,12 @@ def main():
     made.add_argument("--compile", default="", metavar="MODE", help="with this mode of torch.compile")
     made.add_argument("--out", type=Path, default=HERE / "results")
     made.add_argument("--list", action="store_true", help="sum the rows up, run nothing")
-    asked = made.parse_args()
+    requested = made.parse_args()
     host = host_facts()
     name = "".join(c if c.isalnum() else "-" for c in f"{host.cpu_model}-{host.cpus}").lower()
-    path = asked.out / f"rows-{name}.jsonl"
-    if not asked.list:
-        run(asked, path)
+    path = requested.out / f"rows-{name}.jsonl"
+    if not requested.list:
+        run(requested, path)
     rows = rows_of(path)
     print(f"{host.cpu_model}, {host.cpus} CPUs, Python {platform.python_version()}")
     for mode in sorted({r["compile"] for r in rows}):

@@ -9,7 +9,7 @@ them. The spread sets the smallest gain that can be claimed.
 
 import statistics
 
-from common import Trials, interval, parsed, parser, told_of, write
+from common import Trials, interval, parsed, parser, summary_of, write
 
 NAMES = ("small_steps", "resnet50")
 PAIRS_PER_CLAIM = 5
@@ -24,7 +24,7 @@ def main(words=None):
         for name in options.workloads or (NAMES[:1] if options.tiny else NAMES):
             runs, ratios = [], []
             for pair in range(pairs):
-                two = [told_of(trials.workload(name, window_s=window_s, seed=pair)) for _ in range(2)]
+                two = [summary_of(trials.workload(name, window_s=window_s, seed=pair)) for _ in range(2)]
                 runs += two
                 if all(run["kind"] == "ok" for run in two):
                     one, other = (run["throughput"] for run in two)

@@ -68,7 +68,7 @@ def done_before(check, options):
         return False
     result = json.loads(found[-1].read_text())["result"]
     if "missing" in result:
-        # It only told what has to be installed first.
+        # It only reported what has to be installed first.
         return False
     # These two write after every workload.
     return check.name not in ("search", "rival") or set(FULL) <= set(result)

@@ -3,12 +3,12 @@
     python beside.py                       # about 3 minutes; needs two devices
 
 resnet50 (which loads much) alone on the first device, then on two devices at once, alternating. A ratio
-below 1 is what concurrency costs; a search may then rather be told --concurrency 1.
+below 1 is what concurrency costs; a search may then rather get --concurrency 1.
 """
 
 import threading
 
-from common import Trials, interval, parsed, parser, told_of, write
+from common import Trials, interval, parsed, parser, summary_of, write
 
 
 def main(words=None):
@@ -24,7 +24,7 @@ def main(words=None):
 
         def run(trials, device, found):
             env = {"CUDA_VISIBLE_DEVICES": str(device)} if options.device == "cuda" else {}
-            found[device] = told_of(trials.workload(name, window_s=window_s, env=env))
+            found[device] = summary_of(trials.workload(name, window_s=window_s, env=env))
 
         for _ in range(pairs):
             alone, both = {}, {}
@@ -35,7 +35,7 @@ def main(words=None):
             for thread in threads:
                 thread.join()
             runs.append({"alone": alone[0], "both": both})
-            if all(told["kind"] == "ok" for told in (alone[0], *both.values())):
+            if all(reported["kind"] == "ok" for reported in (alone[0], *both.values())):
                 ratios.append(both[0]["throughput"] / alone[0]["throughput"])
             print(name, ratios[-1:], flush=True)
     return write("beside", {"ratio": interval(ratios) if ratios else None, "runs": runs}, options)

@@ -9,7 +9,7 @@ caches, the second starts from a copy of them in another folder.
 
 import json
 
-from common import Trials, parsed, parser, patch, told_of, write
+from common import Trials, parsed, parser, patch, summary_of, write
 
 NAMES = ("small_steps", "gpt2")
 MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs")
@@ -32,7 +32,7 @@ def main(words=None):
         for name in names:
             for mode in modes:
                 key = f"{name}-{mode}"
-                told = {}
+                reported = {}
                 for turn in ("cold", "warm"):
                     outcome = trials.workload(
                         name,
@@ -41,14 +41,16 @@ def main(words=None):
                         key=key,
                         setup_s=900.0,
                     )
-                    told[turn] = told_of(outcome)
+                    reported[turn] = summary_of(outcome)
                     if turn == "cold":
-                        told.update(kernels(trials, key))
-                result[key] = told
-                both = told["cold"]["kind"] == told["warm"]["kind"] == "ok"
-                fine.append(both and told["warm"]["compile_s"] <= WARM_SHARE * told["cold"]["compile_s"])
-                seconds = {turn: told[turn].get("compile_s") for turn in ("cold", "warm")}
-                print(key, json.dumps(seconds), told["kernels"], flush=True)
+                        reported.update(kernels(trials, key))
+                result[key] = reported
+                both = reported["cold"]["kind"] == reported["warm"]["kind"] == "ok"
+                fine.append(
+                    both and reported["warm"]["compile_s"] <= WARM_SHARE * reported["cold"]["compile_s"]
+                )
+                seconds = {turn: reported[turn].get("compile_s") for turn in ("cold", "warm")}
+                print(key, json.dumps(seconds), reported["kernels"], flush=True)
     note = f"a warm compile takes at most {WARM_SHARE:.0%} of a cold one"
     return write("caches", result, options, ok=all(fine), note=note)
 

@@ -33,7 +33,7 @@ from autotune.model.change import Change, Patch  # noqa: E402
 from autotune.model.config import Config  # noqa: E402
 from autotune.model.measurement import Measurement  # noqa: E402
 from autotune.model.trial import Assignment, Fidelity, Segment  # noqa: E402
-from autotune.space.launch_command import build_launch  # noqa: E402 - after the package can be found
+from autotune.space.launch_command import build_launch  # noqa: E402 (needs the path set above)
 from autotune.space.training_environment import user_environment  # noqa: E402
 from autotune.statistics.intervals import ratio_interval  # noqa: E402
 
@@ -52,14 +52,14 @@ FULL = {"resnet50": [], "gpt2": [], "vit_b16": [], "small_steps": []}
 _ASK = """
 import json, sys, torch
 cuda = torch.cuda.is_available()
-told = {"torch": torch.__version__, "cuda": torch.version.cuda or "", "devices": []}
+reported = {"torch": torch.__version__, "cuda": torch.version.cuda or "", "devices": []}
 if cuda:
-    told["cudnn"] = str(torch.backends.cudnn.version())
+    reported["cudnn"] = str(torch.backends.cudnn.version())
     for n in range(torch.cuda.device_count()):
         p = torch.cuda.get_device_properties(n)
         known = {"name": p.name, "memory_bytes": p.total_memory, "capability": [p.major, p.minor]}
-        told["devices"].append(known)
-json.dump(told, sys.stdout)
+        reported["devices"].append(known)
+json.dump(reported, sys.stdout)
 """
 
 
@@ -97,22 +97,22 @@ def parsed(made, words=None):
 def machine():
     """What figures are made on: no names of people or machines, no paths."""
     done = subprocess.run([sys.executable, "-c", _ASK], capture_output=True, text=True, check=True)
-    told = json.loads(done.stdout)
-    told["python"] = platform.python_version()
-    told["driver"] = smi("driver_version")[:1]
-    told["cores"] = len(os.sched_getaffinity(0))
-    told["system"] = f"{platform.system()} {platform.machine()}"
+    reported = json.loads(done.stdout)
+    reported["python"] = platform.python_version()
+    reported["driver"] = smi("driver_version")[:1]
+    reported["cores"] = len(os.sched_getaffinity(0))
+    reported["system"] = f"{platform.system()} {platform.machine()}"
     model = [line for line in _text("/proc/cpuinfo").splitlines() if line.startswith("model name")]
-    told["cpu"] = model[0].split(":", 1)[1].strip() if model else platform.machine()
+    reported["cpu"] = model[0].split(":", 1)[1].strip() if model else platform.machine()
     if importlib.util.find_spec("triton") is not None:
         from importlib.metadata import version
 
-        told["triton"] = version("triton")
+        reported["triton"] = version("triton")
     git = subprocess.run(
         ["git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True
     )
-    told["commit"] = git.stdout.strip() if git.returncode == 0 else ""
-    return told
+    reported["commit"] = git.stdout.strip() if git.returncode == 0 else ""
+    return reported
 
 
 def _text(path):
@@ -123,7 +123,7 @@ def _text(path):
 
 
 def smi(*fields):
-    """What nvidia-smi tells of each device, one list of words each; nothing where it is not there."""
+    """What nvidia-smi reports of each device, one list of words each; nothing where it is not there."""
     words = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=30)
@@ -134,7 +134,7 @@ def smi(*fields):
 
 
 def used_bytes():
-    """Memory in use on the device that a trial takes, by everybody; None where nobody tells."""
+    """Memory in use on the device that a trial takes, by everybody; None where no tool reports it."""
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
     for index, uuid, used in smi("index", "uuid", "memory.used"):
         meant = first == index or (first.startswith("GPU-") and uuid.startswith(first))
@@ -149,9 +149,9 @@ def nvml_bytes():
     return seen[0].sample().used_bytes if seen else None
 
 
-def device_name(told):
+def device_name(reported):
     """Of the first device, or of the processor."""
-    return told["devices"][0]["name"] if told["devices"] else f"cpu {told['cpu']}"
+    return reported["devices"][0]["name"] if reported["devices"] else f"cpu {reported['cpu']}"
 
 
 def slug(text):
@@ -174,7 +174,7 @@ def write(name, result, options, *, ok=None, note=""):
     """Write a result, whole or not at all, and say it in a line; the exit code."""
     options.out.mkdir(parents=True, exist_ok=True)
     date = datetime.date.today().isoformat()
-    told = {
+    reported = {
         "check": name,
         "date": date,
         "tiny": options.tiny,
@@ -185,7 +185,7 @@ def write(name, result, options, *, ok=None, note=""):
     }
     path = options.out / f"{date}-{result_name(name, options)}.json"
     part = path.with_suffix(".part")
-    part.write_text(json.dumps(told, indent=1) + "\n")
+    part.write_text(json.dumps(reported, indent=1) + "\n")
     part.replace(path)
     word = {True: "as it should be", False: "NOT AS IT SHOULD BE", None: "recorded"}[ok]
     print(f"{name}: {word}{': ' + note if note else ''} -> {path.name}", flush=True)
@@ -220,8 +220,8 @@ class Trials:
         self.count = 0
         self.runner = LocalRunner(study_dir=self.folder, witness=self._witness)
 
-    def _witness(self, _assignment, told, outside):
-        self.seen = told, outside
+    def _witness(self, _assignment, reported, outside):
+        self.seen = reported, outside
 
     def __enter__(self):
         return self
@@ -267,7 +267,7 @@ class Trials:
         return self.run(WORKLOADS / f"{name}.py", [*args, *more.pop("args", ())], changes, **more)
 
 
-def told_of(outcome):
+def summary_of(outcome):
     """An outcome as data."""
     if isinstance(outcome, Measurement):
         return {

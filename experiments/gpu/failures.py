@@ -10,7 +10,7 @@ device's memory is back; at the end one ordinary trial.
 
 import time
 
-from common import WORKLOADS, Trials, parsed, parser, told_of, used_bytes, write
+from common import WORKLOADS, Trials, parsed, parser, summary_of, used_bytes, write
 
 SLACK_BYTES = 64 * 2**20
 WAIT_S = 15.0
@@ -43,7 +43,7 @@ KILL = "os.kill(os.getpid(), signal.SIGKILL)"
 
 
 def until_free(before):
-    """Seconds until no more memory is in use than before; None where nobody tells or it stays in use."""
+    """Seconds until no more memory is in use than before; None if unreported, or if it stays in use."""
     began = time.monotonic()
     while before is not None and time.monotonic() - began < WAIT_S:
         now = used_bytes()
@@ -69,11 +69,11 @@ def main(words=None):
         def broken(path, args=()):
             before = used_bytes()
             began = time.monotonic()
-            outcome = told_of(trials.run(path, args, window_s=600.0, setup_s=120.0))
-            told = {**outcome, "seconds": time.monotonic() - began, "before_bytes": before}
-            told["free_after_s"] = until_free(before)
-            print(path.stem, told["kind"], told.get("free_after_s"), flush=True)
-            return told
+            outcome = summary_of(trials.run(path, args, window_s=600.0, setup_s=120.0))
+            reported = {**outcome, "seconds": time.monotonic() - began, "before_bytes": before}
+            reported["free_after_s"] = until_free(before)
+            print(path.stem, reported["kind"], reported.get("free_after_s"), flush=True)
+            return reported
 
         for _ in range(2 if options.tiny else options.ooms):
             if on_device and not options.tiny:
@@ -82,7 +82,7 @@ def main(words=None):
                 result["oom"].append(broken(script("faked_oom", FAKED)))
         result["assert"] = broken(script("assert", ASSERT))
         result["killed"] = broken(script("killed", KILL, workers=0 if options.tiny else 8))
-        result["next"] = told_of(trials.workload("small_steps", window_s=0.5 if options.tiny else 3.0))
+        result["next"] = summary_of(trials.workload("small_steps", window_s=0.5 if options.tiny else 3.0))
     named = all(run["kind"] == "oom_cuda" for run in result["oom"])
     whole = result["next"]["kind"] == "ok"
     free = all(

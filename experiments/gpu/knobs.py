@@ -3,13 +3,13 @@
     python knobs.py                        # about 12 minutes
     python knobs.py --only tf32=high bf16  # some of them
     python knobs.py --jobs 6               # six processes at once: nothing here is timed; about 3 minutes
-    python knobs.py --jobs 6 --minutes 1   # what takes longer is left out and told
+    python knobs.py --jobs 6 --minutes 1   # what takes longer is left out and reported
     python knobs.py --device cpu --tiny
 
 A small training script runs under `autotune apply`'s own process with one knob changed, profiles three
-steps and tells the kernels, launches and copies it saw. Beside the reading of the process ("applied")
+steps and reports the kernels, launches and copies it saw. Beside the reading of the process ("applied")
 stands what those say: `seen` is yes, no, or unclear where this device's libraries name their kernels
-otherwise; the names are kept, so that a person can tell.
+otherwise; the names are kept, so that a person can compare them.
 """
 
 import importlib.util
@@ -207,7 +207,7 @@ CASES = (
 
 
 def run(model, changes, folder, limit_s=LIMIT_S):
-    """(what the script told, readings, how it ended)."""
+    """(what the script reported, readings, how it ended)."""
     if limit_s <= 0:
         return None, [], {"code": None, "last_line": "out of time before it began"}
     folder.mkdir()
@@ -233,28 +233,30 @@ def run(model, changes, folder, limit_s=LIMIT_S):
         )
     except subprocess.TimeoutExpired:
         return None, [], {"code": None, "last_line": f"out of time after {limit_s:.0f} s"}
-    lines = [line for line in done.stdout.splitlines() if line.startswith("TOLD ")]
-    told = json.loads(lines[-1].removeprefix("TOLD ")) if lines else None
+    lines = [line for line in done.stdout.splitlines() if line.startswith("REPORTED ")]
+    reported = json.loads(lines[-1].removeprefix("REPORTED ")) if lines else None
     status = folder / "status.json"
     readings = json.loads(status.read_text()) if status.exists() else []
     last = (done.stderr.strip().splitlines() or [""])[-1]
-    return told, readings, {"code": done.returncode, "last_line": last[:300] if done.returncode else ""}
+    return reported, readings, {"code": done.returncode, "last_line": last[:300] if done.returncode else ""}
 
 
-def judged(case, told, base):
+def judged(case, reported, base):
     """yes, no or unclear; and why."""
-    names = list(told["kernels"])
+    names = list(reported["kernels"])
     looked = []
     if case.kernels:
         looked.append((any(re.search(case.kernels, n) for n in names), f"a kernel like {case.kernels}"))
     if case.never:
         looked.append((not any(re.search(case.never, n) for n in names), f"no kernel like {case.never}"))
     if case.calls:
-        looked.append((told["calls"].get(case.calls, 0) > 0, case.calls))
+        looked.append((reported["calls"].get(case.calls, 0) > 0, case.calls))
     if case.uncalled:
-        looked.append((told["calls"].get(case.uncalled, 0) == 0, f"no {case.uncalled}"))
+        looked.append((reported["calls"].get(case.uncalled, 0) == 0, f"no {case.uncalled}"))
     if case.copies:
-        looked.append((any(re.search(case.copies, n) for n in told["copies"]), f"a copy like {case.copies}"))
+        looked.append(
+            (any(re.search(case.copies, n) for n in reported["copies"]), f"a copy like {case.copies}")
+        )
     if case.other and base is not None:
         looked.append((set(names) != set(base["kernels"]), "other kernels than without it"))
     if case.lower or case.more:
@@ -262,7 +264,7 @@ def judged(case, told, base):
         without = None if base is None else base[figure]
         if without is None or bool(without) is bool(case.more):
             return "unclear", f"{figure} is {without} without it, which it cannot be told from"
-        there = told[figure] < without if case.lower else told[figure] > without
+        there = reported[figure] < without if case.lower else reported[figure] > without
         looked.append((there, f"{figure} {'below' if case.lower else 'above'} {without}"))
     if not looked:
         return "unclear", "nothing is known that it would leave behind"
@@ -282,7 +284,7 @@ def lacks(case):
     return case.needs if case.needs and importlib.util.find_spec(case.needs) is None else ""
 
 
-def told_wrong(result):
+def wrong_knobs(result):
     """Cases of which everything is read as applied, and whose kernels say otherwise."""
     return [
         name
@@ -316,38 +318,42 @@ def main(words=None):
         wanted = list(dict.fromkeys([*((c.model, ()) for c in cases), *wanted]))
         with ThreadPoolExecutor(max(1, options.jobs)) as several:
             folders = [Path(name) / str(n) for n in range(len(wanted))]
-            told = several.map(lambda asked, folder: run(*asked, folder, left_s()), wanted, folders)
-            ran = dict(zip(wanted, told, strict=True))
+            reported = several.map(
+                lambda requested, folder: run(*requested, folder, left_s()), wanted, folders
+            )
+            ran = dict(zip(wanted, reported, strict=True))
         for model in sorted({c.model for c in cases}):
-            told, _, ended = ran[model, ()]
-            result[f"as it is, {model}"] = {"ended": ended, **(told or {})}
+            reported, _, ended = ran[model, ()]
+            result[f"as it is, {model}"] = {"ended": ended, **(reported or {})}
         for case in cases:
             if unknown(case):
                 continue
             if lacks(case):
                 print(f"{case.name:32} left out: {case.needs} is not installed", flush=True)
                 continue
-            told, readings, ended = ran[case.model, case.changes]
+            reported, readings, ended = ran[case.model, case.changes]
             base = ran[case.model, case.beside][0]
-            asked = {
+            requested = {
                 r["knob"]: {k: r[k] for k in ("found", "status", "reason")}
                 for r in readings
                 if r["wanted"] is not None
             }
-            out_of_time = told is None and ended["code"] is None
+            out_of_time = reported is None and ended["code"] is None
             seen, why = (
-                judged(case, told, base) if told else ("unclear" if out_of_time else "no", ended["last_line"])
+                judged(case, reported, base)
+                if reported
+                else ("unclear" if out_of_time else "no", ended["last_line"])
             )
             result[case.name] = {
-                "readings": asked,
+                "readings": requested,
                 "seen": seen,
                 "why": why,
                 "ended": ended,
-                **({k: told[k] for k in KEPT} if told else {}),
+                **({k: reported[k] for k in KEPT} if reported else {}),
             }
-            states = ", ".join(sorted({r["status"] for r in asked.values()})) or "no reading"
+            states = ", ".join(sorted({r["status"] for r in requested.values()})) or "no reading"
             print(f"{case.name:32} read: {states:12} seen: {seen:8} {why}", flush=True)
-    wrong = told_wrong(result)
+    wrong = wrong_knobs(result)
     note = f"read as applied and not seen: {', '.join(wrong)}" if wrong else ""
     return write("knobs", result, options, ok=None if options.device == "cpu" else not wrong, note=note)
 

@@ -3,7 +3,7 @@
     python memory.py                       # gpt2 resnet50 small_steps: about 3 minutes
     python memory.py --device cpu --tiny
 
-Each workload runs once as a trial while nvidia-smi is asked beside it. What the launcher saw rise through
+Each workload runs once as a trial while nvidia-smi is queried beside it. What the launcher saw rise through
 NVML should be what nvidia-smi saw rise; the allocator's peak should lie below it by a context and what
 libraries take for themselves. Rises are compared, because the two count otherwise: NVML's figure holds what
 the driver keeps for itself, nvidia-smi's does not.
@@ -12,7 +12,7 @@ the driver keeps for itself, nvidia-smi's does not.
 import threading
 import time
 
-from common import Trials, nvml_bytes, parsed, parser, told_of, used_bytes, write
+from common import Trials, nvml_bytes, parsed, parser, summary_of, used_bytes, write
 
 NAMES = ("gpt2", "resnet50", "small_steps")
 SLACK_BYTES = 256 * 2**20
@@ -41,13 +41,13 @@ class Watch:
         self._thread.join()
 
 
-def rises(told):
+def rises(reported):
     """What the trial took, as NVML and as nvidia-smi saw it; None where one of two figures is missing."""
-    nvml = risen(told["nvml_bytes"], told["nvml_before_bytes"])
+    nvml = risen(reported["nvml_bytes"], reported["nvml_before_bytes"])
     return {
         "nvml_rise_bytes": nvml,
-        "smi_rise_bytes": risen(told["smi_bytes"], told["before_bytes"]),
-        "beside_the_allocator_bytes": risen(nvml, told["allocator_bytes"]),
+        "smi_rise_bytes": risen(reported["smi_bytes"], reported["before_bytes"]),
+        "beside_the_allocator_bytes": risen(nvml, reported["allocator_bytes"]),
     }
 
 
@@ -55,9 +55,11 @@ def risen(after, before):
     return None if after is None or before is None else after - before
 
 
-def holds(told):
+def holds(reported):
     """NVML and nvidia-smi agree, and the allocator has no more than they saw; what is missing is no fault."""
-    nvml, smi, beside = (told[k] for k in ("nvml_rise_bytes", "smi_rise_bytes", "beside_the_allocator_bytes"))
+    nvml, smi, beside = (
+        reported[k] for k in ("nvml_rise_bytes", "smi_rise_bytes", "beside_the_allocator_bytes")
+    )
     agree = nvml is None or smi is None or abs(nvml - smi) <= SLACK_BYTES
     return agree and (beside is None or beside >= 0)
 
@@ -66,11 +68,11 @@ def one(name, trials, options):
     """Figures of one workload, and whether they agree."""
     before, nvml_before = used_bytes(), nvml_bytes()
     with Watch() as watch:
-        outcome = told_of(trials.workload(name, window_s=0.5 if options.tiny else 6.0))
+        outcome = summary_of(trials.workload(name, window_s=0.5 if options.tiny else 6.0))
     if outcome["kind"] != "ok":
         return {"failed": outcome}, False
     _, outside = trials.seen
-    told = {
+    reported = {
         "before_bytes": before,
         "nvml_before_bytes": nvml_before,
         "allocator_bytes": outcome["allocator_bytes"],
@@ -81,10 +83,10 @@ def one(name, trials, options):
         "alloc_retries": outcome["extra"].get("alloc_retries"),
         "looks": len(outside.devices),
     }
-    told.update(rises(told))
+    reported.update(rises(reported))
     time.sleep(0.0 if options.tiny else 1.0)
-    told["after_bytes"] = used_bytes()
-    return told, holds(told)
+    reported["after_bytes"] = used_bytes()
+    return reported, holds(reported)
 
 
 def main(words=None):
@@ -97,7 +99,7 @@ def main(words=None):
             fine.append(right)
             print(name, result[name], flush=True)
     nothing = options.device == "cpu"
-    blind = not nothing and all(told.get("nvml_bytes") is None for told in result.values())
+    blind = not nothing and all(reported.get("nvml_bytes") is None for reported in result.values())
     note = "pynvml is not installed: only the allocator's figures are there" if blind else ""
     return write("memory", result, options, ok=None if nothing or blind else all(fine), note=note)
 

@@ -6,7 +6,7 @@
 
 Every tool is judged by what it hands over, not by its own figure: the rival tunes the model on one batch,
 and its choice is then carried out in the unchanged script, with its loader, and timed by the stopwatch that
-times ours. Both get the same time. What it does not turn (workers, pinned memory, batch) stays as it is.
+times ours. Both get the same time. What it does not turn (workers, pinned memory, batch) stays unchanged.
 """
 
 import importlib.util
@@ -45,7 +45,7 @@ def changes_of(name, found):
 
 
 def tuned_by_rival(options, name):
-    """What it told of its search."""
+    """Its report on its search."""
     words = [sys.executable, str(HERE / "inside" / "rival.py"), name, "--budget", str(options.seconds)]
     words += ["--small"] if options.tiny else []
     limit_s = 4 * options.seconds + 600
@@ -55,14 +55,14 @@ def tuned_by_rival(options, name):
         )
     except subprocess.TimeoutExpired:
         return {"failed": f"out of time after {limit_s} s"}
-    lines = [line for line in done.stdout.splitlines() if line.startswith("TOLD ")]
+    lines = [line for line in done.stdout.splitlines() if line.startswith("REPORTED ")]
     if not lines:
         return {"failed": (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]}
-    return json.loads(lines[-1].removeprefix("TOLD "))
+    return json.loads(lines[-1].removeprefix("REPORTED "))
 
 
 def compared(options, name, changes, best):
-    """Rates of the script as it is, with the rival's choice and with ours, in rotating order."""
+    """Rates of the unchanged script, with the rival's choice and with ours, in rotating order."""
     command = plain(options, name)
     warm_s, window_s = (0.2, 0.6) if options.tiny else (6.0, 8.0)
     arms = ["A", "rival", *(["ours"] if best.exists() else [])]
@@ -93,11 +93,11 @@ def compared(options, name, changes, best):
                 rates[arm] = stopwatch(words, warm_s=warm_s, window_s=window_s, env=env)
             cycles.append(rates)
             print(name, rates, flush=True)
-    told = {"cycles": cycles, "rival": interval([c["rival"] / c["A"] for c in cycles])}
+    reported = {"cycles": cycles, "rival": interval([c["rival"] / c["A"] for c in cycles])}
     if "ours" in arms:
-        told["ours"] = interval([c["ours"] / c["A"] for c in cycles])
-        told["ours_over_rival"] = interval([c["ours"] / c["rival"] for c in cycles])
-    return told
+        reported["ours"] = interval([c["ours"] / c["A"] for c in cycles])
+        reported["ours_over_rival"] = interval([c["ours"] / c["rival"] for c in cycles])
+    return reported
 
 
 def main(words=None):
@@ -110,10 +110,10 @@ def main(words=None):
         if "end_to_end" in before.get(name, {}) and not options.tiny:
             result[name] = before[name]
             continue
-        told = tuned_by_rival(options, name)
-        result[name] = {"rival": told}
-        if told.get("winner"):
-            changes = changes_of(name, told["winner"])
+        reported = tuned_by_rival(options, name)
+        result[name] = {"rival": reported}
+        if reported.get("winner"):
+            changes = changes_of(name, reported["winner"])
             result[name]["changes"] = {c.knob: c.value for c in changes}
             try:
                 result[name]["end_to_end"] = compared(

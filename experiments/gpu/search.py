@@ -37,7 +37,7 @@ def work(options, name):
 
 
 def plain(options, name):
-    """The command of the script as it is."""
+    """The command of the unchanged script."""
     args = (SMALL if options.tiny else FULL)[name]
     return [sys.executable, str(WORKLOADS / f"{name}.py"), *args]
 
@@ -59,7 +59,7 @@ def searched(options, name):
         capture_output=True,
         text=True,
     )
-    told = {
+    reported = {
         "exit": done.returncode,
         "seconds": time.monotonic() - began,
         "budget": options.budget,
@@ -67,8 +67,8 @@ def searched(options, name):
         "progress": done.stderr.splitlines()[-60:],
     }
     if done.returncode in ANSWERS:
-        note.write_text(json.dumps(told))
-    return told, best
+        note.write_text(json.dumps(reported))
+    return reported, best
 
 
 def claimed(best):
@@ -110,12 +110,12 @@ def main(words=None):
         if "again" in before.get(name, {}) and not options.tiny:
             result[name] = before[name]
             continue
-        told, best = searched(options, name)
-        result[name] = {"search": told}
-        fine.append(told["exit"] in ANSWERS)
-        if told["exit"] == 0:
+        reported, best = searched(options, name)
+        result[name] = {"search": reported}
+        fine.append(reported["exit"] in ANSWERS)
+        if reported["exit"] == 0:
             result[name] |= {"claim": claimed(best), "again": again(options, name, best)}
-        print(name, "exit", told["exit"], result[name].get("claim"), flush=True)
+        print(name, "exit", reported["exit"], result[name].get("claim"), flush=True)
         write("search", result, options, ok=all(fine))
     return 0 if all(fine) else 1
 

@@ -11,7 +11,7 @@ waits after every step.
 
 import sys
 
-from common import FULL, SMALL, WORKLOADS, Trials, interval, parsed, parser, stopwatch, told_of, write
+from common import FULL, SMALL, WORKLOADS, Trials, interval, parsed, parser, stopwatch, summary_of, write
 
 NAMES = ("small_steps", "gpt2", "resnet50")
 TOLERANCE = 0.03
@@ -19,9 +19,9 @@ TOLERANCE = 0.03
 
 def host_only(trials):
     """Samples per second of the window by the stamps of the host alone, unsynchronised."""
-    told, _ = trials.seen
-    closed = next(iter(told.closed.values()))
-    rows = [r for r in told.rows if closed.begin_ns < r.t_ns <= closed.end_ns]
+    reported, _ = trials.seen
+    closed = next(iter(reported.closed.values()))
+    rows = [r for r in reported.rows if closed.begin_ns < r.t_ns <= closed.end_ns]
     seconds = (rows[-1].t_ns - closed.begin_ns) / 1e9
     return sum(r.samples for r in rows) / seconds, closed.clock
 
@@ -37,7 +37,7 @@ def compared(name, trials, options):
         for arm in ("trial", "stopwatch") if pair % 2 == 0 else ("stopwatch", "trial"):
             if arm == "trial":
                 outcome = trials.workload(name, window_s=window_s)
-                found["trial"] = told_of(outcome)
+                found["trial"] = summary_of(outcome)
                 if found["trial"]["kind"] != "ok":
                     return {"failed": found["trial"]}, False
                 found["host_only"], found["clock"] = host_only(trials)
@@ -47,14 +47,14 @@ def compared(name, trials, options):
         runs.append(found)
     each = stopwatch(command, warm_s=warm_s, window_s=window_s, sync="step")
     ratio = interval(pairs)
-    told = {
+    reported = {
         "ratio": ratio,
         "clocks": sorted({run["clock"] for run in runs}),
         "host_only_ratio": interval([run["host_only"] / run["stopwatch"] for run in runs]),
         "waiting_each_step_ratio": each / runs[-1]["stopwatch"],
         "runs": runs,
     }
-    return told, abs(ratio["value"] - 1) <= TOLERANCE
+    return reported, abs(ratio["value"] - 1) <= TOLERANCE
 
 
 def main(words=None):

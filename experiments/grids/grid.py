@@ -27,7 +27,7 @@ REMEASURED = 2
 """A run with a neighbour on the machine is repeated so often at most."""
 
 BETWEEN = 4
-"""Runs of the fastest between two of the script as it is, in a repeat that has no others."""
+"""Runs of the fastest between two of the unchanged script, in a repeat that has no others."""
 
 LEAST = 100
 """Spare parts are taken, one after another, until so many configurations are valid."""
@@ -42,7 +42,7 @@ class Grid:
 
     `parts` are mappings from knob to values, `spare` those that are taken where a machine refuses so much
     of the others that fewer than `LEAST` configurations are left; `seeds` one per repeat; `window_s` what
-    every process measures; `sentinel_every` so many runs apart stands the script as it is. `memory_mib` is
+    every process measures; `sentinel_every` so many runs apart stands the unchanged script. `memory_mib` is
     what a run may use, as in a container; 0 for what is free.
     """
 
@@ -71,7 +71,7 @@ class Grid:
             yield from points(part)
 
     def request(self):
-        """The grid as a search space is asked for."""
+        """The grid in the form of a request for a search space."""
         return SpaceRequest(
             name=f"grid-{self.workload}",
             knobs=self.knobs,
@@ -148,9 +148,9 @@ def read_grid(path):
 
 
 def valid_configs(grid, space):
-    """(configs, left out): what can be had and what `best` may use, the script as it is first.
+    """(configs, left out): what can be had and what `best` may use, the unchanged script first.
 
-    Left out is told by the wanted point as text, with the reason. Points that come out as one
+    Left out is keyed by the wanted point as text, with the reason. Points that come out as one
     configuration count once and are no loss.
     """
     found = {Config(): None}
@@ -158,7 +158,7 @@ def valid_configs(grid, space):
     for wanted in _until_enough(grid, found):
         named = {k: v for k, v in wanted.items() if k in space.dimensions}
         missing = [k for k in wanted if k not in space.dimensions]
-        # What is refused and wanted as it is anyway costs nothing.
+        # What is refused, and is the script's own value anyway, costs nothing.
         unusual = [k for k in missing if wanted[k] not in (False, "off", _AS_IT_IS.get(k))]
         config = space.complete(named)
         text = " ".join(f"{k}={v}" for k, v in wanted.items())
@@ -201,10 +201,10 @@ class Slot:
 
 
 def slots(configs, seeds, every, name, growths=()):
-    """The whole plan: each repeat in a random order, the script as it is between, first and last.
+    """The whole plan: each repeat in a random order, the unchanged script between, first and last.
 
     What joined later stands at the end of the repeats that had begun without it, in an order of its own and
-    with the script as it is around it; in all others it is mixed with the rest.
+    with the unchanged script around it; in all others it is mixed with the rest.
     """
     plan = []
     for repeat, seed in enumerate(seeds):
@@ -218,7 +218,7 @@ def slots(configs, seeds, every, name, growths=()):
 
 
 def _line(configs, every, key):
-    """(config, whether it is the script as it is, run beside the others), in an order that the key names."""
+    """(config, whether it is the unchanged script, run beside the others), in an order that the key names."""
     shuffled = list(configs)
     random.Random(key).shuffle(shuffled)
     line = []
@@ -267,9 +267,9 @@ def grown(old, new, begun):
 
 
 def focused(plan, table, fastest):
-    """The plan with the script as it is and so many of the fastest alone in every repeat but the first.
+    """The plan with the unchanged script and so many of the fastest alone in every repeat but the first.
 
-    Fastest by all repeats before, so that what was lucky once is asked again, and what takes its place
+    Fastest by all repeats before, so that what was lucky once is run again, and what takes its place
     then as well. Nothing is planned behind a repeat that is not done.
     """
     settled, chosen, kept = table.settled(), set(), []
@@ -285,7 +285,7 @@ def focused(plan, table, fastest):
 
 
 def _thinned(members, chosen):
-    """Runs of the chosen in their order, and of the script as it is before every few, and last."""
+    """Runs of the chosen in their order, and of the unchanged script before every few, and last."""
     kept, since = [], 0
     for slot in members:
         if slot.config in chosen:

@@ -32,7 +32,7 @@ if importlib.util.find_spec("autotune") is None:
     sys.path.insert(0, str(ROOT))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
 
-from grid import (  # noqa: E402 - after the package can be found
+from grid import (  # noqa: E402 (needs the path set above)
     REMEASURED,
     compiles,
     duration_s,
@@ -99,7 +99,7 @@ _VARIABLES = (
 
 
 def row_of(slot, attempt, ended, seen, *, session, began, commit, compile_key, deadline_s):
-    """The row of one ended process; `seen` is (told, outside) of the runner, None where none was started."""
+    """The row of one ended process; `seen` is (reported, outside) of the runner, None if none started."""
     outcome = ended.outcome
     measured = outcome if isinstance(outcome, Measurement) else outcome.readings
     row = tables.TableRow(
@@ -126,10 +126,10 @@ def row_of(slot, attempt, ended, seen, *, session, began, commit, compile_key, d
             evidence={k: str(outcome.evidence[k]) for k in _TELLING if outcome.evidence.get(k)},
         )
     if seen is not None and measured is None:
-        told, outside = seen
+        reported, outside = seen
         row = replace(
             row,
-            **_read(told.broke.readings if told.broke is not None else ()),
+            **_read(reported.broke.readings if reported.broke is not None else ()),
             memory=Memory(pss=outside.peak_bytes or None, limit=outside.limit_bytes or None),
         )
     if seen is not None and measured is not None:
@@ -138,19 +138,19 @@ def row_of(slot, attempt, ended, seen, *, session, began, commit, compile_key, d
 
 
 def _read(readings):
-    """What was asked for in full, of the rest only what was found: most rows look alike there."""
+    """What was requested in full, of the rest only what was found: most rows look alike there."""
     return {
         "readings": tuple(r for r in readings if r.wanted is not None),
         "found": {r.knob: r.found for r in readings if r.wanted is None and r.found is not None},
     }
 
 
-def _measured(row, measured, told, outside):
+def _measured(row, measured, reported, outside):
     """The columns that only a window fills."""
-    closed = next(iter(told.closed.values()))
-    blocks, produced_frac = raw_window(closed, told, outside)
+    closed = next(iter(reported.closed.values()))
+    blocks, produced_frac = raw_window(closed, reported, outside)
     first_ns = closed.first_step_ns
-    compiled_s = told.compile_s_before(closed.begin_ns) - told.compile_s_before(first_ns)
+    compiled_s = reported.compile_s_before(closed.begin_ns) - reported.compile_s_before(first_ns)
     cache = "none" if not measured.compile_s else "cold" if measured.cold_compile else "warm"
     return replace(
         row,
@@ -212,7 +212,7 @@ def clean(value):
 
 
 def accelerators(host):
-    """Names of the devices that training would see; the driver's own tool is asked without pynvml."""
+    """Names of the devices that training would see; the driver's own tool is queried without pynvml."""
     if host.devices or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
         return sorted({device.name for device in host.devices})
     words = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
@@ -328,13 +328,13 @@ class Recorder:
         self.table = None
         self.session = 1
 
-    def _witness(self, _assignment, told, outside):
-        self.seen = told, outside
+    def _witness(self, _assignment, reported, outside):
+        self.seen = reported, outside
 
     # -- opening
 
     def open(self, file):
-        """Take up the table that is there, or begin one with a run of the script as it is."""
+        """Take up the table that is there, or begin one with a run of the unchanged script."""
         data = file.read()
         if data.strip():
             self.table = tables.decode(data, source=self.path.name)
@@ -370,14 +370,14 @@ class Recorder:
         changed = [name for name in then if then[name] != now[name] and not (self.grows and name == "grid")]
         if changed:
             more = "--grow adds what the grid file has more by now; " if changed == ["grid"] else ""
-            told = "; ".join(f"{name}: {then[name]} then, {now[name]} now" for name in changed)
+            reported = "; ".join(f"{name}: {then[name]} then, {now[name]} now" for name in changed)
             raise UsageError(
-                f"{self.path.name} was recorded under other conditions: {told}",
+                f"{self.path.name} was recorded under other conditions: {reported}",
                 hint=f"{more}--new keeps it beside and begins another table",
             )
 
     def _with_more(self):
-        """The table's header with what the grid file has beyond it, or as it is."""
+        """The table's header with what the grid file has beyond it, or an identical header."""
         old = self.table.header
         if old.grid_sha256 == self.grid.sha256:
             return old
@@ -563,8 +563,8 @@ class Recorder:
         self.table = replace(self.table, rows=(*self.table.rows, row))
         self._learn(row)
         done = f"{len(self.table.settled())}/{len(self.plan)}"
-        told = f"{row.charged_s:5.1f} s" if self.sealed else said(row, self.table.header.workload.unit)
-        print(done, told, flush=True)
+        reported = f"{row.charged_s:5.1f} s" if self.sealed else message(row, self.table.header.workload.unit)
+        print(done, reported, flush=True)
 
     def _append(self, file, line):
         file.write(tables.encode(line))
@@ -592,7 +592,7 @@ class Recorder:
 # Telling --------------------------------------------------------------------------------------
 
 
-def said(row, unit):
+def message(row, unit):
     """One row for people."""
     rate = row.throughput(unit)
     figure = f"{rate.value:8.1f} {unit}" if rate is not None else f"{row.kind}: {row.message}"
@@ -603,7 +603,7 @@ def said(row, unit):
 
 
 def drift(table):
-    """Session -> the script as it is against itself, run after run, as a ratio with its interval."""
+    """Session -> the unchanged script against itself, run after run, as a ratio with its interval."""
     found = {}
     for row in table.rows:
         rate = row.throughput(table.header.workload.unit)

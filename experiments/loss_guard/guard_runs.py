@@ -1,9 +1,9 @@
-"""Small trainings, with and without a change, as files: the guard can be asked about them again at no cost.
+"""Small trainings, with and without a change, as files: the guard can judge them again at no cost.
 
     python guard_runs.py --limit 20m     # as often as it takes; goes on where it stopped
 
 A group of seeds is a confirmation of its own: three cycles, then one more as long as the guard cannot
-tell, as a search goes on. One line per change, workload and group: the loss of each run, as means over
+report, as a search goes on. One line per change, workload and group: the loss of each run, as means over
 four steps, which is how a trial thins a long trace as well.
 """
 
@@ -20,7 +20,7 @@ from autotune.model.measurement import LossPoint
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "claims")]
 
-import proofs  # noqa: E402 - in the folder beside, which is found by the line above
+import proofs  # noqa: E402 (needs the path set above)
 
 PATH = HERE / "results" / "trainings.jsonl"
 ASKED = ("bf16", "channels_last", "fused", "workers")
@@ -40,7 +40,7 @@ def seeds(cycles):
 
 
 def units():
-    """(case, group of seeds); what is asked for comes first, the quickest workload before others."""
+    """(case, group of seeds); what is requested comes first, the quickest workload before others."""
     from guard_trainings import BENIGN, HARMS, WORKLOADS, applies
 
     found = []
@@ -105,7 +105,7 @@ def _thinned(values):
 
 
 def traces(runs):
-    """Losses by seed, as a trial tells them."""
+    """Losses by seed, as a trial reports them."""
     from guard_traces import BATCH
 
     return {

@@ -15,7 +15,7 @@ FEWEST_SEEDS = 6
 
 
 def points(losses):
-    """As a trial tells a long trace: means over four steps."""
+    """As a trial reports a long trace: means over four steps."""
     means = [math.fsum(losses[k : k + THINNED]) / THINNED for k in range(0, len(losses), THINNED)]
     return tuple(
         LossPoint(samples=BATCH * THINNED * (k + 1), loss=v, t_s=0.05 * THINNED * (k + 1))

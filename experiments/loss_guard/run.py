@@ -28,10 +28,10 @@ from autotune.testing import table as tables
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "claims")]
 
-import proofs  # noqa: E402 - in the folder beside, which is found by the line above
+import proofs  # noqa: E402 (needs the path set above)
 
 FIXED = (3, 5, 8)
-"""Cycles after which one verdict is asked for: the fewest, the usual number, many."""
+"""Cycles after which one verdict is requested: the fewest, the usual number, many."""
 DELAYS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)
 MARGINS = (0.0, 0.5, 1.0, 1.5, 2.0)
 """Planted harms in true margins: half of the true spread between seeds, or all of it."""
@@ -66,15 +66,15 @@ def work(case, part):
         draw = random.Random(f"{case}/{part}/{k}")
         if source == "recorded":
             script = draw.choice(guard_traces.recorded())
-            _asked(sums, *_recorded(script, float(change.removeprefix("delay_")) / 100, draw))
+            _requested(sums, *_recorded(script, float(change.removeprefix("delay_")) / 100, draw))
             continue
         if source in WANDERING:
             longest = WANDERING[source]
             base, own = _wandering(float(change.removeprefix("delay_")) / 100, draw, longest)
-            _asked(sums, base, own, longest=longest)
+            _requested(sums, base, own, longest=longest)
             continue
         if source == "late":
-            _asked(sums, *_late(float(change), draw))
+            _requested(sums, *_late(float(change), draw))
             continue
         script = guard_traces.Simulated(draw)
         delay, kept, worse = 0.0, None, 0.0
@@ -86,7 +86,7 @@ def work(case, part):
         base_seeds, own_seeds = seeds(MOST)
         base = {s: script.run(s, 0.0, random.Random, rounding=False) for s in base_seeds}
         own = {s: script.run(s, delay, random.Random, kept=kept, worse=worse) for s in own_seeds}
-        _asked(sums, base, own, changes_rng_streams=kept is not None)
+        _requested(sums, base, own, changes_rng_streams=kept is not None)
     return sums
 
 
@@ -116,12 +116,12 @@ def _recorded(script, delay, draw):
     return base, own
 
 
-def _asked(
+def _requested(
     sums, base, own, *, changes_rng_streams=False, planned=FEWEST, longest=MOST, batch=guard_traces.BATCH
 ):
     """Add the verdicts after fixed numbers of cycles, and the one a confirmation ends with.
 
-    A confirmation has `longest` cycles at the most. Runs that are over before the guard could tell, and
+    A confirmation has `longest` cycles at the most. Runs that are over before the guard could decide, and
     before so many cycles as were planned, end with no verdict.
     """
 
@@ -169,7 +169,9 @@ def trained():
     totals = {}
     for (workload, change, _), (base, own) in sorted(guard_runs.read().items()):
         sums = totals.setdefault(f"{workload}/{change}", {})
-        _asked(sums, base, own, changes_rng_streams=change in REDEALS, planned=guard_runs.most_cycles(change))
+        _requested(
+            sums, base, own, changes_rng_streams=change in REDEALS, planned=guard_runs.most_cycles(change)
+        )
         ends, mine = (
             {s: statistics.fmean(p.loss for p in t[-8:]) for s, t in side.items()} for side in (base, own)
         )
@@ -177,7 +179,7 @@ def trained():
             ends.values()
         )
         sums["n"] = sums.get("n", 0) + 1
-        # How bad it is, in spreads between seeds: a reader can tell a harm from a trifle.
+        # How bad it is, in spreads between seeds: a reader can distinguish a harm from a trifle.
         sums["worse_sds"] = sums.get("worse_sds", 0.0) + (worse if math.isfinite(worse) else 0.0)
     return totals
 
@@ -202,7 +204,7 @@ def on_workloads(folder=WORKLOADS):
             shared = sorted(set(base) & set(own))
             for first in range(len(shared)):
                 ring = dict(enumerate(shared[first:] + shared[:first]))
-                _asked(
+                _requested(
                     sums,
                     {k: _loss(base[seed]) for k, seed in ring.items()},
                     {k: _loss(own[seed]) for k, seed in ring.items()},
@@ -220,7 +222,7 @@ def _change(config):
 
 
 def _loss(row):
-    """The trace of a recorded run, as a trial tells it."""
+    """The trace of a recorded run, as a trial reports it."""
     points = zip(row.loss_samples, row.loss_values, row.loss_t_s, strict=True)
     return tuple(LossPoint(samples=n, loss=loss, t_s=t_s) for n, loss, t_s in points)
 
@@ -236,9 +238,9 @@ def table(totals):
     for case, s in totals.items():
         cells, n = [], sum(s.get(f"{key}_end", 0) for key in ("pass", "unclear", "fail"))
         for c in when:
-            told = [s.get(f"{key}_{c}", 0) for key in ("pass", "unclear", "fail")]
+            reported = [s.get(f"{key}_{c}", 0) for key in ("pass", "unclear", "fail")]
             whole = n if c == "end" else n + s.get("unfinished", 0)
-            cells.append(f"{told[0] / sum(told):.1%}" if whole and sum(told) == whole else "-")
+            cells.append(f"{reported[0] / sum(reported):.1%}" if whole and sum(reported) == whole else "-")
         cells.append(f"{s['kept_pass'] / n:.1%}" if n and "kept_pass" in s else "-")
         worse = f"{s['worse_sds'] / s['n']:+.1f} seed sd" if s.get("n") else "-"
         cells += [f"{s['fail_end'] / n:.1%}" if n else "-", f"{s['cycles'] / n:.1f}" if n else "-", worse]
@@ -247,7 +249,7 @@ def table(totals):
 
 
 def unfinished(totals):
-    """Sentences on trainings that stopped where the guard of that time could tell, and this one cannot."""
+    """Sentences on trainings that stopped where the guard of that time could decide, and this one cannot."""
     return [
         f"{case}: {s['unfinished']} more groups of runs are too short for this guard; guard_runs.py goes on"
         for case, s in totals.items()
@@ -262,9 +264,13 @@ def failing(totals):
     out = []
     for case, s in totals.items():
         change = case.split("/")[1]
-        told = [s.get(f"{key}_end", 0) for key in ("pass", "unclear", "fail")]
-        if (change in BENIGN or change == "delay_0") and sum(told) and told[0] / sum(told) < ACCEPTED_LEAST:
-            out.append(f"{case} is accepted in {told[0]} of {sum(told)} only")
+        reported = [s.get(f"{key}_end", 0) for key in ("pass", "unclear", "fail")]
+        if (
+            (change in BENIGN or change == "delay_0")
+            and sum(reported)
+            and reported[0] / sum(reported) < ACCEPTED_LEAST
+        ):
+            out.append(f"{case} is accepted in {reported[0]} of {sum(reported)} only")
     return out
 
 

@@ -20,8 +20,8 @@ HERE = Path(__file__).resolve().parent
 WORKLOADS = HERE.parent / "workloads"
 sys.path.insert(0, str(HERE.parent / "claims"))
 
-import claim_studies  # noqa: E402 - neighbours of this file
-import neighbours  # noqa: E402 - after its folder is known
+import claim_studies  # noqa: E402 (needs the path set above)
+import neighbours  # noqa: E402 (needs the path set above)
 import proofs  # noqa: E402
 import recording  # noqa: E402
 
@@ -32,7 +32,7 @@ from autotune.search.confirmation.verification import Verification  # noqa: E402
 NAMES = ("vision_digits", "tabular_mlp", "photos_denoise")
 PAIRS_PER_CLAIM = 5
 PAIRS = 35
-"""Of each workload: 21 comparisons that share no pair, where 20 are asked for."""
+"""Of each workload: 21 comparisons that share no pair, where 20 are requested."""
 VERDICTS = ("faster", "slower", "no_difference")
 _FIDELITY = Fidelity(
     min_window_s=1.5, max_window_s=4.0, min_steps=10, target_width=0.02, setup_s=60.0, deadline_s=120.0
@@ -138,8 +138,8 @@ def main(words=None):
     totals = ledger.totals()
     print("\n".join(table(totals)))
     if not chosen.list:
-        told = {name: counted(_pairs(sums)) for name, sums in totals.items()}
-        path.with_suffix(".json").write_text(json.dumps(told, indent=1) + "\n")
+        reported = {name: counted(_pairs(sums)) for name, sums in totals.items()}
+        path.with_suffix(".json").write_text(json.dumps(reported, indent=1) + "\n")
     if not done:
         print("not all is done; run it again to go on")
 

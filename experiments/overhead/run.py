@@ -58,7 +58,7 @@ APPLIED = tuple(
 
 
 class Loop(nn.Module):
-    """A small network whose forward pass takes as long as it is told to."""
+    """A small network whose forward pass takes as long as its argument says."""
 
     def __init__(self):
         super().__init__()
@@ -116,7 +116,7 @@ class Hooks:
         for owner, attribute, before in self.undo.before.values():
             self.taken.append((owner, attribute, vars(owner).get(attribute, ABSENT)))
             _put(owner, attribute, before)
-        optimizer, root = self.session._optimizer, self.session._root  # noqa: SLF001 (looked at, not used)
+        optimizer, root = self.session._optimizer, self.session._root  # noqa: SLF001 (read only)
         for cls, ours, plain in optimizer._hooked:  # noqa: SLF001
             plain.hooked = True
             self.taken.append((cls, "step", ours))
@@ -266,7 +266,7 @@ def main():
         print(f"{row['step_ms']:8.2f} ms a step: {value:6.1f} [{low:.1f}, {high:.1f}] us, {share:.2f} %")
     host = host_facts()
     now = datetime.datetime.now(datetime.timezone.utc)
-    told = {
+    reported = {
         "arm": "apply" if options.apply else "trial",
         "created": now.isoformat(timespec="seconds"),
         "cpu": host.cpu_model,
@@ -278,7 +278,7 @@ def main():
     }
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / f"{now:%Y-%m-%d-%H%M}{'-apply' if options.apply else ''}.json"
-    path.write_text(json.dumps(told, indent=1) + "\n")
+    path.write_text(json.dumps(reported, indent=1) + "\n")
     print(f"written: {path.name}")
 
 

@@ -1,6 +1,6 @@
 """What each tool makes of a script: how it is installed, how it is called, and what its answer says.
 
-An answer is told as options of the script, which every tool's user would have to type (or as `best.yaml` for
+An answer is given as options of the script, which every tool's user would have to type (or as `best.yaml` for
 ours), and as the gain that the tool itself states. Nothing here judges it.
 """
 
@@ -68,26 +68,26 @@ def autotune(bench, name):
     code = searching.run_autotune(
         [*words, "--script", str(SCRIPTS / f"{name}.py")], cwd=folder, home=folder / "home", stdout=sys.stderr
     )
-    told = {"version": version("autotune-training"), "seconds": time.monotonic() - began, "exit": code}
+    reported = {"version": version("autotune-training"), "seconds": time.monotonic() - began, "exit": code}
     if code not in (0, 1):
-        return {**told, "failed": True, "says": f"it ended with exit code {code}"}
+        return {**reported, "failed": True, "says": f"it ended with exit code {code}"}
     searching.check_answer(code, best)
     if code == 1:
-        return {**told, "flags": [], "says": "nothing is shown to be faster"}
+        return {**reported, "flags": [], "says": "nothing is shown to be faster"}
     pick = yaml.safe_load(best.read_text())["picks"]["best"]
     changed = {change["knob"] for change in pick["changes"]}
     says = {knob: value for knob, value in pick["knobs"].items() if knob in changed}
-    return {**told, "apply": str(best), "claim": pick["speedup"], "says": json.dumps(says, default=str)}
+    return {**reported, "apply": str(best), "claim": pick["speedup"], "says": json.dumps(says, default=str)}
 
 
 def train_doctor(bench, name):
     """`train-doctor fix`: it sets workers, pinned memory and cuDNN's trials, and advises the rest."""
     python = str(bench.rooms.python("train-doctor"))
     words = ["fix", "--json", "--quiet", "--no-card", "--", python, str(SCRIPTS / f"{name}.py")]
-    told, said, _ = _called(bench, "train-doctor", words, label=name)
-    answer = _json_in(said)
+    reported, message, _ = _called(bench, "train-doctor", words, label=name)
+    answer = _json_in(message)
     if answer is None:
-        return {**told, "flags": [], "says": _last(said)}
+        return {**reported, "flags": [], "says": _last(message)}
     proven = answer.get("proven")
     flags = []
     tried = [*answer.get("candidates", []), *filter(None, [answer.get("combined")])]
@@ -100,32 +100,32 @@ def train_doctor(bench, name):
         ratio = proven["ratio"]
         claim = {"value": ratio["point"], "low": ratio["low"], "high": ratio["high"], "n": ratio["n_pairs"]}
     seen = {entry["candidate"]: [entry.get("ratio"), entry.get("loss_check")] for entry in tried}
-    return {**told, "flags": flags, "claim": claim, "says": answer.get("headline", ""), "tried": seen}
+    return {**reported, "flags": flags, "claim": claim, "says": answer.get("headline", ""), "tried": seen}
 
 
 def fournex(bench, name):
-    """`frx tune --safe` on the script as it is."""
+    """`frx tune --safe` on the unchanged script."""
     return _fournex(bench, name, [str(SCRIPTS / f"{name}.py")], "plain")
 
 
 def fournex_sdk(bench, name):
-    """The same on a loop of 40 lines that is told to it by its SDK and obeys its variables."""
+    """The same on a loop of 40 lines that is registered by its SDK and obeys its variables."""
     return _fournex(bench, name, [str(ADAPTERS / "peer_fournex.py"), name], "sdk")
 
 
 def _fournex(bench, name, script, how):
     python = str(bench.rooms.python("fournex"))
     words = ["tune", "--safe", "--max-trials", "4", "--time-budget-s", "20", "--", python, *script]
-    told, said, place = _called(bench, "fournex", words, label=f"{name}-{how}")
+    reported, message, place = _called(bench, "fournex", words, label=f"{name}-{how}")
     reports = sorted(place.glob("runs/*/autopilot_report.json"))
     if not reports:
-        return {**told, "flags": [], "says": _last(said)}
+        return {**reported, "flags": [], "says": _last(message)}
     report = json.loads(reports[-1].read_text())
     winner = report["winner"]
     rates = {trial["label"]: trial["throughput_steps_per_sec"] for trial in report["trials"]}
     seen = {"baseline": report["baseline"]["throughput_steps_per_sec"], **rates}
     if not winner:
-        return {**told, "flags": [], "says": "no winner", "tried": seen}
+        return {**reported, "flags": [], "says": "no winner", "tried": seen}
     given = winner["env_vars"]
     flags = ["--num-workers", given.get("FRX_NUM_WORKERS", "0")]
     if flags[1] != "0":
@@ -137,7 +137,7 @@ def _fournex(bench, name, script, how):
     # The scripts have no option for pinned memory, which a CPU has no use for.
     left_out = ", ".join(sorted(given.keys() - CARRIED_OUT))
     return {
-        **told,
+        **reported,
         "flags": flags,
         "claim": claim,
         "says": winner["label"],
@@ -150,17 +150,17 @@ def loadtune(bench, name):
     """`loadtune tune` on a workload of its own kind, made from the script's parts."""
     words = ["tune", str(ADAPTERS / "peer_loadtune.py"), "--steps", "50", "--warmup", "5", "--no-plots"]
     words += ["--save-raw", "raw.json", "--out", "report.md"]
-    told, said, place = _called(bench, "loadtune", words, label=name, variables={"PEERS_SCRIPT": name})
+    reported, message, place = _called(bench, "loadtune", words, label=name, variables={"PEERS_SCRIPT": name})
     raw = place / "raw.json"
     if not raw.exists():
-        return {**told, "flags": [], "says": _last(said)}
+        return {**reported, "flags": [], "says": _last(message)}
     data = json.loads(raw.read_text())
     ran = [trial for trial in data["trials"] if not (trial["result"] or {"error": "none"}).get("error")]
     plain = data["baseline"]["throughput"]
     best = max(ran, key=lambda trial: trial["result"]["throughput"], default=None)
     seen = {"baseline": plain, **{json.dumps(t["knobs"]): t["result"]["throughput"] for t in ran}}
     if best is None or best["result"]["throughput"] <= plain:
-        return {**told, "flags": [], "says": "no better config", "tried": seen}
+        return {**reported, "flags": [], "says": "no better config", "tried": seen}
     knobs = best["knobs"]
     flags = ["--num-workers", str(knobs["num_workers"])] if knobs["num_workers"] else []
     flags += ["--prefetch-factor", str(knobs["prefetch_factor"])] if knobs["prefetch_factor"] else []
@@ -170,20 +170,20 @@ def loadtune(bench, name):
     flags += ["--compile"] if knobs["compile"] else []
     flags += ["--bf16"] if knobs["amp"] else []
     claim = {"value": best["result"]["throughput"] / plain}
-    return {**told, "flags": flags, "claim": claim, "says": best["reason"], "tried": seen}
+    return {**reported, "flags": flags, "claim": claim, "says": best["reason"], "tried": seen}
 
 
 def lightning(bench, name):
     """Lightning's finder of the largest batch size, on a module made from the script's parts."""
     program = [str(bench.rooms.python("lightning")), str(ADAPTERS / "peer_lightning.py"), name]
-    told, said, _ = _called(bench, "lightning", program, label=name, whole=True)
-    found = [line.removeprefix("FOUND ") for line in said.splitlines() if line.startswith("FOUND ")]
+    reported, message, _ = _called(bench, "lightning", program, label=name, whole=True)
+    found = [line.removeprefix("FOUND ") for line in message.splitlines() if line.startswith("FOUND ")]
     if not found:
-        return {**told, "flags": [], "says": _last(said)}
+        return {**reported, "flags": [], "says": _last(message)}
     size = json.loads(found[-1])["batch_size"]
     as_it_is = _default_batch(name)
     flags = [] if size == as_it_is else ["--batch-size", str(size)]
-    return {**told, "flags": flags, "says": f"batch size {size}", "changes_training": bool(flags)}
+    return {**reported, "flags": flags, "says": f"batch size {size}", "changes_training": bool(flags)}
 
 
 TOOLS = {
@@ -194,7 +194,7 @@ TOOLS = {
     "loadtune": (loadtune, "a workload file, 15 lines"),
     "lightning": (lightning, "a module and a data module, 25 lines"),
 }
-"""By name: how it is asked, and what has to be written for it first."""
+"""By name: how it is run, and what has to be written for it first."""
 
 
 def _default_batch(name):
@@ -207,7 +207,7 @@ def _called(bench, peer, words, *, label, variables=None, whole=False):
     """Run a peer in its environment and an empty folder of its own.
 
     Returns:
-        (what is known of the run, what it said, that folder).
+        (what is known of the run, what it reported, that folder).
 
     Raises:
         RuntimeError: It could not be installed.
@@ -238,23 +238,25 @@ def _called(bench, peer, words, *, label, variables=None, whole=False):
             pass
         finally:
             timer.end_group(process)
-    told = {
+    reported = {
         "version": installed["versions"].get(candidate.package, candidate.version),
         "seconds": time.monotonic() - began,
         "exit": process.returncode,
     }
-    return told, log.read_text(errors="replace"), place
+    return reported, log.read_text(errors="replace"), place
 
 
-def _json_in(said):
+def _json_in(message):
     """The JSON object that begins a line of its own, or None."""
-    begin = said.find("\n{") + 1 if not said.startswith("{") else 0
+    begin = message.find("\n{") + 1 if not message.startswith("{") else 0
     try:
-        return json.JSONDecoder().raw_decode(said[begin:])[0] if said[begin : begin + 1] == "{" else None
+        return (
+            json.JSONDecoder().raw_decode(message[begin:])[0] if message[begin : begin + 1] == "{" else None
+        )
     except ValueError:
         return None
 
 
-def _last(said):
-    lines = [line for line in said.splitlines() if line.strip()]
+def _last(message):
+    lines = [line for line in message.splitlines() if line.strip()]
     return (lines[-1] if lines else "it said nothing")[-LAST_WORDS:]

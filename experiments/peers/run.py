@@ -5,7 +5,7 @@
     python run.py --only-report                       # the tables again, from what is there
 
 First each tool by itself, one after the other; then the stopwatch of `experiments/e2e_speedup` times every
-distinct answer, the script as it is twice, and what somebody who knows the script would choose, in cycles
+distinct answer, the unchanged script twice, and what somebody who knows the script would choose, in cycles
 whose order turns. Answers and runs that are there are kept, so that it goes on where it stopped;
 `results/<script>.json` has everything, `results/peers.md` the tables.
 """
@@ -24,12 +24,12 @@ HERE = Path(__file__).resolve().parent
 for neighbour in ("e2e_speedup", "third_party", "grids"):
     sys.path.insert(0, str(HERE.parent / neighbour))
 
-import peer_tools as tools  # noqa: E402 - after the folders it needs
-import searching  # noqa: E402 - the same
-import third_party_envs as envs  # noqa: E402 - the same
-import timer  # noqa: E402 - the same
-from grid import scrubbed  # noqa: E402 - the same
-from oracle import turned  # noqa: E402 - the same
+import peer_tools as tools  # noqa: E402 (needs the path set above)
+import searching  # noqa: E402 (needs the path set above)
+import third_party_envs as envs  # noqa: E402 (needs the path set above)
+import timer  # noqa: E402 (needs the path set above)
+from grid import scrubbed  # noqa: E402 (needs the path set above)
+from oracle import turned  # noqa: E402 (needs the path set above)
 
 RESULTS = HERE / "results"
 BY_HAND = {
@@ -61,8 +61,8 @@ COLUMNS = (
 )
 
 
-def asked(state, name, options, bench):
-    """Ask every tool that has not answered, and keep what it said."""
+def requested(state, name, options, bench):
+    """Ask every tool that has not answered, and keep what it reported."""
     for tool in options.tools:
         if tool in state["answers"]:
             continue
@@ -132,7 +132,7 @@ def timed(state, name, options):
                 arms[arm], warm_s=options.warm, window_s=options.window, limit_s=options.limit
             )
             state["runs"].append({"cycle": cycle, "arm": arm, **figures})
-            print(f"{name} {cycle} {arm}: {timer.told(figures)}", file=sys.stderr, flush=True)
+            print(f"{name} {cycle} {arm}: {timer.reported(figures)}", file=sys.stderr, flush=True)
             keep(state, name)
 
 
@@ -267,7 +267,7 @@ def main():
             if path.exists():
                 state = json.loads(path.read_text())
                 timer.check_identity(state, identity, path)
-            asked(state, name, options, bench)
+            requested(state, name, options, bench)
             timed(state, name, options)
     print(report())
 

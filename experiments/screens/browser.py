@@ -97,10 +97,10 @@ def look(browser, page, width, height=900, *, dark=False):
         uri = _framed(folder, copy, width, height, more=LISTEN)
         words = [f"--window-size={max(500, width)},{height}", "--virtual-time-budget=4000", "--dump-dom", uri]
         dom = _run(browser, folder, *_scheme(dark), *words)
-    told = re.search(r'<pre id="found">(.*?)</pre>', dom, re.DOTALL)
-    if not told or not told.group(1):
+    reported = re.search(r'<pre id="found">(.*?)</pre>', dom, re.DOTALL)
+    if not reported or not reported.group(1):
         raise RuntimeError("the page said nothing of itself")
-    return json.loads(html.unescape(told.group(1)))
+    return json.loads(html.unescape(reported.group(1)))
 
 
 def shoot(browser, page, out, width, height, *, dark=False, scale=1):

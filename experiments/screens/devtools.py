@@ -1,4 +1,4 @@
-"""A headless Chromium that is asked over its debugging pipe: live pages, what is on their first screen.
+"""A headless Chromium that is queried over its debugging pipe: live pages, what is on their first screen.
 
 For pages of a server, which load by and by; `browser.py` is for files. Standard library only, and nothing but
 this machine is reached: every other host name resolves to nothing and is noted.
@@ -213,11 +213,11 @@ class Browser:
         os.write(self._write, json.dumps(message).encode() + b"\0")
         until = time.monotonic() + timeout_s
         while True:
-            told = self._next(until)
-            if told.get("id") == self._number:
-                if "error" in told:
-                    raise RuntimeError(f"{method}: {told['error']}")
-                return told["result"]
+            reported = self._next(until)
+            if reported.get("id") == self._number:
+                if "error" in reported:
+                    raise RuntimeError(f"{method}: {reported['error']}")
+                return reported["result"]
 
     def _next(self, until):
         while b"\0" not in self._buffer:
@@ -228,12 +228,12 @@ class Browser:
                 raise RuntimeError("the browser ended")
             self._buffer += got
         line, self._buffer = self._buffer.split(b"\0", 1)
-        told = json.loads(line)
-        if told.get("method") == "Network.requestWillBeSent":
-            url = told["params"]["request"]["url"]
+        reported = json.loads(line)
+        if reported.get("method") == "Network.requestWillBeSent":
+            url = reported["params"]["request"]["url"]
             if url.startswith(("http://", "https://")):
                 self.hosts.add(url.split("/")[2].rsplit(":", 1)[0])
-        return told
+        return reported
 
     def resize(self, width, height, *, scale=1):
         """The page's size, in CSS pixels."""
@@ -252,7 +252,7 @@ class Browser:
         self.call("Page.navigate", url=url)
 
     def prefer(self, *, dark=False, still=False):
-        """What the page is told of its reader: dark colours, nothing that moves."""
+        """The reader's preferences that the page receives: dark colours, nothing that moves."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         motion = {"name": "prefers-reduced-motion", "value": "reduce" if still else "no-preference"}
         self.call("Emulation.setEmulatedMedia", features=[scheme, motion])
@@ -267,10 +267,10 @@ class Browser:
 
     def run(self, script):
         """The value of an expression in the page."""
-        told = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
-        if "exceptionDetails" in told:
-            raise RuntimeError(str(told["exceptionDetails"])[:500])
-        return told["result"].get("value")
+        reported = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in reported:
+            raise RuntimeError(str(reported["exceptionDetails"])[:500])
+        return reported["result"].get("value")
 
     def seen(self):
         """Texts on the first screen, each with its visible box: left, top, right, bottom."""
@@ -292,13 +292,13 @@ class Browser:
         begun = time.monotonic()
         while True:
             there = self.seen()
-            said = "\n".join(row[0] for row in there)
-            missing = [text for text in texts if text not in said]
+            message = "\n".join(row[0] for row in there)
+            missing = [text for text in texts if text not in message]
             took = time.monotonic() - begun
             if not missing:
                 return took, there
             if took > timeout_s:
-                raise AssertionError(f"not on the first screen: {missing}; there is:\n{said}")
+                raise AssertionError(f"not on the first screen: {missing}; there is:\n{message}")
             time.sleep(0.1)
 
     def wait_until(self, script, *, timeout_s=90.0):

@@ -5,7 +5,7 @@
 A study of that many made-up trials is logged into a store of its own and served by `autotune ui`. One
 browser opens each address in turn, its cache warm, the order turning; what counts is the time from the
 beginning of the navigation to the moment at which the name of a run stands in the page. Without the view
-there are two pages: `rows` is asked by its address for the same runs in the same order, so it draws as many
+there are two pages: `rows` is queried by its address for the same runs in the same order, so it draws as many
 rows; `folded` is what MLflow shows by itself, where all trials lie folded under one row. Needs a Chromium,
 as `run.py` does. Stopped, the same command goes on behind the last whole round of looks.
 """
@@ -66,7 +66,7 @@ def logged(trials, folder):
 
 
 def without_view(address, order, condition=""):
-    """The same page without the view, its order in its address: MLflow keeps the last one it was asked for.
+    """The same page without the view, its order in its address: MLflow keeps the last requested one.
 
     Args:
         address: Of the page with the view.
@@ -75,8 +75,8 @@ def without_view(address, order, condition=""):
     """
     head, _, query = address.partition("?")
     kept = [part for part in query.split("&") if not part.startswith("viewStateShareKey=")]
-    asked = urlencode({"searchFilter": condition, "orderByKey": order, "orderByAsc": "false"})
-    return f"{head}?{'&'.join(kept)}&{asked}"
+    requested = urlencode({"searchFilter": condition, "orderByKey": order, "orderByAsc": "false"})
+    return f"{head}?{'&'.join(kept)}&{requested}"
 
 
 def opened_ms(page, address):
@@ -141,20 +141,20 @@ def main():
 
     given.out.parent.mkdir(exist_ok=True)
     part = given.out.with_suffix(".part")
-    asked = {"trials": given.trials, "mlflow": mlflow.__version__}
+    requested = {"trials": given.trials, "mlflow": mlflow.__version__}
     found = {}
-    if part.is_file() and (begun := json.loads(part.read_text(encoding="utf-8")))["asked"] == asked:
+    if part.is_file() and (begun := json.loads(part.read_text(encoding="utf-8")))["asked"] == requested:
         found = begun["milliseconds"]
 
     def keep():
-        part.write_text(json.dumps({"asked": asked, "milliseconds": found}), encoding="utf-8")
+        part.write_text(json.dumps({"asked": requested, "milliseconds": found}), encoding="utf-8")
 
     with tempfile.TemporaryDirectory() as folder:
         study, uri, environment = logged(given.trials, folder)
         with mlflow_pages.served(study.spec.study_id, uri, environment) as pages:
             state = view_state(study, answer(study))
             compared(chromium, pages, state, given.times, found, keep)
-    told = {
+    reported = {
         "trials": len(study.trials),
         "mlflow": mlflow.__version__,
         "cpus": os.cpu_count(),
@@ -166,7 +166,7 @@ def main():
         },
         "at_most": AT_MOST,
     }
-    given.out.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    given.out.write_text(json.dumps(reported, indent=1) + "\n", encoding="utf-8")
     part.unlink(missing_ok=True)
     for name, seen in found.items():
         medians = ", ".join(f"{arm} {statistics.median(took):.0f} ms" for arm, took in seen.items())

@@ -1,4 +1,4 @@
-"""Answers requests with ONNX Runtime, for ever by default; autotune is told by the lines with its name."""
+"""Answers requests with ONNX Runtime, for ever by default; the lines with autotune's name connect it."""
 
 import argparse
 import itertools

@@ -55,17 +55,17 @@ def one(name, python, budget):
         began = time.monotonic()
         ended = autotune("search", *words, "--", python, script, home=folder)
         seconds = time.monotonic() - began
-        told = json.loads(ended.stdout)
+        reported = json.loads(ended.stdout)
         found = {
             "script": script,
             "budget": budget,
             "seconds": round(seconds, 1),
             "machine": machine(),
             "versions": versions(python),
-            **{field: told[field] for field in KEPT if field in told},
+            **{field: reported[field] for field in KEPT if field in reported},
         }
-        if "error" in told:
-            return {**found, "error": told["error"]["message"].splitlines()[0]}
+        if "error" in reported:
+            return {**found, "error": reported["error"]["message"].splitlines()[0]}
         applied = {}
         for pick in found.get("picks", {}):
             run = autotune("apply", best, "--pick", pick, "--", python, script, *short, home=folder)

@@ -1,4 +1,4 @@
-"""A classifier in plain JAX, with momentum written by hand; autotune is told by the lines with its name."""
+"""A classifier in plain JAX, with momentum written by hand; the lines with autotune's name connect it."""
 
 import argparse
 import itertools

@@ -1,4 +1,4 @@
-"""A small convolutional network in Keras on TensorFlow; autotune is told by the lines with its name."""
+"""A small convolutional network in Keras on TensorFlow; the lines with autotune's name connect it."""
 
 import argparse
 

@@ -32,7 +32,7 @@ BAR_RATIO, BAR_FAILURES = 3.0, 3
 RATIO_HEAD = ["against", "to 5 %", "to 2 %", "to 1 %", "ours later (2 %)"]
 FROZEN = Path(__file__).resolve().parent / "frozen.json"
 SHARES = (0.05, 0.1, 0.2, 0.4, 0.7, 1.0)
-"""Of the budget, at which regret is told."""
+"""Of the budget, at which regret is reported."""
 FRONT_SHARES = (0.2, 1.0)
 """The same for the front of rate and memory."""
 KINDS = {
@@ -49,9 +49,9 @@ def read(path):
     lines = [json.loads(line) for line in path.read_text().splitlines() if line]
     if len({line["set"] for line in lines}) > 1:
         sys.exit(f"{path.name} mixes sets of tables")
-    told = two_truths(lines)
-    if told:
-        sys.exit(f"{path.name} judges {told} by two different truths: libraries differ between its lines")
+    reported = two_truths(lines)
+    if reported:
+        sys.exit(f"{path.name} judges {reported} by two different truths: libraries differ between its lines")
     return lines
 
 
@@ -62,11 +62,13 @@ def two_truths(lines):
     """
     first = {}
     for line in lines:
-        told = {"oracle": line.get("oracle_speedup"), **line.get("noise", {}).get("sizes", {})}
-        known = first.setdefault((line.get("code"), line.get("table_sha256"), line["table"]), told)
-        if known.keys() != told.keys():
+        reported = {"oracle": line.get("oracle_speedup"), **line.get("noise", {}).get("sizes", {})}
+        known = first.setdefault((line.get("code"), line.get("table_sha256"), line["table"]), reported)
+        if known.keys() != reported.keys():
             return line["table"]
-        if any(x is not None and not math.isclose(x, told[k], rel_tol=SAME_TRUTH) for k, x in known.items()):
+        if any(
+            x is not None and not math.isclose(x, reported[k], rel_tol=SAME_TRUTH) for k, x in known.items()
+        ):
             return line["table"]
     return ""
 
@@ -166,8 +168,8 @@ def verdict(lines, ours=OURS):
     met = failed <= BAR_FAILURES and all(
         value >= BAR_RATIO and low > 1 for (value, low, _), _ in best.values()
     )
-    each = ", ".join(f"{score.RULES[rule]} {_told(found)}" for rule, found in best.items())
-    hindsight = _told(_best(lines, rivals, "by_model", "sooner", ours))
+    each = ", ".join(f"{score.RULES[rule]} {_reported(found)}" for rule, found in best.items())
+    hindsight = _reported(_best(lines, rivals, "by_model", "sooner", ours))
     return met, (
         f"Times fewer trial-seconds to within 2 % than the best of the rivals: {each}; "
         f"{failed:g} failures a search in the median. The bar ({BAR_RATIO:g} times with an interval above 1 "
@@ -193,7 +195,7 @@ def _best(lines, rivals, rule, theirs, ours):
     return min((found for found in ratios if found[0] is not None), default=None)
 
 
-def _told(found):
+def _reported(found):
     (value, low, high), name = found
     return f"{value:.2f} [{low:.2f}, {high:.2f}] (against {name})"
 
@@ -313,12 +315,12 @@ def _kept(line, percent, rule):
 
 
 def _regrets(lines):
-    told = [f"{_regret(lines, share, 2):.3f}" for share in SHARES]
+    reported = [f"{_regret(lines, share, 2):.3f}" for share in SHARES]
     known = [x for x in lines if x.get("front")]
     for share in FRONT_SHARES:
         each = [score.front_regret_at(x["front"], share * x["budget_s"] * x["workers"]) for x in known]
-        told.append(f"{statistics.fmean(each):.3f}" if each else "-")
-    return told
+        reported.append(f"{statistics.fmean(each):.3f}" if each else "-")
+    return reported
 
 
 def table_rows(lines):
@@ -423,9 +425,9 @@ def report(every, frozen=FROZEN):
         parts.append(sentence)
     elif any(x["sampler"].split()[0] != OURS for x in lines):
         parts.append(f"{verdict(lines)[1]} Here that settles nothing: it is for held-out tables.")
-    told = table_rows(lines)
-    if told:
-        parts += ["## The tables", table(TABLE_HEAD, told)]
+    reported = table_rows(lines)
+    if reported:
+        parts += ["## The tables", table(TABLE_HEAD, reported)]
     parts.append(
         "## Trial-seconds over ours, and how many searches arrive\n\n"
         "Geometric mean of paired ratios with its interval, above 1 ours is sooner; then the share of the "

@@ -1,7 +1,7 @@
 """How fast is each configuration of a table truly, where every run is noisy and most were run once?
 
 The mean of one run is as lucky as it is fast, and the largest of a hundred such means mostly lucky. A mixed
-model of all runs tells the one from the other, as far as they do: the log rate of a run is
+model of all runs separates the two, as far as they can: the log rate of a run is
 
     what the values of its knobs do, knob by knob and in pairs, of sizes that the runs decide
     + what its configuration does beyond that
@@ -10,7 +10,7 @@ model of all runs tells the one from the other, as far as they do: the log rate 
 
 The sizes of these parts are those under which the recorded runs are likeliest; the level of a configuration
 is its expectation under them (the best linear unbiased prediction of mixed models). What configurations do
-beyond their knobs has one size for all. Single runs hardly tell it from noise, and the likeliest size is
+beyond their knobs has one size for all. Single runs hardly separate it from noise, and the likeliest size is
 often none at all, which would hold every surprise for luck, however often it came again; so it is believed to
 be some two per cent, by a belief that is nothing at nothing (as Chung and others propose for the variance of
 groups, Psychometrika 78, 2013). A level then follows the runs of its configuration the further the more
@@ -134,7 +134,7 @@ class Model:
         return self.fit(bounds)
 
     def left_out(self, x):
-        """(by how much each run is missed by all others, standard deviation foretold for it), in ln rate."""
+        """(by how much each run is missed by all others, standard deviation predicted for it), in ln rate."""
         inverse = np.linalg.inv(self.whole(x))
         return (inverse @ self.y) / np.diag(inverse), 1.0 / np.sqrt(np.diag(inverse))
 
@@ -221,9 +221,9 @@ class Model:
         level, machine, _ = self.parts(x)
         factor = cho_factor(self.whole(x), lower=True)
         weights = cho_solve(factor, self.y)
-        told = level[:, self.at]
-        mean = told @ weights
-        left = level - told @ cho_solve(factor, told.T)
+        reported = level[:, self.at]
+        mean = reported @ weights
+        left = level - reported @ cho_solve(factor, reported.T)
         centred = np.eye(len(mean)) - 1.0 / len(mean)
         sd = np.sqrt(np.maximum(0.0, np.diag(centred @ left @ centred)))
         drift = machine @ weights

@@ -1,6 +1,6 @@
 """Rivals that `--sampler` does not offer: what others do instead, on the same draws and by the same account.
 
-Bare ones are started as their own users would start them: the script as it is once, then trial after trial
+Bare ones are started as their own users would start them: the unchanged script once, then trial after trial
 until their ideas or the time end; no finalists, no confirmation, what read fastest is their word. They get
 the window and the time limits of our screening runs, and end where the next run would not fit any more.
 The others take the place of a sampler in the search's own frame. README.md says what favours each of them.
@@ -36,7 +36,7 @@ LEAST_GAIN = 1.03
 
 
 class Bare(Strategy):
-    """The script as it is, then whatever `propose` says, one process at a time."""
+    """The unchanged script, then whatever `propose` says, one process at a time."""
 
     @abstractmethod
     def propose(self, study, space):
@@ -64,7 +64,7 @@ def _proposal(costs, stage, config, remaining_s):
     return Proposal(stage=stage, config=config, fidelity=fidelity, reason="A rival's.")
 
 
-def _asked(study):
+def _requested(study):
     return {t.config for t in study.trials}
 
 
@@ -72,10 +72,10 @@ def _asked(study):
 
 
 class BareTpe(Bare):
-    """Optuna's TPE, nothing asked twice.
+    """Optuna's TPE, no config proposed twice.
 
     Args:
-        knows_failures: Failures are told as the worst value with a violated constraint; else as failed,
+        knows_failures: Failures are reported as the worst value with a violated constraint; else as failed,
             which Optuna's samplers pass over.
         has_mask: What our memory model gives less than an even chance to fit is not run.
     """
@@ -85,13 +85,13 @@ class BareTpe(Bare):
         self._sampler = OptunaSampler("tpe")
 
     def propose(self, study, space):
-        asked, known = _asked(study), study
+        requested, known = _requested(study), study
         memory = MemoryModel.of(study, space) if self._has_mask else None
         if not self._knows_failures:
             known = replace(study, trials=tuple(t for t in study.trials if t.failure is None))
 
         def may(config):
-            return config not in asked and (memory is None or memory.fits(config) >= FITS)
+            return config not in requested and (memory is None or memory.fits(config) >= FITS)
 
         return self._sampler.propose(known, space, len(study.trials), may)
 
@@ -103,9 +103,9 @@ class Shuffled(Bare):
     """All configs in an order that the seed draws."""
 
     def propose(self, study, space):
-        asked, line = _asked(study), list(space.enumerate())
+        requested, line = _requested(study), list(space.enumerate())
         random.Random(f"{study.spec.seed}/shuffled").shuffle(line)
-        return next((config for config in line if config not in asked), None)
+        return next((config for config in line if config not in requested), None)
 
 
 class RungRunner(ReplayRunner):
@@ -114,7 +114,7 @@ class RungRunner(ReplayRunner):
     That is asynchronous successive halving as Ray Tune has it (`AsyncHyperBandScheduler`): at a rung a trial
     ends if it reads below the quantile 1 - 1 / reduction of what other trials read there, and the first goes
     on in any case. A process that goes on has paid for its start already. One worker: rungs know whatever
-    was begun before. The script as it is runs to its end and stands in no rung.
+    was begun before. The unchanged script runs to its end and stands in no rung.
     """
 
     def __init__(self, table, **more):
@@ -130,7 +130,7 @@ class RungRunner(ReplayRunner):
         for rung, share in enumerate(RUNGS):
             window_s = share * whole.max_window_s
             part = replace(whole, min_window_s=window_s, max_window_s=window_s, min_steps=1, target_width=0.0)
-            drawn, compiled = dict(self._asked), set(self._compiled)
+            drawn, compiled = dict(self._requested), set(self._compiled)
             ended = list(super().play(replace(assignment, segments=(replace(segment, fidelity=part),))))
             outcome = ended[-1].outcome
             if not isinstance(outcome, Measurement):
@@ -138,8 +138,8 @@ class RungRunner(ReplayRunner):
             if self._ends_here(rung, outcome.throughput.value) or share == RUNGS[-1]:
                 break
             # The same process once more, further: what it draws hangs on these two alone.
-            self._asked.clear()
-            self._asked.update(drawn)
+            self._requested.clear()
+            self._requested.update(drawn)
             self._compiled.clear()
             self._compiled.update(compiled)
         yield from ended
@@ -170,11 +170,11 @@ class Templates(Bare):
     """
 
     def propose(self, study, space):
-        asked, rates = _asked(study), screened(study)
+        requested, rates = _requested(study), screened(study)
         for template in _templates(space):
             before = None
             for config in _by_batch(space, template):
-                if config not in asked:
+                if config not in requested:
                     return config
                 rate = rates.get(config)
                 if rate is None or (before is not None and rate < LEAST_GAIN * before):
@@ -187,9 +187,9 @@ class BatchFinder(Bare):
     """The micro-batch upwards until one fails; the first failure ends it."""
 
     def propose(self, study, space):
-        asked, rates = _asked(study), screened(study)
+        requested, rates = _requested(study), screened(study)
         for config in _by_batch(space, {}):
-            if config not in asked:
+            if config not in requested:
                 return config
             if config not in rates:
                 return None
@@ -222,10 +222,10 @@ class Recipe(Bare):
     """
 
     def propose(self, study, space):
-        asked = _asked(study)
+        requested = _requested(study)
         for item in recipes(study.facts, space):
             config = nearest(space, item)
-            if config not in asked:
+            if config not in requested:
                 return config
         return None
 
@@ -270,10 +270,10 @@ class PriorDescent(Sampler):
     """
 
     def propose(self, study, space, count_seed, may=None):
-        asked, rates = _asked(study), screened(study)
+        requested, rates = _requested(study), screened(study)
 
         def is_new(config):
-            return config not in asked and (may is None or may(config))
+            return config not in requested and (may is None or may(config))
 
         start = next((config for config in space.starts if is_new(config)), None)
         if start is not None:

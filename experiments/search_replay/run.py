@@ -125,10 +125,10 @@ def split(part="held_out"):
 
 def _write_split(held, opened):
     parts = {"held_out": held, "opened": opened}
-    told = {
+    reported = {
         part: dict(sorted(tables.items())) for part, tables in parts.items() if tables or part == "held_out"
     }
-    SPLIT.write_text(json.dumps(told, indent=1) + "\n")
+    SPLIT.write_text(json.dumps(reported, indent=1) + "\n")
 
 
 def hold(entries):
@@ -174,7 +174,7 @@ def develop_files():
     return [f for f in [*found, *(f for f in once if f.is_file())] if sha256(f) not in hashes]
 
 
-def asked_for(options):
+def requested_options(options):
     """What decides a held-out run: as it is frozen, and as it has to be again."""
     return {
         "code": code_sha256(),
@@ -193,7 +193,7 @@ def freeze(options):
     if not split():
         raise UsageError("no table is held out", hint="run.py hold NAME=FILE")
     today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-    frozen = {"date": today, **asked_for(options)}
+    frozen = {"date": today, **requested_options(options)}
     FROZEN.write_text(json.dumps(frozen, indent=1) + "\n")
 
 
@@ -208,8 +208,8 @@ def held_out(options):
     if not FROZEN.is_file():
         raise UsageError("nothing is frozen", hint="run.py freeze, and commit it, before the held-out run")
     frozen = json.loads(FROZEN.read_text())
-    asked = asked_for(options)
-    differs = [name for name, value in asked.items() if frozen[name] != value]
+    requested = requested_options(options)
+    differs = [name for name, value in requested.items() if frozen[name] != value]
     if differs:
         raise UsageError(f"not what was frozen: {', '.join(differs)}", hint="freeze again; it is another run")
     files = {name: ROOT / entry["file"] for name, entry in split().items()}
@@ -218,7 +218,7 @@ def held_out(options):
         raise UsageError(f"other bytes than were held out: {', '.join(changed)}")
     began = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     with HELD_RUNS.open("a") as lines:
-        lines.write(json.dumps({"began": began, "frozen": sha256(FROZEN), "code": asked["code"]}) + "\n")
+        lines.write(json.dumps({"began": began, "frozen": sha256(FROZEN), "code": requested["code"]}) + "\n")
     return list(files.values())
 
 
@@ -296,13 +296,13 @@ def one(world, key, earlier=()):
         "trial_s": round(ended.trial_s, 1),
         "planning_s": round(ended.planning_s, 2),
         **({"forked_start": world.forked_start} if forked else {}),
-        **({"told": list(beliefs(ended.study).told)} if earlier else {}),
+        **({"told": list(beliefs(ended.study).notes)} if earlier else {}),
         "answer": score.judged(truth, found),
     }
 
 
 class Before:
-    """What earlier searches tell, each of them replayed once.
+    """What earlier searches report, each of them replayed once.
 
     Args:
         loads: Table -> function that makes a world of it, or of a variant.
@@ -311,7 +311,7 @@ class Before:
     def __init__(self, loads):
         self.loads, self.known = loads, {}
 
-    def told(self, key):
+    def reported(self, key):
         """For a search by its key; nothing where it comes after none."""
         when = key["sampler"].partition(" after ")[2]
         if not when:
@@ -320,7 +320,7 @@ class Before:
         own = when in ("others", "lies")
         names = [name for name in self.loads if (name != key["table"]) is own]
         found = [self._one(name, variant, key["seed"], key["budget_s"]) for name in names]
-        found = [told for told in found if told is not None]
+        found = [reported for reported in found if reported is not None]
         if "change" in when:
             return tuple(replace(t, fingerprint=replace(t.fingerprint, script="another")) for t in found)
         return tuple(found)
@@ -332,9 +332,9 @@ class Before:
             runner = functools.partial(ReplayRunner, machine=world.machine(EARLIER_SEEDS + seed))
             ended = replay(world.table, budget_s=budget_s, seed=EARLIER_SEEDS + seed, runner=runner)
             study = ended.study
-            told = lessons(study)
+            reported = lessons(study)
             label = f"{name}+{variant}" if variant else name
-            self.known[key] = None if told is None else replace(told, study_id=label, label=label)
+            self.known[key] = None if reported is None else replace(reported, study_id=label, label=label)
         return self.known[key]
 
 
@@ -370,7 +370,7 @@ def tables_of(kind, options):
 
 
 def every_table(kind, options, tables):
-    """Those that earlier searches are of: where one is told what others have seen, all that may be opened."""
+    """Those that earlier searches are of; where one receives what others have seen, all that are open."""
     if kind != "transfer":
         return tables
     return list(tables_of(kind, argparse.Namespace(**{**vars(options), "tables": []})))
@@ -415,11 +415,11 @@ def run(kind, options):
     for line, took_s in searched(searches, keys[: options.most or None], options.until, options.jobs):
         with path.open("a") as lines:
             lines.write(json.dumps(line, allow_nan=False) + "\n")
-        print(f"{told(line)}, {took_s:.1f} s real", flush=True)
+        print(f"{reported(line)}, {took_s:.1f} s real", flush=True)
     return path
 
 
-def told(line):
+def reported(line):
     """A search for people; of one that is held out that it is there, and no more."""
     name = f"{line['table']} {line['sampler']} seed {line['seed']}, {line['workers']} at once"
     if line["set"] == "held-out":
@@ -434,7 +434,7 @@ class Searches:
 
     Args:
         loads: Table -> function that makes a world of it.
-        before: What earlier searches tell.
+        before: Records of earlier searches.
     """
 
     inherited = None
@@ -446,7 +446,7 @@ class Searches:
         begun_s, name = time.monotonic(), key["table"]
         if name not in self.opened:
             self.opened[name] = self.loads[name]()
-        return one(self.opened[name], key, self.before.told(key)), time.monotonic() - begun_s
+        return one(self.opened[name], key, self.before.reported(key)), time.monotonic() - begun_s
 
 
 def _inherit(searches):

@@ -32,7 +32,7 @@ RULES = {
 """By which a search is judged -> in words."""
 
 FALSE_WIN_BELOW = 0.995
-"""A claimed winner is a false one where the table has it slower than this share of the script as it is."""
+"""A claimed winner is a false one where the table has it slower than this share of the unchanged script."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Truth:
     Feasible is what ran through in more than half of its recorded runs and does not change the training.
     The largest of many noisy means is lucky as well as fast, so the oracle's rate is cross-validated: the
     fastest by all repeats but one, rated by that one, in turn. Slow drift is taken out by the runs of the
-    script as it is within each repeat. A lucky config can then be faster than the oracle; its quality is 1.
+    unchanged script within each repeat. A lucky config can then be faster than the oracle; its quality is 1.
 
     With a single repeat nothing is left to rate by. `worlds.py` then makes a table whose rates are what all
     runs together say, and replays a world in which they are the true ones.
@@ -209,7 +209,7 @@ class Course:
 def recommended(study, parts=DEFAULT):
     """The confirmed winner, else who is foremost of those being confirmed, else the first that would be.
 
-    Without any the script as it is. A planner whose finalists are not overtaken has no foremost.
+    Without any the unchanged script. A planner whose finalists are not overtaken has no foremost.
     """
     confirmed = dict.fromkeys(t.config for t in study.finished(Stage.CONFIRM) if not t.config.is_baseline)
     out = frozenset()
@@ -229,7 +229,7 @@ def recommended(study, parts=DEFAULT):
 
 
 def read_fastest(study):
-    """The config with the highest mean reading, of those that leave the training as it is.
+    """The config with the highest mean reading, of those that leave the training unchanged.
 
     Whether another one trains as well is what the guard of the loss says, and no reading of a rate.
     """

@@ -126,8 +126,8 @@ def run(options):
         name = f"{file.parent.name}/{file.stem}" + ("+flat" if options.flat else "")
         wanted = [(b, s) for s in range(options.first_seed, options.seeds) for b in options.budgets]
         wanted = [(b, s) for b, s in wanted if (options.label, code, name, b, s) not in known]
-        is_asked = not options.only or any(part in name for part in options.only)
-        if not is_asked or not wanted:
+        is_requested = not options.only or any(part in name for part in options.only)
+        if not is_requested or not wanted:
             continue
         world = worlds.world(table.decode(file.read_bytes(), source=file.name))
         world = worlds.flat(world) if options.flat else world

@@ -1,7 +1,7 @@
 """Recorded tables as a replay needs them: with processes that scatter, and, where wanted, made adverse.
 
-A table of several whole repeats is replayed as it is. Where a configuration has been run once (all of
-them, or all but the fastest and the script as it is) it holds one process of it: drawn again and again
+A table of several whole repeats is replayed unchanged. Where a configuration has been run once (all of
+them, or all but the fastest and the unchanged script) it holds one process of it: drawn again and again
 it would read the same but for the waves inside its window, and every search would know after one run
 what is true. And that one run is as lucky as it is fast. So
 
@@ -11,13 +11,13 @@ what is true. And that one run is as lucky as it is fast. So
 - the machine of a search changes as that of the table did, as much and as quickly, in a way that the
   seed draws (`Machine`): what is beside each other in time is alike;
 - how much processes of one configuration differ beside that is what the table has for noise (`levels.py`,
-  by all of its runs); how that is spread, the script as it is shows, which ran between the others: every run
+  by all of its runs); how that is spread, the unchanged script shows, which ran between the others: every run
   of it becomes a repeat of its own, the machine's changes taken out and made as wide as the noise, and every
   other configuration gets as many processes, around its level by the same deviations, each of them once, in
   an order of its own;
 - the first process of a configuration that compiles paid a cold compile and the others a warm one, of the
   lengths that were recorded (`compile_times`);
-- losses are those of the script as it is, for everybody: one seed does not show what seeds do to a
+- losses are those of the unchanged script, for everybody: one seed does not show what seeds do to a
   loss, and a guard that reads the difference of one pair as a rule bars what a real search would pass.
   A loss that breaks stays as it was.
 
@@ -44,7 +44,7 @@ from autotune.testing.table import Blocks, Table
 FORK_STARTS = Path(__file__).resolve().parents[1] / "fork_start" / "results"
 
 FEWEST_OWN = 4
-"""Runs of the script as it is below which its scatter is not known."""
+"""Runs of the unchanged script below which its scatter is not known."""
 
 LEAST_DRIFT = 0.005
 """Standard deviation, in ln rate, below which a machine counts as one that does not change."""
@@ -99,10 +99,10 @@ def world(table, variant=""):
     """A table as it is replayed; with scattered processes where a configuration has been run once."""
     recorded, runs = table, [len(rows) for c, rows in rows_of(table).items() if not c.is_baseline]
     scatters = min(runs, default=0) <= 1
-    told, compiles = None, {}
+    reported, compiles = None, {}
     if scatters:
-        told, compiles = told_by(table), compile_times(table)
-        table = levelled(table, told, compiles)
+        reported, compiles = table_levels(table), compile_times(table)
+        table = levelled(table, reported, compiles)
     if variant:
         table = adverse(table, variant)
     truth = score.Truth.of(table)
@@ -119,16 +119,16 @@ def world(table, variant=""):
         "own_sd": round(stdev(logs), 5) if len(logs) > 1 else None,
         "within": {str(percent): truth.within(percent) for percent in score.WITHIN},
     }
-    if told is not None:
-        notes |= {"level_sd": None if variant else told.sd.get(truth.oracle), "sizes": told.sizes}
+    if reported is not None:
+        notes |= {"level_sd": None if variant else reported.sd.get(truth.oracle), "sizes": reported.sizes}
     share = forked_start(table.header.workload.name)
     made = _known(scattered(table, compiles) if scatters else table)
-    drift = (0.0, 0.0) if told is None else (told.sizes["drift"], told.sizes["minutes"])
+    drift = (0.0, 0.0) if reported is None else (reported.sizes["drift"], reported.sizes["minutes"])
     return World(made, truth, notes, share, drift)
 
 
 def flat(world):
-    """The same with nothing to gain: what trains faster than the script as it is trains at its rate.
+    """The same with nothing to gain: what trains faster than the unchanged script trains at its rate.
 
     By the rate without compiling, which pairs compare: over the run a compile then makes it slower.
     """
@@ -181,7 +181,7 @@ def _known(table):
 
 
 def own_rows(table):
-    """Measured runs of the script as it is, in the order of recording; disturbed ones only without others."""
+    """Measured runs of the unchanged script in recorded order; disturbed ones only without others."""
     found = [row for _, row in sorted(table.settled().items()) if row.config.is_baseline and _counts(row)]
     return [row for row in found if not row.is_disturbed] or found
 
@@ -198,7 +198,7 @@ def _counts(row):
 # Few repeats -----------------------------------------------------------------------------------
 
 
-def told_by(table):
+def table_levels(table):
     """Levels of what ran, by all runs that nobody disturbed; by disturbed ones where there are no others."""
     return levels.levels(runs_of(table), knobs_of(table))
 
@@ -258,7 +258,7 @@ def _compiled(row, seconds, cache):
     )
 
 
-def levelled(table, told, compiles):
+def levelled(table, reported, compiles):
     """A table of one repeat: the script's runs around its level by noise alone, one of others at theirs.
 
     What compiles did so with an empty cache.
@@ -269,11 +269,11 @@ def levelled(table, told, compiles):
             f"{table.header.table} has {len(own)} runs of the script, which do not show their scatter",
             hint=f"record {FEWEST_OWN} at least, or more repeats",
         )
-    by_place = dict(zip(told.places, told.rest, strict=True))
+    by_place = dict(zip(reported.places, reported.rest, strict=True))
     rest = [by_place[row.repeat, row.order] for row in own]
     # Levels follow the runs, so what is left of them is a little less than the noise.
-    wider = told.sizes["noise"] * math.sqrt((len(rest) - 1) / len(rest)) / max(pstdev(rest), 1e-9)
-    wanted = [told.of[Config()] + wider * (x - fmean(rest)) for x in rest]
+    wider = reported.sizes["noise"] * math.sqrt((len(rest) - 1) / len(rest)) / max(pstdev(rest), 1e-9)
+    wanted = [reported.of[Config()] + wider * (x - fmean(rest)) for x in rest]
     made = [row.slowed(math.exp(log_rate(table, row) - y)) for row, y in zip(own, wanted, strict=True)]
     for config, rows in rows_of(table).items():
         fine = [row for row in rows if _counts(row)]
@@ -285,7 +285,7 @@ def levelled(table, told, compiles):
         first = next((row for row in fine if not row.is_disturbed), fine[0])
         if config in compiles:
             first = _compiled(first, compiles[config][0], "cold")
-        made.append(first.slowed(math.exp(log_rate(table, first) - told.of[config])))
+        made.append(first.slowed(math.exp(log_rate(table, first) - reported.of[config])))
     rows = tuple(replace(row, repeat=0, order=order, attempt=1) for order, row in enumerate(made))
     return replace(table, rows=rows)
 
@@ -410,7 +410,7 @@ def _compile_fails(table):
 
 
 def _small_memory(table):
-    """A machine that half of the configurations do not fit into; the script as it is does."""
+    """A machine that half of the configurations do not fit into; the unchanged script does."""
     peaks = sorted(row.memory.peak_bytes or 0 for row in table.rows if _counts(row))
     own = max(row.memory.peak_bytes or 0 for row in own_rows(table))
     limit = int(max(MEMORY_ROOM * own, peaks[len(peaks) // 2]))

@@ -109,10 +109,15 @@ def _screening(home: Path) -> list[tuple[float, float]]:
             rows = connection.execute("SELECT kind, wall_s, json FROM events ORDER BY seq").fetchall()
         for kind, wall_s, text in rows:
             data = json.loads(text)
-            if kind == "asked":
+            if kind == "proposed":
                 stages[data["trial"]["number"]] = data["trial"]["stage"]
             elif kind == "started":
                 begun[data["number"]] = wall_s
-            elif kind == "told" and stages[data["number"]] not in ("BASELINE", "CONFIRM", "DRIFT_CHECK"):
+            elif kind == "finished" and stages[data["number"]] not in (
+                "BASELINE",
+                "CONFIRM",
+                "DRIFT_CHECK",
+                "REFERENCE",
+            ):
                 found.append((begun[data["number"]], wall_s))
     return found

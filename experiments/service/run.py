@@ -24,7 +24,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-import api_checks  # noqa: E402 (found through the line above)
+import api_checks  # noqa: E402 (needs the path set above)
 import canaries  # noqa: E402
 import conformance  # noqa: E402
 import growth  # noqa: E402

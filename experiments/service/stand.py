@@ -242,7 +242,7 @@ class Stand:
 
 def _ended(journal: Path) -> list[tuple[int, int]]:
     with contextlib.closing(sqlite3.connect(f"file:{journal}?mode=ro", uri=True, timeout=30)) as connection:
-        rows = connection.execute("SELECT json FROM events WHERE kind = 'told' ORDER BY seq").fetchall()
+        rows = connection.execute("SELECT json FROM events WHERE kind = 'finished' ORDER BY seq").fetchall()
     return [(data["number"], data["attempt"]) for (text,) in rows for data in [json.loads(text)]]
 
 

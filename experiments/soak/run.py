@@ -24,7 +24,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT), str(HERE.parent / "claims"), str(HERE.parent / "faults")]
 
-import soak_measures as measures  # noqa: E402 (these are found through the line above)
+import soak_measures as measures  # noqa: E402 (needs the path set above)
 from faultbed.common import tree_hash  # noqa: E402
 from proofs import machine, sources_sha256  # noqa: E402
 
@@ -55,19 +55,19 @@ def main():
     parser.add_argument("--new", action="store_true", help="forget the searches so far")
     parser.add_argument("--work", type=Path, default=HERE / "work")
     parser.add_argument("--results", type=Path, default=HERE / "results")
-    asked = parser.parse_args()
-    if asked.new and not asked.list:
-        shutil.rmtree(asked.work, ignore_errors=True)
-    rows = read_rows(asked.work / "rows.jsonl")
-    if not asked.list:
+    requested = parser.parse_args()
+    if requested.new and not requested.list:
+        shutil.rmtree(requested.work, ignore_errors=True)
+    rows = read_rows(requested.work / "rows.jsonl")
+    if not requested.list:
         if os.geteuid() != 0:
             parser.error("it creates two accounts, which only root can do")
         with two_accounts() as accounts:
-            run_piece(asked, accounts, rows)
+            run_piece(requested, accounts, rows)
     report = reported(rows)
-    if not asked.list and rows:
-        asked.results.mkdir(exist_ok=True)
-        (asked.results / "soak.json").write_text(json.dumps(report, indent=1) + "\n")
+    if not requested.list and rows:
+        requested.results.mkdir(exist_ok=True)
+        (requested.results / "soak.json").write_text(json.dumps(report, indent=1) + "\n")
     print(table(report))
     return 0 if report["broken"] == 0 else 1
 
@@ -104,30 +104,30 @@ def removed(name):
         subprocess.run(["userdel", name], capture_output=True)
 
 
-def run_piece(asked, accounts, rows):
+def run_piece(requested, accounts, rows):
     """Search until the limit, or until all pieces together have searched for as long as is wanted."""
-    place = prepared(asked.work, accounts)
+    place = prepared(requested.work, accounts)
     piece = max((row["piece"] for row in rows), default=0) + 1
     sources = sources_sha256(ROOT / "autotune")[:12]
     cpus = sorted(usable_cpus())
     ours, theirs = (cpus[:-1] or cpus), cpus[-1:]
     uids = {account.pw_uid for account in accounts}
-    end_s = time.monotonic() + duration_s(asked.limit)
-    with neighbour(place, accounts[1], theirs, asked.budget) as beside:
+    end_s = time.monotonic() + duration_s(requested.limit)
+    with neighbour(place, accounts[1], theirs, requested.budget) as beside:
         while time.monotonic() < end_s and sum(row["seconds"] for row in rows) < duration_s(TARGET):
             number = len(rows) + 1
             takes_turns = number % TURN_EVERY == 0
-            row = one_search(place, accounts[0], cpus if takes_turns else ours, asked.budget, number)
+            row = one_search(place, accounts[0], cpus if takes_turns else ours, requested.budget, number)
             row |= {"piece": piece, "number": number, "takes_turns": takes_turns, "sources": sources}
             row |= settled({accounts[0].pw_uid}, place / "locks")
             row |= measures.home_bytes(place / NAMES[0] / "home")
             row |= beside()
-            append(asked.work / "rows.jsonl", row)
+            append(requested.work / "rows.jsonl", row)
             rows.append(row)
             print(json.dumps(row), flush=True)
     if rows:
         # The neighbour has ended with all that it had.
-        append(asked.work / "rests.jsonl", {"piece": piece} | settled(uids, place / "locks"))
+        append(requested.work / "rests.jsonl", {"piece": piece} | settled(uids, place / "locks"))
 
 
 def prepared(work, accounts):

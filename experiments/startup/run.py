@@ -131,11 +131,15 @@ def main():
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--budget", default="60s")
     parser.add_argument("--out", type=Path, default=RESULT)
-    asked = parser.parse_args()
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
-    done = [json.loads(line) for line in asked.out.read_text().splitlines()] if asked.out.exists() else []
+    requested = parser.parse_args()
+    requested.out.parent.mkdir(parents=True, exist_ok=True)
+    done = (
+        [json.loads(line) for line in requested.out.read_text().splitlines()]
+        if requested.out.exists()
+        else []
+    )
     # In turn, so that a page cache that warms up and a machine that slows down meet both drivers.
-    for repeat in range(asked.repeats):
+    for repeat in range(requested.repeats):
         for driver in ("ray", "inline"):
             if any((row["driver"], row["repeat"]) == (driver, repeat) for row in done):
                 continue
@@ -145,9 +149,9 @@ def main():
                 "cpus": os.cpu_count(),
                 "load": round(os.getloadavg()[0], 2),
                 "python": platform.python_version(),
-                **one(driver, asked.budget),
+                **one(driver, requested.budget),
             }
-            with asked.out.open("a") as file:
+            with requested.out.open("a") as file:
                 file.write(json.dumps(row) + "\n")
             print(json.dumps(row, indent=1), flush=True)
 

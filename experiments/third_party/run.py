@@ -21,8 +21,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-import third_party_envs as envs  # noqa: E402 - found by the line above
-import third_party_judge as judge  # noqa: E402 - the same
+import third_party_envs as envs  # noqa: E402 (needs the path set above)
+import third_party_judge as judge  # noqa: E402 (needs the path set above)
 
 STEPS = ("install", "data", "inspect", "baseline")
 NEEDED = ("install", "data", "baseline")
@@ -71,8 +71,8 @@ def run(candidates, args):
             continue
         began = time.monotonic()
         if args.install_only:
-            said = envs.install(candidate, rooms)
-            print(f"{candidate.name}: {said['reason'] or 'installed'}", flush=True)
+            message = envs.install(candidate, rooms)
+            print(f"{candidate.name}: {message['reason'] or 'installed'}", flush=True)
             continue
         Session(candidate, rooms, args.when, again=args.again).all(knobs)
         print(f"{candidate.name}: {time.monotonic() - began:.0f} s", flush=True)
@@ -96,8 +96,8 @@ class Session:
         if not steps and not missing:
             return
         # Even where they are known: the environment may be gone, and a run needs fresh data.
-        said = envs.install(self.candidate, self.rooms)
-        if not self.say("install", said, write="install" in steps):
+        message = envs.install(self.candidate, self.rooms)
+        if not self.say("install", message, write="install" in steps):
             return
         why = envs.lay_out(self.candidate, self.rooms)
         if not self.say("data", {"ok": not why, "reason": why}, write="data" in steps):
@@ -127,8 +127,8 @@ class Session:
             with path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
         named = f"{what} {line['knob']}" if "knob" in line else what
-        told = line.get("outcome", "ok" if line["ok"] else "failed")
-        print(f"  {self.candidate.name} {named}: {told} {line.get('reason', '')}".rstrip(), flush=True)
+        reported = line.get("outcome", "ok" if line["ok"] else "failed")
+        print(f"  {self.candidate.name} {named}: {reported} {line.get('reason', '')}".rstrip(), flush=True)
         return line["ok"]
 
 

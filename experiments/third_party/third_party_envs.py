@@ -38,7 +38,7 @@ class Candidate:
         also: What pip installs besides, without options.
         data: A folder of given/ that comes before its own.
         variables: Environment of the entry point.
-        expects: What will not work, said beforehand; empty where everything should.
+        expects: What will not work, stated beforehand; empty where everything should.
     """
 
     name: str
@@ -172,9 +172,9 @@ def _pip(rooms, env, words):
         return f"pip was not done after {INSTALL_S} s"
     if ended.returncode == 0:
         return ""
-    said = [line.strip() for line in ended.stderr.splitlines() if line.strip()]
-    errors = [line for line in said if line.startswith("ERROR")]
-    return (errors or said or [f"pip ended with {ended.returncode}"])[-1]
+    message = [line.strip() for line in ended.stderr.splitlines() if line.strip()]
+    errors = [line for line in message if line.startswith("ERROR")]
+    return (errors or message or [f"pip ended with {ended.returncode}"])[-1]
 
 
 def _site(env):
@@ -198,7 +198,7 @@ def _run(command):
 
 
 def _versions(candidate, rooms):
-    """Of the interpreter, of what was asked for by name, and of the frameworks that matter here."""
+    """Of the interpreter, of what was requested by name, and of the frameworks that matter here."""
     names = [candidate.package, "torch", "numpy", "lightning", "pytorch-lightning", "transformers"]
     names += ["accelerate", "torch-geometric", "e3nn"]
     look = (

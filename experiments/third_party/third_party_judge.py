@@ -67,9 +67,9 @@ def compared(seen, rows, throughput, *, counts_evaluation):
     if unit == "samples/s" and not seen["samples"] and own_samples:
         # No loader: the stopwatch has steps alone, so ours are turned into steps by our own count.
         value, unit = value * len(rows) / own_samples, "steps/s"
-    told = seen["samples"] if unit == "samples/s" else seen["steps"]
+    reported = seen["samples"] if unit == "samples/s" else seen["steps"]
     seconds = seen["seconds"] - (0.0 if counts_evaluation else seen["evaluation_s"])
-    rate = told / seconds if seconds > 0 else 0.0
+    rate = reported / seconds if seconds > 0 else 0.0
     return {
         "unit": unit,
         "published": round(value, 4),
@@ -101,7 +101,7 @@ def contradiction(knob, value, seen, before):
     """What the stopwatch saw that speaks against a knob being on; empty where nothing does.
 
     Args:
-        knob, value: What was asked for.
+        knob, value: What was requested.
         seen: State of the run with the knob: the stopwatch's last look, and ``per_step``.
         before: The same of the baseline.
     """
@@ -110,7 +110,7 @@ def contradiction(knob, value, seen, before):
     formats = seen.get("formats") or {}
     total = sum(formats.values())
     ratio = seen["per_step"] / before["per_step"] if before and before.get("per_step") else 0.0
-    # Each is asked for its own knob alone: values are of different kinds.
+    # Each is checked for its own knob alone: values are of different kinds.
     fine = {
         "threads": lambda: seen.get("threads", value) == value,
         "fused_optimizer": lambda: all(seen.get("fused", [True])),
@@ -123,7 +123,7 @@ def contradiction(knob, value, seen, before):
     }
     if knob not in fine or fine[knob]():
         return ""
-    told = {
+    reported = {
         "threads": f"{seen.get('threads')} threads",
         "fused_optimizer": f"groups fused: {seen.get('fused')}",
         "num_workers": f"{seen.get('workers')} processes",
@@ -131,7 +131,7 @@ def contradiction(knob, value, seen, before):
         "compile_mode": "no graph was compiled",
         "precision": f"layers give {formats}",
     }
-    return told.get(knob, f"{seen['per_step']} samples per step, {before.get('per_step')} before")
+    return reported.get(knob, f"{seen['per_step']} samples per step, {before.get('per_step')} before")
 
 
 def scrubbed(text, places=()):

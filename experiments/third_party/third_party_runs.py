@@ -1,4 +1,4 @@
-"""One candidate on this machine: as it is, inspected, as a baseline beside a stopwatch, with each knob.
+"""One candidate on this machine: unchanged, inspected, as a baseline beside a stopwatch, with each knob.
 
 Every method gives back one JSON object with ``ok``; none raises for what a script, or our own product, does.
 """
@@ -22,7 +22,7 @@ from autotune.errors import AutotuneError
 from autotune.inspection.command_line import read_command, verify
 from autotune.inspection.host import host_facts
 from autotune.inspection.script import script_facts
-from autotune.knobs.batch.batch_size import said_batch
+from autotune.knobs.batch.batch_size import given_batch_size
 from autotune.knobs.registry import builtin
 from autotune.launch.process import LocalRunner
 from autotune.model.change import Env, Flag, Keyword
@@ -91,12 +91,12 @@ class Runs:
             finally:
                 end_group(process)
         records = _records(folder / "steps")
-        said = _last_line(folder / "log.txt")
+        message = _last_line(folder / "log.txt")
         stepped = len([r for r in records if r[1] == 0])
         trained = stepped > 0 or ended in ("stopped", "exit 0")
         result = {
             "ok": trained,
-            "reason": "" if trained else f"{ended}: {said}",
+            "reason": "" if trained else f"{ended}: {message}",
             "ended": ended,
             "steps": stepped,
             "optimizers": len({r[1] for r in records}),
@@ -152,20 +152,20 @@ class Runs:
             return {"ok": False, "reason": f"not done after {INSPECT_S:.0f} s"}
         seconds = round(time.monotonic() - began, 1)
         try:
-            told = json.loads(ended.stdout)
+            reported = json.loads(ended.stdout)
         except ValueError:
             last = (ended.stderr.strip().splitlines() or ["no word"])[-1]
             return {"ok": False, "reason": f"exit {ended.returncode}: {last}", "seconds": seconds}
-        if "error" in told:
-            return {"ok": False, "reason": _short(told["error"].get("message", "")), "seconds": seconds}
-        knobs = {row["knob"]: [row["status"], row["how"], row["why"]] for row in told["knobs"]}
+        if "error" in reported:
+            return {"ok": False, "reason": _short(reported["error"].get("message", "")), "seconds": seconds}
+        knobs = {row["knob"]: [row["status"], row["how"], row["why"]] for row in reported["knobs"]}
         return {
             "ok": ended.returncode == 0,
             "reason": "",
             "seconds": seconds,
-            "space": told.get("space", {}).get("name", ""),
+            "space": reported.get("space", {}).get("name", ""),
             "knobs": {name: knobs[name] for name in judge.SPACE if name in knobs},
-            "advice": len(told.get("advice", ())),
+            "advice": len(reported.get("advice", ())),
         }
 
     def _plain_variables(self):
@@ -221,16 +221,16 @@ class Runs:
         self.facts = Facts(host=host_facts(), script=script)
 
     def _as_baseline(self, run):
-        outcome, told, records = run["outcome"], run["told"], run["records"]
+        outcome, reported, records = run["outcome"], run["told"], run["records"]
         result = {"ok": True, "outcome": "measured", "reason": "", **self._seen_of(run)}
         if isinstance(outcome, Failure):
             closed = None
             result.update(outcome=f"failed: {outcome.kind.label}", reason=_short(outcome.message), ok=False)
         else:
-            closed = told.closed.get(0)
+            closed = reported.closed.get(0)
         if run["facts"] is not None:
             self.facts = Facts(host=self.facts.host, script=self.facts.script, run=run["facts"])
-            result["facts"] = facts_told(self.facts)
+            result["facts"] = reported_facts(self.facts)
         self.before = self._state(run)
         result["state"] = self.before
         if closed is None:
@@ -238,7 +238,7 @@ class Runs:
         seen = judge.window(records, closed.begin_ns, closed.end_ns)
         if seen is None:
             return {**result, "clock": None}
-        rows = [row.samples for row in told.rows if closed.begin_ns < row.t_ns <= closed.end_ns]
+        rows = [row.samples for row in reported.rows if closed.begin_ns < row.t_ns <= closed.end_ns]
         counts = bool(outcome.extra.get("evaluation_counts"))
         throughput = (outcome.throughput.value, outcome.throughput.unit)
         clock = judge.compared(seen, rows, throughput, counts_evaluation=counts)
@@ -278,7 +278,7 @@ class Runs:
         return {**result, "ok": False, "outcome": "wrong", "reason": against} if against else result
 
     def _trial(self, changes, config, fidelity, name):
-        """Run one process through the runner; its outcome, what it told, what the stopwatch saw."""
+        """Run one process through the runner; its outcome, what it reported, what the stopwatch saw."""
         study = self.rooms.study(self.candidate.name)
         uid = f"{name.replace('_', '-')}-{secrets.token_hex(3)}"
         folder = study / "trials" / uid
@@ -294,13 +294,13 @@ class Runs:
             changes=changes,
             module=self.command.module,
             options=self.command.options,
-            batch=said_batch(self.facts.script, with_flags(self.command.args, changes)),
+            batch=given_batch_size(self.facts.script, with_flags(self.command.args, changes)),
         )
         heard = []
         runner = LocalRunner(
             study_dir=study,
             progress_floor_s=PROGRESS_FLOOR_S,
-            witness=lambda _, told, outside: heard.append((told, outside)),
+            witness=lambda _, reported, outside: heard.append((reported, outside)),
         )
         files = self._files()
         assignment = Assignment(
@@ -326,13 +326,13 @@ class Runs:
         return {**run["look"], "per_step": judge.per_step(run["records"])} if run["records"] else {}
 
     def _seen_of(self, run):
-        """What every trial tells besides its outcome; faults and files outside only where there are any."""
+        """What every trial reports besides its outcome; faults and files outside only where there are any."""
         rare = {"faults": run["faults"], "wrote": run["wrote"]}
         return {"seconds": round(run["seconds"], 1), **{name: what for name, what in rare.items() if what}}
 
 
 def knob_formats(config):
-    """Formats are looked at where they are what was asked for."""
+    """Formats are looked at where they are what was requested."""
     return "precision" in config
 
 
@@ -358,7 +358,7 @@ def wanted_value(knob, facts):
     }[knob]
 
 
-def facts_told(facts):
+def reported_facts(facts):
     """The facts of a run that a reader of the results needs."""
     run = facts.run
     loader = run.loader

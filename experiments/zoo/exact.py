@@ -21,9 +21,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
-import zoo  # noqa: E402 - found by the line above
-import zoo_exact  # noqa: E402 - the same
-import zoo_fork  # noqa: E402 - the same
+import zoo  # noqa: E402 (needs the path set above)
+import zoo_exact  # noqa: E402 (needs the path set above)
+import zoo_fork  # noqa: E402 (needs the path set above)
 
 TIMED_OUT = "exit 124"
 UNITS = {"s": 1, "m": 60, "h": 3600}

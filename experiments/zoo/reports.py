@@ -111,8 +111,8 @@ def summary(reports, before, now):
 def found(result):
     """What was done with the knob, and in bold what is not right about it."""
     done = f"applied by {result['by']}" if result["outcome"] == "applied" else result["reason"]
-    said = "; ".join([done, *result["problems"]])
-    return text(said) if result["verdict"] == "ok" else f"**{result['verdict']}**: {text(said)}"
+    message = "; ".join([done, *result["problems"]])
+    return text(message) if result["verdict"] == "ok" else f"**{result['verdict']}**: {text(message)}"
 
 
 def text(words):

@@ -23,11 +23,11 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
-import zoo  # noqa: E402 - found by the line above
-import zoo_fork  # noqa: E402 - the same
-import zoo_table  # noqa: E402 - the same
+import zoo  # noqa: E402 (needs the path set above)
+import zoo_fork  # noqa: E402 (needs the path set above)
+import zoo_table  # noqa: E402 (needs the path set above)
 
-from autotune.model.facts import COUNTED  # noqa: E402 - the same
+from autotune.model.facts import COUNTED  # noqa: E402 (needs the path set above)
 
 
 def main():
@@ -103,7 +103,7 @@ def looked_at(script, world):
         return
     if not world.bare:
         return
-    steps, samples = world.told["steps"], world.told["samples"]
+    steps, samples = world.reported["steps"], world.reported["samples"]
     counted = world.facts.run.samples_source in COUNTED and script.samples is not None
     problems = []
     if script.steps is not None and steps != script.steps:

@@ -23,7 +23,7 @@ PLAIN = {"forward": 0.004, "backward": 0.008, "optimizer": 0.002, "host": 0.0005
 
 
 def evidence(**fields) -> Evidence:
-    """A step of 14.5 ms that is all work, most of it arithmetic, unless said otherwise."""
+    """A step of 14.5 ms that is all work, most of it arithmetic, unless stated otherwise."""
     given = {
         "step_s": 0.0145, "wait_frac": 0.0, "replay_step_s": 0.0145, "drain_step_s": 0.001,
         "phases_s": PLAIN, "blocked_s": dict.fromkeys(PLAIN, 0.0),
@@ -117,7 +117,7 @@ def test_without_a_probe_only_a_long_wait_is_a_verdict() -> None:
         (0.2, 0.7, {}, "input"),
     ],
 )
-def test_without_a_probe_a_device_tells_which_of_both_waits(
+def test_without_a_probe_a_device_reports_which_of_both_waits(
     busy: float, waits: float, more: dict[str, float], kind: str
 ) -> None:
     seen = Evidence(step_s=0.1, wait_frac=waits, on_device=True, busy_frac=busy, **more)
@@ -134,15 +134,15 @@ def test_what_clean_code_can_buy_is_the_hosts_share() -> None:
 
 
 def test_the_reasons_hold_the_figures() -> None:
-    told = " ".join(judge(evidence(step_s=0.060, wait_frac=0.75)).reasons)
-    assert "waits for data 75 % of its time" in told
-    assert "14.5 ms in place of 60 ms" in told
-    assert "ready in 1 ms" in told
-    assert "55.2 GFLOP/s, 55 %" in told
-    assert "120 operations" in told
+    reported = " ".join(judge(evidence(step_s=0.060, wait_frac=0.75)).reasons)
+    assert "waits for data 75 % of its time" in reported
+    assert "14.5 ms in place of 60 ms" in reported
+    assert "ready in 1 ms" in reported
+    assert "55.2 GFLOP/s, 55 %" in reported
+    assert "120 operations" in reported
 
 
-def test_compiled_code_is_said_not_to_be_taken_apart() -> None:
+def test_compiled_code_is_reported_as_one_part() -> None:
     verdict = judge(evidence(work=None, ops=None, flops=None, compiled=True))
     assert any("not counted one by one" in reason for reason in verdict.reasons)
 
@@ -175,14 +175,14 @@ def test_a_probe_explains_and_counts_for_nothing_else() -> None:
     assert [t.number for t in with_probe.finished(Stage.DIAGNOSE)] == [6]
 
 
-def test_a_run_under_nsight_systems_tells_nothing_of_what_holds_a_config_back() -> None:
+def test_a_run_under_nsight_systems_reports_nothing_of_what_holds_a_config_back() -> None:
     whole = replace(study(), trials=(*study().trials, probed(6, work_compute_s=0.014)))
     slowed = probed(7, work_compute_s=9.0)
     slowed = replace(slowed, fidelity=replace(slowed.fidelity, probe="nsys"))
     assert bottleneck(replace(whole, trials=(*whole.trials, slowed)), BASE) == bottleneck(whole, BASE)
 
 
-def test_of_several_processes_no_device_tells_who_waits_for_whom() -> None:
+def test_of_several_processes_no_device_reports_who_waits_for_whom() -> None:
     """It computes while it waits for the others within a collective."""
 
     def kind(ranks: int) -> str:
@@ -226,13 +226,13 @@ def test_a_compiled_winner_is_held_to_the_arithmetic_of_the_script_per_sample() 
     assert verdict.evidence.flops == pytest.approx(2e9)
 
 
-def test_shares_measured_beside_others_are_said_to_be_rough() -> None:
+def test_shares_measured_beside_others_are_reported_to_be_rough() -> None:
     assert any("approximate" in reason for reason in judge(evidence(contended=True, threads=2)).reasons)
     assert not any("approximate" in reason for reason in judge(evidence(contended=True)).reasons)
 
 
 def on_device(**fields) -> Evidence:
-    """The device computes nine tenths of the time, most of it arithmetic, unless said otherwise."""
+    """The device computes nine tenths of the time, most of it arithmetic, unless stated otherwise."""
     given = {"on_device": True, "busy_frac": 0.9, "reads": 0.0, "ops": 120.0, "start_s": 5e-6, **fields}
     return evidence(**given)
 
@@ -252,7 +252,7 @@ def on_device(**fields) -> Evidence:
         (on_device(busy_frac=0.3, step_s=0.060, wait_frac=0.75), "input"),
     ],
 )
-def test_a_device_tells_itself_how_long_it_had_nothing_to_do(seen: Evidence, kind: str) -> None:
+def test_a_device_reports_itself_how_long_it_had_nothing_to_do(seen: Evidence, kind: str) -> None:
     verdict = judge(seen)
     assert verdict.kind == kind
     assert sum(verdict.shares.values()) <= 1.0 + 1e-9
@@ -260,7 +260,7 @@ def test_a_device_tells_itself_how_long_it_had_nothing_to_do(seen: Evidence, kin
 
 
 def test_waiting_for_a_device_within_its_own_work_is_no_synchronisation() -> None:
-    """A thread that is told to sleep while it waits was taken for one that sleeps."""
+    """A thread that is set to sleep while it waits was taken for one that sleeps."""
     blocked = {"forward": 0.003, "backward": 0.007}
     assert judge(evidence(blocked_s=blocked)).kind == "sync"
     seen = evidence(blocked_s=blocked, on_device=True)
@@ -280,12 +280,12 @@ def test_waiting_within_work_that_exchanges_gradients_is_communication() -> None
     assert "communication" not in judge(evidence()).shares, "one process alone has nobody to wait for"
 
 
-def test_what_a_device_told_travels_through_a_measurement() -> None:
+def test_what_a_device_reported_travels_through_a_measurement() -> None:
     run = probed(6, collectives=2.0, start_s=5e-6)
-    told = {"device_busy_frac": 0.8, "device_tensor_frac": 0.3, "device_dram_frac": 0.5}
+    reported = {"device_busy_frac": 0.8, "device_tensor_frac": 0.3, "device_dram_frac": 0.5}
     outcome = run.outcome
     outcome = replace(
-        outcome, extra={**outcome.extra, **told}, memory=replace(outcome.memory, allocator=2**30)
+        outcome, extra={**outcome.extra, **reported}, memory=replace(outcome.memory, allocator=2**30)
     )
     seen = evidence_of(outcome)
     assert (seen.busy_frac, seen.tensor_frac, seen.dram_frac) == (0.8, 0.3, 0.5)

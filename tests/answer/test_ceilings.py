@@ -180,7 +180,7 @@ def test_steps_counted_beside_workers_that_take_their_cores_bound_nothing() -> N
     assert set(ratios(with_precision(counted(ON_CPU, workers=4, cpus=2)))) == {"loading", "computing"}
 
 
-def test_no_ceiling_is_told_of_a_format_that_cannot_be_chosen() -> None:
+def test_no_ceiling_is_reported_for_a_format_that_cannot_be_chosen() -> None:
     assert "precision" not in ratios(with_precision(counted(ON_CPU), free=False))
 
 

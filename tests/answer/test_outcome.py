@@ -249,7 +249,7 @@ def test_an_interval_that_says_nothing_is_replaced_by_words():
     assert text(2.18, 0.82, 5.81) == "2.18 [0.82, 5.81]"
 
 
-def test_why_the_likely_candidate_is_not_confirmed_is_said_once():
+def test_why_the_likely_candidate_is_not_confirmed_is_reported_once():
     study = screened({BF16: 150.0})
     for group in (1, 2):
         study = add(study, Stage.CONFIRM, BASE, run(100.0, seed=group), group=group)

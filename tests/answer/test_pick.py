@@ -161,11 +161,11 @@ def test_a_faster_config_whose_scaler_goes_on_skipping_steps_is_not_recommended(
     study = Builder().baseline().screen({BOTH: 200.0}).confirm({BOTH: 200.0}).study
     assert answer(study).best.config == BOTH
     skips = {"skipped_scaler_steps": 9.0, "opened_at_step": 30.0, "guarded_steps": 40.0}
-    told = tuple(
+    reported = tuple(
         replace(t, outcome=replace(t.measurement, extra=skips)) if t.config == BOTH and t.measurement else t
         for t in study.trials
     )
-    found = answer(replace(study, trials=told))
+    found = answer(replace(study, trials=reported))
     assert not found.is_better
     assert any("scaler skipped" in c for c in found.caveats)
 
@@ -361,14 +361,14 @@ def test_every_run_of_a_config_is_charged_the_same_compile() -> None:
     assert (paid.config, paid.compile_s) == (EXACT, 60.0)
 
 
-def test_the_time_to_equal_loss_is_told_in_seconds_also_where_steps_alone_are_counted() -> None:
+def test_the_time_to_equal_loss_is_reported_in_seconds_also_where_steps_alone_are_counted() -> None:
     builder = Builder().baseline().screen({TRAINING: 150.0}, batch=64.0)
     study = builder.confirm({TRAINING: 150.0}, batch=64.0).study
     stepped = replace(study, trials=tuple(replace(t, outcome=_in_steps(t.measurement)) for t in study.trials))
-    (told,), (known,) = compare(stepped), compare(study)
+    (reported,), (known,) = compare(stepped), compare(study)
     assert known.speedup.value > 1.4
-    assert told.speedup.value == pytest.approx(known.speedup.value)
-    assert told.loss.passed
+    assert reported.speedup.value == pytest.approx(known.speedup.value)
+    assert reported.loss.passed
 
 
 @pytest.mark.parametrize("keeps_early", [True, False])
@@ -382,10 +382,10 @@ def test_pairs_end_before_the_last_look_only_with_a_loss_that_keeps_up_at_the_le
 
     monkeypatch.setattr(comparison, "found_equal_loss", found)
     builder = Builder().baseline().screen({TRAINING: 150.0}, batch=64.0)
-    (told,) = compare(builder.confirm({TRAINING: 150.0}, cycles=3, batch=64.0).study)
-    assert told.wins
-    assert told.loss.passed
-    assert told.is_early is keeps_early
+    (reported,) = compare(builder.confirm({TRAINING: 150.0}, cycles=3, batch=64.0).study)
+    assert reported.wins
+    assert reported.loss.passed
+    assert reported.is_early is keeps_early
     (slower,) = compare(Builder().baseline().confirm({TRAINING: 40.0}, cycles=3, batch=64.0).study)
     assert slower.speedup.high < 1.0
     assert slower.is_early

@@ -162,7 +162,7 @@ def test_what_a_space_says_of_it_stands(given: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("why", ["the user left knobs out", "the script says when"])
-def test_it_takes_no_part_against_what_somebody_has_said(why: str) -> None:
+def test_it_takes_no_part_against_what_somebody_has_reported(why: str) -> None:
     narrowed = why.startswith("the user")
     candidates = tuple(replace(c, knobs={"threads": ()}, narrowed=narrowed) for c in AUTO.candidates)
     values = {"gc_control": "auto" if narrowed else "own"}

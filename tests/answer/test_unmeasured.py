@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from study_fakes import facts, spec, told
+from study_fakes import facts, reported, spec
 
 from autotune.answer.unmeasured import budget_wanted, ended_by_budget
 from autotune.model.config import Config
@@ -32,13 +32,13 @@ TOTAL, PROGRESS, SHORT = FailureKind.TIMEOUT_TOTAL, FailureKind.TIMEOUT_PROGRESS
 def test_only_a_run_that_met_its_deadline_was_ended_by_the_budget(kind, evidence, setup_s, imports, expected):
     known = facts()
     study = Study(spec=spec(), facts=replace(known, script=replace(known.script, imports=imports)))
-    trial = told(0, Config(), Failure(kind=kind, message="ended", evidence=evidence), Stage.BASELINE)
+    trial = reported(0, Config(), Failure(kind=kind, message="ended", evidence=evidence), Stage.BASELINE)
     trial = replace(trial, fidelity=replace(trial.fidelity, setup_s=setup_s, deadline_s=60.0))
     assert ended_by_budget(study, trial) is expected
 
 
 def test_a_measured_run_was_ended_by_nothing():
-    assert not ended_by_budget(Study(spec=spec()), told(0, Config(), None, Stage.BASELINE))
+    assert not ended_by_budget(Study(spec=spec()), reported(0, Config(), None, Stage.BASELINE))
 
 
 @pytest.mark.parametrize(("seconds", "budget"), [(45.0, "6m"), (42.0, "6m"), (420.0, "56m"), (1.0, "1m")])

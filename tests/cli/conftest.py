@@ -31,8 +31,8 @@ def cli(capsys):
 
     def call(*argv):
         code = run(list(argv))
-        told = capsys.readouterr()
-        return code, told.out, told.err
+        reported = capsys.readouterr()
+        return code, reported.out, reported.err
 
     return call
 

@@ -42,7 +42,7 @@ def test_a_shell_can_be_taught_to_complete(tmp_path, shell, word):
 
 @pytest.mark.parametrize("option", ["--install-completion", "--show-completion"])
 def test_completion_is_installed_and_shown_without_a_complaint(tmp_path, option):
-    # Which shell it is, is said: that of the tests' own process is anything.
+    # The shell is given: that of the tests' own process is anything.
     done = completing(tmp_path, option, "bash", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
     assert (done.returncode, done.stderr) == (0, "")
     taught = tmp_path / ".bash_completions" / "autotune.sh"
@@ -167,7 +167,7 @@ def test_completion_is_silent_where_studies_cannot_be_read(monkeypatch, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("typed", "said", "hint"),
+    ("typed", "text", "hint"),
     [
         (("schema", "nope"), "'nope' is not one of 'space', 'config'", "autotune schema --help"),
         (("schema",), "Missing argument 'which'.", "one of: space, config"),
@@ -188,11 +188,11 @@ def test_completion_is_silent_where_studies_cannot_be_read(monkeypatch, tmp_path
         ),
     ],
 )
-def test_a_wrong_word_is_told_with_its_place_and_what_to_do_in_our_words(cli, script, typed, said, hint):
+def test_a_wrong_word_is_reported_with_its_place_and_what_to_do_in_our_words(cli, script, typed, text, hint):
     code, out, err = cli(*typed)
     message, _, remedy = err.partition("\nhint: ")
     assert (code, out) == (2, "")
-    assert said in message
+    assert text in message
     assert hint in remedy
     for theirs in ("Value error", "Input should", "Choose from", "\t"):
         assert theirs not in err
@@ -232,6 +232,6 @@ def test_an_editor_finds_the_schemas_as_the_documentation_says(cli, script):
     # What a language server does: the path in the first line, from the file's own folder.
     found = folder / space.read_text().splitlines()[0].partition("$schema=")[2]
     judge = jsonschema.Draft202012Validator(json.loads(found.read_text()))
-    told = [error.json_path for error in judge.iter_errors(yaml.safe_load(space.read_text()))]
-    assert told == ["$.knobs.threads"]
+    reported = [error.json_path for error in judge.iter_errors(yaml.safe_load(space.read_text()))]
+    assert reported == ["$.knobs.threads"]
     assert cli("spaces", "validate", str(space))[0] == 2, "and what the loader says of it, first line and all"

@@ -98,9 +98,9 @@ def test_a_likely_pick_is_applied_by_name_alone(ended, cli):
         cli("apply", out, "--diff")[1]
         == "best: your unchanged script\nlikely, not confirmed: --pick likely\n"
     )
-    said = cli("apply", out, "--pick", "likely", "--diff")[1]
-    assert "1 run, not confirmed" in said
-    assert "bf16" in said
+    message = cli("apply", out, "--pick", "likely", "--diff")[1]
+    assert "1 run, not confirmed" in message
+    assert "bf16" in message
     assert "likely" in cli("export", out, "--as", "env", "--pick", "likely")[1]
     (row,) = json.loads(cli("list", "--json")[1])["studies"]
     ratio = data["picks"]["likely"]["speedup"]["value"]
@@ -189,7 +189,7 @@ def test_an_error_of_ours_is_an_object_as_well(ended):
     assert "internal error" in err
 
 
-def test_an_edit_is_told_by_2_with_the_answer_or_without_one(ended, script):
+def test_an_edit_is_reported_by_2_with_the_answer_or_without_one(ended, script):
     def edit(at: int):
         return lambda number: script.write_text("print('another')\n") if number == at else None
 
@@ -209,7 +209,7 @@ def test_a_usage_error_has_no_study_yet(ended):
 
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 75), ("SIGINT", 130)])
 @pytest.mark.parametrize(("at", "kind"), [(1, "error"), (LATE, "answer")])
-def test_a_signal_is_told_by_its_code(ended, name, code, at, kind):
+def test_a_signal_is_reported_by_its_code(ended, name, code, at, kind):
     def before(number: int) -> None:
         if number == at:
             signal.raise_signal(getattr(signal, name))

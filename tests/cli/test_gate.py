@@ -62,8 +62,8 @@ class Visit:
         asyncio.run(self.gate(scope, receive, send))
         if kind != "http":
             return sent[0].get("code", 0), {}
-        told = {key.decode(): value.decode() for key, value in sent[0]["headers"]}
-        return sent[0]["status"], told
+        reported = {key.decode(): value.decode() for key, value in sent[0]["headers"]}
+        return sent[0]["status"], reported
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
@@ -101,9 +101,9 @@ def test_with_the_cookie_a_request_reaches_the_application_below_its_place() -> 
 
 def test_a_link_gives_the_cookie_to_one_browser_and_leads_to_the_page() -> None:
     visit = Visit()
-    status, told = visit.ask("/place/code-1")
-    assert (status, told["location"]) == (303, "/place/")
-    name_and_value, *properties = told["set-cookie"].split("; ")
+    status, reported = visit.ask("/place/code-1")
+    assert (status, reported["location"]) == (303, "/place/")
+    name_and_value, *properties = reported["set-cookie"].split("; ")
     assert name_and_value == f"{COOKIE}=cookie-1"
     assert set(properties) == {"Path=/place/", "HttpOnly", "SameSite=Lax"}
     assert visit.ask("/place/code-1")[0] == 403, "a link that another account reads later is worth nothing"

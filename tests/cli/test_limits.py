@@ -77,40 +77,40 @@ def started(
 
 def sentence(done: subprocess.CompletedProcess[str]) -> str:
     """Its one error, with the remedy; nothing of Python's or SQLite's own is shown."""
-    told = done.stderr
-    assert done.returncode == 6, told
-    assert "internal error" not in told
+    reported = done.stderr
+    assert done.returncode == 6, reported
+    assert "internal error" not in reported
     for foreign in ("Traceback", "[SQL", "sqlite3", "0.00 GiB"):
-        assert foreign not in told + done.stdout
-    errors = [line for line in told.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1, told
-    assert "\nhint: " in told
-    return told
+        assert foreign not in reported + done.stdout
+    errors = [line for line in reported.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1, reported
+    assert "\nhint: " in reported
+    return reported
 
 
 def test_a_home_on_a_full_disk_is_named_with_its_room(folder: Path, small_disk: SmallDisk) -> None:
     home = small_disk("home", 4 * MIB, free_bytes=0)
-    told = sentence(started(SEARCH, folder, home / "autotune"))
-    assert f"the disk of {home}/" in told
-    assert "is full (" in told
-    assert "set AUTOTUNE_HOME" in told
+    reported = sentence(started(SEARCH, folder, home / "autotune"))
+    assert f"the disk of {home}/" in reported
+    assert "is full (" in reported
+    assert "set AUTOTUNE_HOME" in reported
 
 
 def test_a_disk_that_is_too_small_for_a_trial_is_named_with_both_amounts(
     folder: Path, small_disk: SmallDisk
 ) -> None:
     home = small_disk("home", 24 * MIB)
-    told = sentence(started(SEARCH, folder, home / "autotune"))
-    assert " MiB free; a trial needs 32.0 MiB" in told
-    assert "autotune resume" in told
+    reported = sentence(started(SEARCH, folder, home / "autotune"))
+    assert " MiB free; a trial needs 32.0 MiB" in reported
+    assert "autotune resume" in reported
 
 
 def test_a_disk_that_fills_up_between_two_verbs_is_named(folder: Path, small_disk: SmallDisk) -> None:
     home = small_disk("home", 64 * MIB)
     assert started(("list",), folder, home / "autotune").returncode == 0
     fill(home)
-    told = sentence(started(SEARCH, folder, home / "autotune"))
-    assert str(home) in told
+    reported = sentence(started(SEARCH, folder, home / "autotune"))
+    assert str(home) in reported
 
 
 @pytest.mark.parametrize("more", [(), ("--json",)])
@@ -147,23 +147,23 @@ def test_a_report_that_finds_no_room_is_an_error_with_its_place(
 
 @pytest.mark.parametrize("most", [5, 8, 12])
 def test_a_limit_on_open_files_is_named(folder: Path, tmp_path: Path, most: int) -> None:
-    told = sentence(started(SEARCH, folder, tmp_path / "home", limits={resource.RLIMIT_NOFILE: most}))
-    assert f"too many files are open: this process may open {most}" in told
-    assert "ulimit -n" in told
+    reported = sentence(started(SEARCH, folder, tmp_path / "home", limits={resource.RLIMIT_NOFILE: most}))
+    assert f"too many files are open: this process may open {most}" in reported
+    assert "ulimit -n" in reported
 
 
 @pytest.mark.parametrize("mib", [300, 400])
 def test_a_limit_on_address_space_is_named(folder: Path, tmp_path: Path, mib: int) -> None:
-    told = sentence(started(SEARCH, folder, tmp_path / "home", limits={resource.RLIMIT_AS: mib * MIB}))
-    assert f"this process may use {mib}.0 MiB of address space" in told
-    assert "ulimit -v" in told
+    reported = sentence(started(SEARCH, folder, tmp_path / "home", limits={resource.RLIMIT_AS: mib * MIB}))
+    assert f"this process may use {mib}.0 MiB of address space" in reported
+    assert "ulimit -v" in reported
 
 
 def test_a_local_ray_is_not_started_where_it_would_end_the_process(folder: Path, tmp_path: Path) -> None:
     argv = [word for word in SEARCH if word not in ("--driver", "inline")]
-    told = sentence(started(argv, folder, tmp_path / "home", limits={resource.RLIMIT_AS: 1400 * MIB}))
-    assert "may use 1.4 GiB of address space, and a local Ray needs 3.0 GiB" in told
-    assert "--driver inline" in told
+    reported = sentence(started(argv, folder, tmp_path / "home", limits={resource.RLIMIT_AS: 1400 * MIB}))
+    assert "may use 1.4 GiB of address space, and a local Ray needs 3.0 GiB" in reported
+    assert "--driver inline" in reported
 
 
 @pytest.fixture
@@ -191,6 +191,6 @@ def test_a_limit_on_processes_is_named(public: Path) -> None:
         f"--bounding-set={caps}",
     )
     limits = {resource.RLIMIT_NPROC: 1}
-    told = sentence(started(SEARCH, public, public / "home", limits=limits, before=other))
-    assert "no more threads or processes can be started: this user may have 1 of them" in told
-    assert "ulimit -u" in told
+    reported = sentence(started(SEARCH, public, public / "home", limits=limits, before=other))
+    assert "no more threads or processes can be started: this user may have 1 of them" in reported
+    assert "ulimit -u" in reported

@@ -53,14 +53,14 @@ def test_doctor_shows_versions_and_what_is_missing(cli, monkeypatch):
 def test_doctor_examines_this_folder_and_reports_what_rules_out_an_overlay(cli, monkeypatch, tmp_path):
     import autotune.launch.workspace.isolation as enclosure
 
-    asked = []
+    requested = []
     found = enclosure.Isolation("redirect", why="an overlay that you mount cannot write to data (me:lab)")
-    monkeypatch.setattr(enclosure, "examined", lambda *request: asked.append(request) or found)
+    monkeypatch.setattr(enclosure, "examined", lambda *request: requested.append(request) or found)
     monkeypatch.chdir(tmp_path)
     rows = {f["name"]: f for f in json.loads(cli("doctor", "--json")[1])["findings"]}
     assert rows["isolation"]["state"] == "warn"
     assert rows["isolation"]["hint"] == found.why
-    assert str(tmp_path) in asked[0][2]
+    assert str(tmp_path) in requested[0][2]
 
 
 @pytest.mark.parametrize("moves", [True, False])
@@ -99,7 +99,7 @@ def test_a_missing_torch_is_answered_by_an_option_that_there_is(cli, monkeypatch
     assert "--python PATH" in cli("search", "--help")[1]
 
 
-def test_a_gpu_that_cannot_be_asked_is_a_warning_and_not_a_machine_without_one(cli, monkeypatch):
+def test_a_gpu_that_cannot_be_queried_is_a_warning_and_not_a_machine_without_one(cli, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr("autotune.devices.find.why_unread", lambda: "Driver Not Loaded")
     line = next(line for line in cli("doctor")[1].splitlines() if line.split()[1] == "device")
@@ -190,12 +190,12 @@ def test_doctor_shows_neither_home_nor_secrets(cli, monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def asked():
-    """A server; what it was asked, as whom, and by which address."""
+def requested():
+    """A server; the requests that it received, as whom, and by which address."""
 
     class Health(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
-            server.asked.append((self.path, self.headers["Host"], self.headers["Authorization"]))
+            server.requested.append((self.path, self.headers["Host"], self.headers["Authorization"]))
             self.send_response(200 if self.path == "/health" else 404)
             self.end_headers()
 
@@ -203,7 +203,7 @@ def asked():
             pass
 
     server = http.server.HTTPServer(("127.0.0.1", 0), Health)
-    server.asked, server.host = [], f"127.0.0.1:{server.server_port}"
+    server.requested, server.host = [], f"127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     yield server
@@ -212,29 +212,31 @@ def asked():
     thread.join()
 
 
-def test_an_mlflow_server_that_answers_and_one_that_does_not(asked):
-    assert doctor.mlflow_store(f"http://{asked.host}").state == "ok"
-    assert asked.asked == [("/health", asked.host, None)]
+def test_an_mlflow_server_that_answers_and_one_that_does_not(requested):
+    assert doctor.mlflow_store(f"http://{requested.host}").state == "ok"
+    assert requested.requested == [("/health", requested.host, None)]
     gone = doctor.mlflow_store("http://127.0.0.1:9")
     assert gone.state == "warn"
     assert "autotune sync" in gone.hint
 
 
-def test_the_user_of_an_address_is_told_to_the_server_and_to_nobody_else(asked):
-    found = doctor.mlflow_store(f"http://me:canary%2Fpass@{asked.host}/")
-    told = base64.b64encode(b"me:canary/pass").decode()
-    assert asked.asked == [("/health", asked.host, f"Basic {told}")]
-    assert (found.state, found.text) == ("ok", f"http://<redacted>@{asked.host}/ answers (200)")
+def test_the_user_of_an_address_is_sent_to_the_server_alone(requested):
+    found = doctor.mlflow_store(f"http://me:canary%2Fpass@{requested.host}/")
+    reported = base64.b64encode(b"me:canary/pass").decode()
+    assert requested.requested == [("/health", requested.host, f"Basic {reported}")]
+    assert (found.state, found.text) == ("ok", f"http://<redacted>@{requested.host}/ answers (200)")
 
 
 def test_a_broken_store_is_found_broken_and_left_to_those_that_replace_it(cli):
     assert "mlflow.db, not yet created" in cli("doctor", "--check-mlflow")[1]
     with contextlib.closing(sqlite3.connect(default_store())) as connection:
         connection.execute("CREATE TABLE _alembic_tmp_runs (name TEXT)")
-    told = next(line for line in cli("doctor", "--check-mlflow")[1].splitlines() if "mlflow store" in line)
-    assert told.startswith("warn")
-    assert "is broken: an update of its tables was interrupted" in told
-    assert "autotune sync" in told
+    reported = next(
+        line for line in cli("doctor", "--check-mlflow")[1].splitlines() if "mlflow store" in line
+    )
+    assert reported.startswith("warn")
+    assert "is broken: an update of its tables was interrupted" in reported
+    assert "autotune sync" in reported
     assert [p.name for p in home().iterdir()] == ["mlflow.db"]
 
 
@@ -242,8 +244,8 @@ def test_a_broken_store_is_found_broken_and_left_to_those_that_replace_it(cli):
 def test_a_store_that_exists_is_really_opened(cli, tmp_path):
     own = tmp_path / "own.db"
     own.write_bytes(b"no database, " * 1000)
-    told = cli("doctor", "--check-mlflow", "--tracking-uri", f"sqlite:///{own}")[1]
-    line = next(line for line in told.splitlines() if "mlflow store" in line)
+    reported = cli("doctor", "--check-mlflow", "--tracking-uri", f"sqlite:///{own}")[1]
+    line = next(line for line in reported.splitlines() if "mlflow store" in line)
     assert line.startswith("warn")
     assert "cannot be reached" in line
 
@@ -269,28 +271,30 @@ def test_an_address_that_leads_nowhere_is_a_finding_without_its_password(cli, ur
     assert line.startswith("warn")
 
 
-def test_the_store_that_is_tried_is_the_one_that_a_search_here_would_take(cli, script, asked, monkeypatch):
+def test_the_store_that_is_tried_is_the_one_that_a_search_here_would_take(
+    cli, script, requested, monkeypatch
+):
     def tried(*words):
-        asked.asked.clear()
+        requested.requested.clear()
         out = cli("doctor", "--check-mlflow", *words)[1]
-        assert f"{asked.host}" in out
-        return [path for path, *_ in asked.asked]
+        assert f"{requested.host}" in out
+        return [path for path, *_ in requested.requested]
 
     (script.parent / "pyproject.toml").write_text(
-        f'[tool.autotune]\ntracking-uri = "http://{asked.host}/file"\n'
+        f'[tool.autotune]\ntracking-uri = "http://{requested.host}/file"\n'
     )
     assert tried() == ["/file/health"]
-    monkeypatch.setenv("AUTOTUNE_TRACKING_URI", f"http://{asked.host}/variable")
+    monkeypatch.setenv("AUTOTUNE_TRACKING_URI", f"http://{requested.host}/variable")
     assert tried() == ["/variable/health"]
-    assert tried("--tracking-uri", f"http://{asked.host}/typed") == ["/typed/health"]
+    assert tried("--tracking-uri", f"http://{requested.host}/typed") == ["/typed/health"]
 
 
 def test_settings_that_a_search_would_refuse_are_a_finding(cli, script):
     (script.parent / "pyproject.toml").write_text('[tool.autotune]\ntracking-ur = "http://x"\n')
     code, out, err = cli("doctor", "--check-mlflow", "--json")
-    told = json.loads(out)["findings"][-1]
-    assert (code, err, told["state"]) == (6, "", "block")
-    assert 'no setting "tracking-ur"' in told["text"]
+    reported = json.loads(out)["findings"][-1]
+    assert (code, err, reported["state"]) == (6, "", "block")
+    assert 'no setting "tracking-ur"' in reported["text"]
 
 
 def test_inspect_says_for_every_knob_how_or_why_not(cli, script):
@@ -314,7 +318,7 @@ def test_inspect_shows_the_values_that_a_script_asks_for(cli, script):
     script.write_text("import autotune\nbatch = autotune.value('batch', 64)\nautotune.step(samples=64)\n")
     data = json.loads(cli("inspect", "train.py", "--static", "--json")[1])
     assert data["values"] == [{"name": "batch", "file": "train.py", "line": 2, "default": 64}]
-    assert [hint["kind"] for hint in data["advice"]] == ["told"]
+    assert [hint["kind"] for hint in data["advice"]] == ["samples"]
     out = cli("inspect", "train.py", "--static")[1]
     assert "value      batch: requested at train.py:2, default 64" in out
     assert "keyword: autotune.value:batch" in out

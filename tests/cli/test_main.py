@@ -241,14 +241,14 @@ def test_what_is_logged_on_the_way_is_a_line_without_traceback_or_secret():
         (["clean", "--json"], ended, 2, "UsageError"),
     ],
 )
-def test_json_is_asked_for_and_an_error_is_one_object_whatever_it_is(
+def test_json_is_requested_and_an_error_is_one_object_whatever_it_is(
     cli, script, tune, argv, end, code, kind
 ):
     tune.end = end
     got, out, _err = cli(*argv)
-    told = json.loads(out)
-    assert (got, told["exit"], told["error"]["kind"]) == (code, code, kind)
-    assert told["schema"] == "autotune.result/v1"
+    reported = json.loads(out)
+    assert (got, reported["exit"], reported["error"]["kind"]) == (code, code, kind)
+    assert reported["schema"] == "autotune.result/v1"
 
 
 def test_the_words_of_the_script_do_not_ask_for_json(cli, script, tune):
@@ -276,7 +276,7 @@ def test_an_unwritable_home_does_not_change_the_code_of_a_bug(cli, script, tune,
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         (["search", "--script", "train.py", "--budgt", "1h"], "--budget"),
         (["search"], "no script is given"),
@@ -285,10 +285,10 @@ def test_an_unwritable_home_does_not_change_the_code_of_a_bug(cli, script, tune,
         (["apply"], "best.yaml"),
     ],
 )
-def test_wrong_command_lines_end_with_2_and_name_the_word(cli, script, tune, argv, said):
+def test_wrong_command_lines_end_with_2_and_name_the_word(cli, script, tune, argv, message):
     code, out, err = cli(*argv)
     assert (code, out) == (2, "")
-    assert said in err
+    assert message in err
     assert "Traceback" not in err
     assert tune.specs == []
 
@@ -366,7 +366,7 @@ def test_version_is_the_installed_one(cli):
 
 
 def test_errors_read_as_they_did(cli, script, tune):
-    told = []
+    reported = []
     for argv in (
         ["--script", "trian.py", "--budget", "10m"],
         ["--script", "train.py", "--budget", "90"],
@@ -377,5 +377,5 @@ def test_errors_read_as_they_did(cli, script, tune):
         ["--script", "train.py", "--buget", "10m"],
         ["--budget", "10m", "--", "accelerate", "launch", "train.py"],
     ):
-        told += [f"$ autotune search {' '.join(argv)}\n", cli("search", *argv)[2]]
-    golden.check("errors.txt", "".join(told))
+        reported += [f"$ autotune search {' '.join(argv)}\n", cli("search", *argv)[2]]
+    golden.check("errors.txt", "".join(reported))

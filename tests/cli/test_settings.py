@@ -47,7 +47,7 @@ def test_a_space_that_was_chosen_is_stronger_than_the_file(cli, tune, monkeypatc
     assert workers(spec_of(cli, tune, "--set", "num_workers=4")) == {(4,)}
 
 
-def test_a_setting_that_is_wrong_is_told_with_its_place(cli, script, monkeypatch):
+def test_a_setting_that_is_wrong_is_reported_with_its_place(cli, script, monkeypatch):
     (script.parent / "pyproject.toml").write_text('[tool.autotune]\nbudget = "30"\n')
     code, _out, err = cli("search", "--script", "train.py")
     assert code == 2
@@ -66,15 +66,15 @@ def test_settings_of_another_space_that_do_not_count_are_named(cli, tune):
 def test_what_was_not_typed_is_named_before_the_search_and_in_a_dry_run(cli, tune, monkeypatch):
     monkeypatch.setenv("AUTOTUNE_TRACKING_URI", "http://me:canary-pass@x")
     words = ("search", "--script", "train.py", "--seed", "3")
-    told = "settings: budget=20m (pyproject.toml:2), set=num_workers=0,2 (pyproject.toml:4)"
+    reported = "settings: budget=20m (pyproject.toml:2), set=num_workers=0,2 (pyproject.toml:4)"
     _code, out, err = cli(*words)
-    assert err.splitlines()[0].startswith(told)
+    assert err.splitlines()[0].startswith(reported)
     assert "driver=inline (pyproject.toml:3)" in err
     assert "canary" not in err
     assert "settings" not in out
-    assert cli(*words, "--dry-run")[1].startswith(told)
+    assert cli(*words, "--dry-run")[1].startswith(reported)
     (note,) = json.loads(cli(*words, "--dry-run", "--json")[1])["notes"]
-    assert note.startswith(told)
+    assert note.startswith(reported)
     assert cli(*words, "--quiet")[2] == ""
 
 
@@ -165,7 +165,7 @@ def test_an_interpreter_that_is_typed_after_the_dashes_is_stronger(cli, script, 
         [],
     ],
 )
-def test_what_names_no_interpreter_of_its_own_stays_as_it_is(words):
+def test_what_names_no_interpreter_of_its_own_stays_unchanged(words):
     assert with_typed_interpreter(words) == words
 
 

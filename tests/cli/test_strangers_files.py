@@ -80,7 +80,7 @@ def test_nothing_is_applied_where_one_change_is_refused(cli, script, ran):
     assert ran == []
 
 
-def test_what_is_set_is_told_as_a_shell_would_be(cli, script, ran):
+def test_what_is_set_is_reported_as_a_shell_would_be(cli, script, ran):
     put(script, content(script, [env("threads", 2, "OMP_NUM_THREADS", delivered="2; evil")]))
     code, _out, err = cli("apply", "best.yaml", "--", "python", "train.py")
     assert code == 7
@@ -203,7 +203,7 @@ def test_secrets_of_this_account_go_into_no_command_of_somebody_elses(cli, scrip
         assert "canary" not in out + err
 
 
-def test_a_script_beside_the_file_is_run_and_its_command_is_told(cli, script, ran):
+def test_a_script_beside_the_file_is_run_and_its_command_is_reported(cli, script, ran):
     put(script, content(script, [patch("precision", "bf16")]))
     code, _out, err = cli("apply", "best.yaml")
     assert (code, ran[0].script, ran[0].python) == (7, str(script), sys.executable)

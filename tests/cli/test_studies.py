@@ -48,8 +48,8 @@ def journaled(
             "elapsed_s": 9.0 * n + 9, "facts": known.run,
         }  # fmt: skip
         rows += [
-            ("asked", f"asked/{n}/1", {"trial": trial, "uid": f"t{n}"}),
-            ("told", f"told/{n}/1", outcome),
+            ("proposed", f"proposed/{n}/1", {"trial": trial, "uid": f"t{n}"}),
+            ("finished", f"finished/{n}/1", outcome),
         ]
     if stopped:
         rows.append(("stopped", "stopped/1", {"why": stopped, "elapsed_s": 480.0}))
@@ -83,7 +83,7 @@ def test_list_shows_newest_first_and_survives_a_damaged_journal(cli, script):
     assert folder.is_dir()
 
 
-def test_show_tells_picks_front_failures_from_the_journal_alone(cli, script):
+def test_show_reports_picks_front_failures_from_the_journal_alone(cli, script):
     journaled(script)
     code, out, err = cli("show", "train-1")
     assert (code, err) == (0, "")
@@ -163,7 +163,7 @@ def test_resume_keeps_the_wait_of_the_search_unless_it_is_given_another(cli, scr
     assert '--wait-for-quiet: "soon" is no duration' in err
 
 
-def test_resume_tells_a_line_per_event_and_the_result_in_the_last(cli, script, tune):
+def test_resume_reports_a_line_per_event_and_the_result_in_the_last(cli, script, tune):
     journaled(script)
     code, out, _err = cli("resume", "train-1", "--jsonl", "--quiet")
     rows = [json.loads(line) for line in out.splitlines()]
@@ -177,9 +177,9 @@ def test_resume_tells_a_line_per_event_and_the_result_in_the_last(cli, script, t
 def sending(monkeypatch):
     """What `sync` asks for; its `unsent` is how many records wait afterwards."""
     fake = types.ModuleType("autotune.driver.sync")
-    fake.asked, fake.unsent = [], 0
+    fake.requested, fake.unsent = [], 0
     fake.sync_study = lambda path, deadline_s, **more: (
-        fake.asked.append((path, deadline_s, more)) or fake.unsent
+        fake.requested.append((path, deadline_s, more)) or fake.unsent
     )
     monkeypatch.setitem(sys.modules, "autotune.driver.sync", fake)
     monkeypatch.setattr(autotune.driver, "sync", fake, raising=False)
@@ -192,15 +192,15 @@ def test_sync_ends_with_6_while_records_wait(cli, script, sending, unsent, code)
     sending.unsent = unsent
     got, _out, err = cli("sync", "--wait", "9s")
     assert got == code
-    assert sending.asked == [(folder, 9.0, {"tracking_uri": "", "again": False})]
+    assert sending.requested == [(folder, 9.0, {"tracking_uri": "", "again": False})]
     assert ("3 records" in err) == bool(unsent)
 
 
-def test_sync_sends_everything_again_and_to_another_address_where_it_is_told(cli, script, sending):
+def test_sync_sends_everything_again_and_to_another_address_where_it_is_reported(cli, script, sending):
     folder = journaled(script)
     code, out, _err = cli("sync", "train-1", "--again", "--tracking-uri", "http://other:5000")
     assert (code, out) == (0, f"MLflow has everything of {folder.name}\n")
-    assert sending.asked == [(folder, 60.0, {"tracking_uri": "http://other:5000", "again": True})]
+    assert sending.requested == [(folder, 60.0, {"tracking_uri": "http://other:5000", "again": True})]
 
 
 def test_sync_that_has_nothing_to_send_does_not_vouch_for_the_store(cli, script, sending):

@@ -141,14 +141,14 @@ def test_a_search_is_worth_watching_at_sixty_columns_and_leaves_nothing_behind(r
     view = lines[1:]
     assert all(len(line) < 60 for line in view)
     assert re.fullmatch(r"mine   \d trials +\d:\d\d left of 4 min", view[0])
-    said = {line[:9].strip(): line[9:] for line in view}
-    assert said["now"].startswith(("trying", "exploring", "confirming"))
-    assert re.match(r"[\d.]+ samples/s", said["yours"])
-    assert re.match(r"\d\.\d\dx .*not confirmed", said["best"])
-    assert said["with"] == "precision=bf16"
-    assert said["failed"] == "none"
-    assert re.match(r"\[#*-*\] \d+% of the budget", said["time"])
-    assert "script" in said["spent"]
+    message = {line[:9].strip(): line[9:] for line in view}
+    assert message["now"].startswith(("trying", "exploring", "confirming"))
+    assert re.match(r"[\d.]+ samples/s", message["yours"])
+    assert re.match(r"\d\.\d\dx .*not confirmed", message["best"])
+    assert message["with"] == "precision=bf16"
+    assert message["failed"] == "none"
+    assert re.match(r"\[#*-*\] \d+% of the budget", message["time"])
+    assert "script" in message["spent"]
     recorded.until("6      ")
     recorded.resize(48, 30)
     code, out = recorded.end()

@@ -86,10 +86,10 @@ def test_a_variant_that_had_never_compiled_before_is_not_charged_for_its_first_t
             (Config({"compile": "default"}), 200.0, 60.0 if group == 1 else 3.0),
             (Config({"threads": 4}), 100.0, 0.0),
         ):
-            asked = Proposal(
+            proposal = Proposal(
                 stage=Stage.ABLATE, config=config, fidelity=FIDELITY, reason="", seed=group, group=group
             )
-            study = tell(study, asked, measurement(rate, compile_s=compile_s), 5.0)
+            study = tell(study, proposal, measurement(rate, compile_s=compile_s), 5.0)
     assert knob_gains(study)["threads"].value == pytest.approx(1.0)
     assert knob_gains(study)["compile"].value > 1.9
     assert without_idle(study) == Config({"compile": "default"})

@@ -42,7 +42,7 @@ def test_the_chances_of_all_looks_add_up_to_the_whole() -> None:
     assert levels == sorted(levels)
 
 
-def test_what_a_look_cannot_tell_from_one_is_told_at_the_level_of_the_last() -> None:
+def test_a_ratio_that_an_interim_analysis_cannot_show_is_reported_at_the_level_of_the_last() -> None:
     pairs = [0.04, 0.08, 0.02]
     found, is_early = claim_interval(pairs, 1.0, pair_scatter(pairs, floor=0.005))
     assert not is_early

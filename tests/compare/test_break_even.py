@@ -134,7 +134,7 @@ def test_a_window_with_a_start_too_many_gets_some_of_it_back() -> None:
 @pytest.mark.parametrize(
     "extra", [{}, {"epoch_start_s": 1.0, "epoch_starts": 5.0}, {"epoch_start_s": 0.0, "epoch_starts": 1.0}]
 )
-def test_a_window_that_holds_many_starts_or_none_known_stays_as_it_is(extra) -> None:
+def test_a_window_that_holds_many_starts_or_none_known_stays_unchanged(extra) -> None:
     base = run(0, BASE, 100.0, Stage.BASELINE, **extra)
     assert over_epochs(made(base, length=100), base.outcome) == 1.0
     assert over_epochs(made(base), base.outcome) == 1.0
@@ -152,11 +152,11 @@ def confirmed(run_steps):
     return replace(made(*trials, run_steps=run_steps), space=space)
 
 
-def test_what_pays_back_after_the_end_of_the_run_is_not_recommended_and_said_so() -> None:
+def test_what_pays_back_after_the_end_of_the_run_is_not_recommended_and_reported_so() -> None:
     short = answer(confirmed(30))
     assert not short.is_better
-    told = " ".join(short.caveats)
-    assert "its compile of 60 s pays back after 2 min, and your run is about 10 s" in told
+    reported = " ".join(short.caveats)
+    assert "its compile of 60 s pays back after 2 min, and your run is about 10 s" in reported
 
 
 def test_what_pays_back_within_the_run_is_recommended_with_both_times() -> None:

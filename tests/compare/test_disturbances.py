@@ -1,4 +1,4 @@
-"""What was recorded beside the figures of a comparison is said with them."""
+"""What was recorded beside the figures of a comparison is reported with them."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def study_of(*cycles: tuple[Measurement, Measurement]) -> Study:
     for group, halves in enumerate(cycles, start=1):
         runs += [(Stage.CONFIRM, group, c, m) for c, m in zip((BASE, OTHER), halves, strict=True)]
     for stage, group, config, outcome in runs:
-        asked = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="", seed=group, group=group)
-        study = tell(study, asked, outcome, 5.0)
+        proposal = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="", seed=group, group=group)
+        study = tell(study, proposal, outcome, 5.0)
     return study
 
 
@@ -66,30 +66,30 @@ def test_marks_of_the_runs_behind_a_claim_are_counted_in_the_answer() -> None:
     pairs = [(marked(100.0 + k, "cpu_contended"), marked(150.0 + k)) for k in range(2)]
     pairs += [(marked(100.0, "cpu_contended", "drifting"), marked(150.0, "wrote_outside")) for _ in range(3)]
     study = study_of(*pairs)
-    (said,) = marked_runs(study, [OTHER])
-    assert said.startswith("5 of 10 confirmation runs were irregular: ")
-    assert "other processes took its CPU time (5), it drifted (3)." in said
+    (message,) = marked_runs(study, [OTHER])
+    assert message.startswith("5 of 10 confirmation runs were irregular: ")
+    assert "other processes took its CPU time (5), it drifted (3)." in message
     found = answer(study)
     assert found.best.config == OTHER
-    assert said in found.caveats
+    assert message in found.caveats
 
 
-@pytest.mark.parametrize(("crowded", "is_said"), [(3, True), (2, False), (0, False)])
-def test_a_claim_from_runs_beside_others_says_so_in_its_sentence(crowded: int, is_said: bool) -> None:
+@pytest.mark.parametrize(("crowded", "is_reported"), [(3, True), (2, False), (0, False)])
+def test_a_claim_from_runs_beside_others_says_so_in_its_sentence(crowded: int, is_reported: bool) -> None:
     pairs = [(marked(100.0 + k, "cpu_contended"), marked(150.0 + k, "neighbour")) for k in range(crowded)]
     pairs += [(marked(100.0 + k, "bursty"), marked(150.0 + k, "drifting")) for k in range(4 - crowded)]
     study = study_of(*pairs)
-    assert is_crowded(study, OTHER) == is_said
+    assert is_crowded(study, OTHER) == is_reported
     found = answer(study)
     assert found.best.config == OTHER
     assert found.sentence.endswith(
-        "4 pairs, while other processes used the machine." if is_said else "4 pairs."
+        "4 pairs, while other processes used the machine." if is_reported else "4 pairs."
     )
     first = answer_screen(study, found).splitlines()[0]
-    assert ("training unchanged; measured beside other processes" in first) == is_said
+    assert ("training unchanged; measured beside other processes" in first) == is_reported
 
 
-def test_without_a_mark_nothing_is_said() -> None:
+def test_without_a_mark_nothing_is_reported() -> None:
     study = study_of(*[(measurement(100.0 + k), measurement(150.0 + k)) for k in range(4)])
     assert marked_runs(study, [OTHER]) == []
     assert not any("mark" in caveat for caveat in answer(study).caveats)
@@ -101,32 +101,32 @@ def test_one_marked_run_of_a_config_that_is_not_named_is_not_counted() -> None:
     assert marked_runs(study, []) == []
 
 
-@pytest.mark.parametrize(("mhz", "told"), [(1900.0, False), (1700.0, True), (None, False)])
-def test_halves_of_pairs_at_other_clocks_are_named(mhz: float | None, told: bool) -> None:
+@pytest.mark.parametrize(("mhz", "reported"), [(1900.0, False), (1700.0, True), (None, False)])
+def test_halves_of_pairs_at_other_clocks_are_named(mhz: float | None, reported: bool) -> None:
     pairs = [(at_clock(100.0 + k, 1900.0), at_clock(150.0 + k, 1900.0)) for k in range(3)]
     study = study_of(*pairs, (at_clock(100.0, 1900.0), at_clock(150.0, mhz)))
     found = clocks_apart(study, [OTHER])
-    assert bool(found) is told
-    assert any("clock" in caveat for caveat in answer(study).caveats) is told
-    if told:
+    assert bool(found) is reported
+    assert any("clock" in caveat for caveat in answer(study).caveats) is reported
+    if reported:
         assert found[0].startswith("In 1 of 4 pairs")
         assert "0.89 times your script's" in found[0]
 
 
-def test_a_run_in_another_unit_is_left_out_everywhere_and_said_so() -> None:
+def test_a_run_in_another_unit_is_left_out_everywhere_and_reported_so() -> None:
     pairs = [(measurement(100.0 + k), measurement(150.0 + k)) for k in range(4)]
     study = study_of(*pairs, (measurement(100.0), in_steps(measurement(150.0))))
     single = Config({"threads": 1})
-    asked = Proposal(stage=Stage.REFINE, config=single, fidelity=FIDELITY, reason="")
-    study = tell(study, asked, in_steps(measurement(900.0)), 5.0)
+    proposal = Proposal(stage=Stage.REFINE, config=single, fidelity=FIDELITY, reason="")
+    study = tell(study, proposal, in_steps(measurement(900.0)), 5.0)
     (found,) = compare(study)
     assert (found.speedup.n, sorted(found.logs)) == (4, [1, 2, 3, 4])
     assert found.speedup.value == pytest.approx(1.49, abs=0.02)
     assert set(screened(study)) == {BASE, OTHER}
-    told = "2 runs are left out: not counted in samples/s, as the first run of your script was."
-    assert left_out(study) == [told]
+    reported = "2 runs are left out: not counted in samples/s, as the first run of your script was."
+    assert left_out(study) == [reported]
     caveats = answer(study).caveats
-    assert told in caveats
+    assert reported in caveats
     assert not any("another process used" in caveat for caveat in caveats)
     assert all(member.config != single for member in answer(study).front)
 
@@ -150,8 +150,8 @@ def screening(*runs: tuple[Config, Measurement]) -> Study:
     study = replace(Study(spec=spec(), facts=world.facts()), space=world.space)
     for config, outcome in runs:
         stage = Stage.BASELINE if config.is_baseline else Stage.REFINE
-        asked = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="", seed=0)
-        study = tell(study, asked, outcome, 5.0)
+        proposal = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="", seed=0)
+        study = tell(study, proposal, outcome, 5.0)
     return study
 
 
@@ -235,6 +235,6 @@ def test_what_made_the_machine_busy_stands_in_the_answer_and_on_the_screen() -> 
     study = study_of(*((measurement(100.0 + k), measurement(150.0)) for k in range(4)))
     ffmpeg = Culprit(name="ffmpeg", pid=4711, cores=1.0)
     study = replace(study, busy=(MachineLoad(foreign_cores=1.0, cpus=2, culprits=(ffmpeg,)),))
-    said = 'The machine was busy: "ffmpeg" (pid 4711) used 1.0 of 2 cores.'
-    assert said in answer(study).caveats
-    assert f"note      {said}" in answer_screen(study, answer(study))
+    message = 'The machine was busy: "ffmpeg" (pid 4711) used 1.0 of 2 cores.'
+    assert message in answer(study).caveats
+    assert f"note      {message}" in answer_screen(study, answer(study))

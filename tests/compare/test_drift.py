@@ -1,4 +1,4 @@
-"""A trend in what the unchanged script does is told; its scatter is not."""
+"""A trend in what the unchanged script does is reported; its scatter is not."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_run_that_counted_in_another_unit_neither_makes_nor_hides_a_drift() ->
         assert found.value == pytest.approx(0.8, abs=0.03)
 
 
-def test_a_change_counts_as_far_as_it_is_more_than_scatter() -> None:
+def test_a_change_counts_as_far_unchanged_more_than_scatter() -> None:
     quiet = change_between([0.0, 0.001, 0.0, 0.001] * 4, [-0.1, -0.101, -0.1, -0.101] * 4)
     assert -0.101 < quiet < -0.09
     restless = change_between([0.1, -0.1], [0.0, -0.2])

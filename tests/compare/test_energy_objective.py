@@ -71,7 +71,7 @@ BOTH: Costs = {BASE: (100.0, 2.0), FAST: (160.0, 1.9), FRUGAL: (130.0, 1.0)}
 def test_the_least_energy_wins_and_the_fastest_where_speed_is_wanted() -> None:
     found = answer(study(BOTH))
     assert found.best.config == FRUGAL
-    assert found.best.speedup.value == pytest.approx(1.3, rel=0.02), "its speed is told as ever"
+    assert found.best.speedup.value == pytest.approx(1.3, rel=0.02), "its speed is reported as ever"
     assert any(r.startswith("It takes 0.50 [0.4") and "energy per sample" in r for r in found.best.reasons)
     assert answer(study(BOTH, objective="throughput")).best.config == FAST
     assert answer(study(BOTH, objective="cost")).best.config == FAST
@@ -96,7 +96,7 @@ def test_two_pairs_show_no_saving() -> None:
     assert not answer(study(BOTH, cycles=2)).is_better
 
 
-def test_without_a_counter_nothing_is_picked_and_that_is_said() -> None:
+def test_without_a_counter_nothing_is_picked_and_that_is_reported() -> None:
     found = answer(study({BASE: (100.0, None), FAST: (160.0, None)}))
     assert not found.is_better
     assert any("No energy was measured" in caveat for caveat in found.caveats)

@@ -40,7 +40,7 @@ def add(
     **more: float,
 ) -> Study:
     """The study with one more run; measured at its rate where nothing else is given."""
-    asked = Proposal(
+    proposal = Proposal(
         stage=stage,
         config=config,
         fidelity=replace(FIDELITY, **more),
@@ -50,7 +50,7 @@ def add(
     )
     trace = loss_trace(seed=group + 1, jitter_seed=len(study.trials))
     wobble = 1.0 + 0.01 * ((group * 3 + len(config)) % 4)
-    return tell(study, asked, outcome or measurement(RATES[config] * wobble, loss=trace), 7.0)
+    return tell(study, proposal, outcome or measurement(RATES[config] * wobble, loss=trace), 7.0)
 
 
 def confirmed(cycles: int = 3) -> Study:
@@ -88,9 +88,9 @@ def test_a_run_that_was_lost_says_nothing_of_its_config(kind: FailureKind) -> No
 
 
 def test_the_answer_says_which_run_failed_and_how() -> None:
-    said = answer(failed(FailureKind.OOM_CUDA)).caveats
+    message = answer(failed(FailureKind.OOM_CUDA)).caveats
     why = "but trial 13, one of its 4 runs in pairs, failed (out of GPU memory)."
-    assert any(why in text for text in said)
+    assert any(why in text for text in message)
     alone = replace(confirmed(), trials=tuple(t for t in confirmed().trials if t.config != WORKERS))
     gone = answer(add(alone, Stage.CONFIRM, BF16, CRASH, group=4))
     assert not gone.is_better
@@ -115,11 +115,11 @@ def test_a_run_that_the_end_of_the_budget_cut_short_did_not_hang(kind: FailureKi
     assert answer(failed(kind, deadline_s=CUT_SHORT * 7.0)).best.config == WORKERS
 
 
-def test_too_few_pairs_of_what_failed_are_told_with_the_failure() -> None:
+def test_too_few_pairs_of_what_failed_are_reported_with_the_failure() -> None:
     study = add(confirmed(), Stage.CONFIRM, BF16, CRASH, group=2)
     kept = tuple(t for t in study.trials if t.group < 2 or t.failure)
-    said = answer(replace(study, trials=kept)).caveats
-    assert any("in 1 of 2 pairs only: trial 13, one of its 2 runs" in text for text in said)
+    message = answer(replace(study, trials=kept)).caveats
+    assert any("in 1 of 2 pairs only: trial 13, one of its 2 runs" in text for text in message)
 
 
 def test_a_crash_that_did_not_come_again_is_what_its_repeat_measured() -> None:

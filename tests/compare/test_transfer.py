@@ -48,8 +48,8 @@ def present(*runs: tuple[Config, float | Failure], facts: Facts = FACTS, wait: f
     return study
 
 
-def told(study: Study, *earlier: Earlier) -> Study:
-    """The study with these told at its start."""
+def reported(study: Study, *earlier: Earlier) -> Study:
+    """The study with these records at its start."""
     bare = replace(study, trials=(), facts=replace(study.facts, run=None))  # type: ignore[type-var]
     return replace(study, transfer=Transfer(present=fingerprint(bare), earlier=earlier))
 
@@ -101,7 +101,7 @@ def test_another_script_is_not_akin() -> None:
     mine = fingerprint(present())
     other = replace(mine, script="other", path="other")
     assert kinship(mine, other) is None
-    assert not beliefs(told(present(), lesson(present(), "other", fingerprint=other))).told
+    assert not beliefs(reported(present(), lesson(present(), "other", fingerprint=other))).notes
 
 
 @pytest.mark.parametrize("name", ["device", "power"])
@@ -110,7 +110,7 @@ def test_on_another_device_nothing_is_akin(name: str) -> None:
     assert kinship(mine, replace(mine, **{name: "another"})) is None
 
 
-def test_a_fingerprint_tells_devices_apart_and_holds_nothing_that_can_be_read() -> None:
+def test_a_fingerprint_reports_devices_apart_and_holds_nothing_that_can_be_read() -> None:
     gpu = DeviceFacts(name="GPU", uuid="u", memory_bytes=2**36, capability=(9, 0), power_limit_w=700.0)
 
     def on(*devices: DeviceFacts) -> Fingerprint:
@@ -126,12 +126,12 @@ def test_a_fingerprint_tells_devices_apart_and_holds_nothing_that_can_be_read() 
     assert {f.name for f in fields(Fingerprint)} > {"device", "script", "args", "data", "versions"}
 
 
-# What it tells -----------------------------------------------------------------------------------
+# What it reports -----------------------------------------------------------------------------------
 
 
-def test_nothing_is_believed_before_the_script_has_run_or_where_nothing_was_told() -> None:
+def test_nothing_is_believed_before_the_script_has_run_or_where_nothing_was_reported() -> None:
     study = present()
-    known = told(study, lesson(study))
+    known = reported(study, lesson(study))
     assert beliefs(study) is NOTHING
     assert beliefs(replace(known, space=None)) is NOTHING
     assert beliefs(replace(known, facts=replace(FACTS, run=None))) is NOTHING
@@ -140,7 +140,7 @@ def test_nothing_is_believed_before_the_script_has_run_or_where_nothing_was_told
 
 def test_a_study_of_the_same_script_gives_starts_readings_costs_and_doubts() -> None:
     study = present()
-    found = beliefs(told(study, lesson(study)))
+    found = beliefs(reported(study, lesson(study)))
     assert [s.config for s in found.starts] == [BOTH]
     assert "first: 1.80 times your script there" in found.starts[0].reason
     assert {f.config: f.log for f in found.first} == pytest.approx(
@@ -149,7 +149,7 @@ def test_a_study_of_the_same_script_gives_starts_readings_costs_and_doubts() -> 
     assert all(0.02 < f.sd < 0.1 for f in found.first)
     assert found.compile_s == {"default": 90.0}
     assert found.doubted == {("fused", True)}
-    assert found.told == (
+    assert found.notes == (
         "start points from 1 earlier study of this script (first), none taken over unmeasured",
     )
 
@@ -157,11 +157,11 @@ def test_a_study_of_the_same_script_gives_starts_readings_costs_and_doubts() -> 
 def test_a_script_that_has_changed_gives_starts_and_what_single_values_did() -> None:
     study = present()
     changed = lesson(study, fingerprint=replace(fingerprint(study), script="before"))
-    found = beliefs(told(study, changed))
+    found = beliefs(reported(study, changed))
     assert [s.config for s in found.starts] == [BOTH]
     assert {f.config for f in found.first} == {BF16, FOUR, Config({"threads": 1})}
     assert all(f.sd > 0.1 for f in found.first)
-    assert "(first (changed since))" in found.told[0]
+    assert "(first (changed since))" in found.notes[0]
 
 
 def test_gains_count_over_what_the_script_has_now() -> None:
@@ -172,83 +172,83 @@ def test_gains_count_over_what_the_script_has_now() -> None:
         Gain(knob="threads", value=4, log=math.log(1.5), sd=0.02),
     )
     moved = changed_script(study, gains=gains, owns={"threads": 1, "precision": "bf16"})
-    found = {f.config: f.log for f in beliefs(told(study, moved)).first}
+    found = {f.config: f.log for f in beliefs(reported(study, moved)).first}
     assert found == pytest.approx({FOUR: math.log(1.2), Config({"threads": 1}): -math.log(1.25)})
 
 
 def test_start_points_that_the_present_space_does_not_hold_are_left_out() -> None:
     study = present()
     strange = (Read(config=Config({"threads": 16}), log=0.5), Read(config=Config({"other": 1}), log=0.5))
-    found = beliefs(told(study, lesson(study, starts=strange)))
+    found = beliefs(reported(study, lesson(study, starts=strange)))
     assert not found.starts
     # What the script itself has by now is no change.
     own = (Read(config=Config({"threads": 2, "precision": "bf16"}), log=0.4),)
     changed = lesson(study, starts=own, fingerprint=replace(fingerprint(study), args="before"))
-    assert [s.config for s in beliefs(told(study, changed)).starts] == [BF16]
+    assert [s.config for s in beliefs(reported(study, changed)).starts] == [BF16]
 
 
 # What contradicts --------------------------------------------------------------------------------
 
 
-def test_a_reading_that_was_foretold_otherwise_drops_the_study_for_good() -> None:
+def test_a_reading_that_was_predicted_otherwise_drops_the_study_for_good() -> None:
     runs = ((BF16, 148.0), (BOTH, 90.0), (FOUR, 120.0))
-    studies = [told(present(*runs[:n]), lesson(present())) for n in range(4)]
+    studies = [reported(present(*runs[:n]), lesson(present())) for n in range(4)]
     counted = [bool(beliefs(s).first) for s in studies]
     assert counted == [True, True, False, False]
     last = beliefs(studies[-1])
-    assert last == replace(NOTHING, told=last.told)
-    assert last.told[0].startswith("start points from 1 earlier study")
-    assert last.told[1] == (
+    assert last == replace(NOTHING, notes=last.notes)
+    assert last.notes[0].startswith("start points from 1 earlier study")
+    assert last.notes[1] == (
         "first no longer counts: precision=bf16 threads=4 reads 0.90 times your script, 1.80 were predicted"
     )
 
 
 def test_noise_is_no_contradiction() -> None:
-    within = told(present((BF16, 140.0)), lesson(present()))
+    within = reported(present((BF16, 140.0)), lesson(present()))
     assert beliefs(within).first
-    beyond = told(present((BF16, 130.0)), lesson(present()))
+    beyond = reported(present((BF16, 130.0)), lesson(present()))
     assert not beliefs(beyond).first
     # Where runs of the script differed by four per cent, a seventh is nothing.
-    assert beliefs(told(present((BF16, 130.0)), lesson(present(), noise=0.04))).first
+    assert beliefs(reported(present((BF16, 130.0)), lesson(present(), noise=0.04))).first
 
 
 def test_what_ran_there_and_crashes_here_contradicts_and_another_limit_does_not() -> None:
-    assert not beliefs(told(present((BOTH, CRASH)), lesson(present()))).first
+    assert not beliefs(reported(present((BOTH, CRASH)), lesson(present()))).first
     for limit in (SLOW, OOM):
-        assert beliefs(told(present((BOTH, limit)), lesson(present()))).first
+        assert beliefs(reported(present((BOTH, limit)), lesson(present()))).first
 
 
 def test_two_readings_that_agree_spare_the_others_a_look() -> None:
-    one = beliefs(told(present((BF16, 148.0)), lesson(present())))
+    one = beliefs(reported(present((BF16, 148.0)), lesson(present())))
     assert not one.trusted
-    two = beliefs(told(present((BF16, 148.0), (BOTH, 175.0)), lesson(present())))
+    two = beliefs(reported(present((BF16, 148.0), (BOTH, 175.0)), lesson(present())))
     assert two.trusted == {BF16, FOUR, BOTH}
     changed = lesson(present(), fingerprint=replace(fingerprint(present()), script="before"))
-    assert not beliefs(told(present((BF16, 148.0), (BOTH, 175.0)), changed)).trusted
+    assert not beliefs(reported(present((BF16, 148.0), (BOTH, 175.0)), changed)).trusted
 
 
 def test_one_study_that_is_contradicted_leaves_the_others() -> None:
     study = present((BOTH, 100.0))
     true = lesson(study, "second", starts=(Read(config=BF16, log=0.4),), seen=())
-    found = beliefs(told(study, lesson(study), true))
+    found = beliefs(reported(study, lesson(study), true))
     assert [s.config for s in found.starts] == [BF16]
-    assert [text.split()[0] for text in found.told[1:]] == ["first"]
+    assert [text.split()[0] for text in found.notes[1:]] == ["first"]
 
 
 def test_single_values_are_dropped_where_they_foretell_worse_than_nothing() -> None:
     study = present((BF16, 70.0), (FOUR, 90.0), (Config({"threads": 1}), 120.0))
-    found = beliefs(told(study, changed_script(study)))
+    found = beliefs(reported(study, changed_script(study)))
     assert not found.first
-    assert "other no longer counts: what 3 configurations read" in found.told[1]
+    assert "other no longer counts: what 3 configurations read" in found.notes[1]
     early = present((BF16, 70.0), (FOUR, 90.0))
-    assert beliefs(told(early, changed_script(early))).first
-    # Twice as much as was foretold is still better foretold than not at all.
+    assert beliefs(reported(early, changed_script(early))).first
+    # Twice as much as was predicted is still better predicted than not at all.
     more = present((BF16, 225.0), (FOUR, 144.0), (Config({"threads": 1}), 64.0))
-    assert beliefs(told(more, changed_script(more))).first
+    assert beliefs(reported(more, changed_script(more))).first
 
 
 def test_it_is_data_that_survives_the_journal() -> None:
-    study = told(present(), lesson(present()), changed_script(present()))
+    study = reported(present(), lesson(present()), changed_script(present()))
     assert study.transfer is not None
     assert loads(Transfer, dumps(study.transfer)) == study.transfer
 
@@ -260,21 +260,21 @@ def test_the_worlds_of_other_tests_have_a_device() -> None:
 
 def test_with_other_arguments_a_compile_takes_another_time() -> None:
     changed = lesson(present(), fingerprint=replace(fingerprint(present()), args="another"))
-    found = beliefs(told(present(), changed))
+    found = beliefs(reported(present(), changed))
     assert found.starts
     assert not found.compile_s
 
 
-def test_a_winner_that_is_another_config_here_is_no_start_and_none_is_told_of() -> None:
+def test_a_winner_that_is_another_config_here_is_no_start_and_none_is_reported() -> None:
     """What is pinned here would be tried under the name and the figure of something else."""
     pinned = replace(present(), space=replace(SPACE, fixed={"precision": "bf16"}))
-    found = beliefs(told(pinned, lesson(present(), starts=(Read(config=FOUR, log=math.log(1.2)),))))
+    found = beliefs(reported(pinned, lesson(present(), starts=(Read(config=FOUR, log=math.log(1.2)),))))
     assert not found.starts
-    assert found.told[0].endswith("whose winners cannot be tried here")
+    assert found.notes[0].endswith("whose winners cannot be tried here")
 
 
 def test_what_a_neighbour_has_slowed_down_contradicts_nothing() -> None:
-    slow = told(present((BF16, 60.0)), lesson(present()))
+    slow = reported(present((BF16, 60.0)), lesson(present()))
     assert not beliefs(slow).first
     trial = slow.trials[-1]
     assert isinstance(trial.outcome, Measurement)

@@ -68,7 +68,7 @@ def test_a_large_gain_of_single_runs_is_no_scatter(gain):
     assert largest.ratio.low > 0.75 * gain
 
 
-def test_knobs_that_were_only_changed_together_are_not_told_apart():
+def test_knobs_that_were_only_changed_together_are_not_distinguished():
     both = Config({"b": "x", "c": True})
     effects = estimated(study(lambda config: 1.5 if config else 1.0, configs=[both, both, Config({"a": 1})]))
     assert effects.interactions == ()
@@ -129,13 +129,13 @@ def test_a_part_of_a_winner_counts_with_what_it_does_to_the_others_there():
 def test_parts_that_no_run_had_apart_are_one():
     both = Config({"b": "x", "c": True})
     more = Config({**both, "d": 4})
-    told = study(lambda config: 1.5 * (1.2 if "d" in config else 1.0), configs=[both, both, more])
-    found = parts(told, more)
+    reported = study(lambda config: 1.5 * (1.2 if "d" in config else 1.0), configs=[both, both, more])
+    found = parts(reported, more)
     assert list(found) == [("b", "c"), ("d",)]
     assert 1.0 < found["b", "c"].low < 1.5 < found["b", "c"].high
     assert found["d",].value == pytest.approx(1.2, rel=0.05)
-    assert parts(told, both) == {}, "pairs measure the whole"
-    assert list(parts(told, Config({"e": 1, "d": 4}))) == [("d",)], "what was never run is left out"
+    assert parts(reported, both) == {}, "pairs measure the whole"
+    assert list(parts(reported, Config({"e": 1, "d": 4}))) == [("d",)], "what was never run is left out"
     assert parts(Study(spec=spec()), both) == {}
 
 

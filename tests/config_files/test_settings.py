@@ -92,15 +92,15 @@ def test_without_a_file_or_a_table_nothing_is_set(tmp_path: Path) -> None:
         ("budget = ", "is no valid TOML", ""),
     ],
 )
-def test_what_is_wrong_is_told_with_its_line(tmp_path: Path, text: str, message: str, hint: str) -> None:
+def test_what_is_wrong_is_reported_with_its_line(tmp_path: Path, text: str, message: str, hint: str) -> None:
     written(tmp_path, f"\n[tool.autotune]\n{text}\n")
-    with pytest.raises(UsageError) as told:
+    with pytest.raises(UsageError) as raised:
         project_settings(tmp_path)
-    assert message in told.value.message
-    assert hint in told.value.hint
+    assert message in raised.value.message
+    assert hint in raised.value.hint
 
 
-def test_a_table_that_is_none_is_told(tmp_path: Path) -> None:
+def test_a_table_that_is_none_is_reported(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool]\nautotune = 3\n")
     with pytest.raises(UsageError, match=r"\[tool.autotune\] is not a table but 3"):
         project_settings(tmp_path)
@@ -109,9 +109,9 @@ def test_a_table_that_is_none_is_told(tmp_path: Path) -> None:
 def test_a_variable_that_was_meant_for_a_setting_is_refused_and_any_other_is_not() -> None:
     check_variables({variable(key): "x" for key in KEYS} | {"AUTOTUNE_HOME": "/x", "AUTOTUNE_TRIAL": "t"})
     check_variables({"AUTOTUNE_SOMETHING_ELSE_ENTIRELY": "1", "PATH": "/bin"})
-    with pytest.raises(UsageError, match="AUTOTUNE_BUGDET is not a setting") as told:
+    with pytest.raises(UsageError, match="AUTOTUNE_BUGDET is not a setting") as raised:
         check_variables({"AUTOTUNE_BUGDET": "1h"})
-    assert told.value.hint == 'Did you mean "AUTOTUNE_BUDGET"?'
+    assert raised.value.hint == 'Did you mean "AUTOTUNE_BUDGET"?'
 
 
 def test_an_amount_may_be_whole_or_not(tmp_path: Path) -> None:

@@ -28,8 +28,8 @@ def test_a_sound_file_has_no_problems(found) -> None:
     assert found(DECLARE + "knobs: {mine: [2], precision: [bf16]}\nstart: [{mine: 2}]") == []
 
 
-def test_everything_that_is_wrong_is_said_at_once_in_the_order_of_lines(found) -> None:
-    told = found(
+def test_everything_that_is_wrong_is_reported_at_once_in_the_order_of_lines(found) -> None:
+    reported = found(
         HEAD
         + """knob: {}
 knobs:
@@ -42,7 +42,7 @@ start:
   - {num_worker: 2}
 """
     )
-    assert [problem.message for problem in told] == [
+    assert [problem.message for problem in reported] == [
         'mine.yaml:2: unknown key "knob"',
         "mine.yaml:5: knobs.threads: an entry is a list of values, auto, {low, high, step} or null",
         "mine.yaml:7: declare.0: effect is missing",
@@ -52,7 +52,7 @@ start:
         "mine.yaml:8: precision needs no permission",
         'mine.yaml:10: there is no knob "num_worker"',
     ]
-    assert all(problem.hint for problem in told if "an entry is" not in problem.message)
+    assert all(problem.hint for problem in reported if "an entry is" not in problem.message)
 
 
 @pytest.mark.parametrize(
@@ -93,9 +93,11 @@ def test_a_declaration_that_cannot_be_kept_is_refused_with_line_and_remedy(
     found, old, new, message, hint
 ) -> None:
     assert old in DECLARE
-    told = found(DECLARE.replace(old, new))
-    assert [p for p in told if message in p.message and hint in p.hint], [(p.message, p.hint) for p in told]
-    assert all(p.message.startswith("mine.yaml:3: ") for p in told)
+    reported = found(DECLARE.replace(old, new))
+    assert [p for p in reported if message in p.message and hint in p.hint], [
+        (p.message, p.hint) for p in reported
+    ]
+    assert all(p.message.startswith("mine.yaml:3: ") for p in reported)
 
 
 def test_two_declarations_of_one_name_or_one_option_are_refused(found) -> None:
@@ -129,8 +131,8 @@ def test_values_outside_of_a_declaration_are_refused(found) -> None:
     ],
 )
 def test_a_bound_that_is_none_is_refused(found, text, message) -> None:
-    told = found(HEAD + f"constraints: {text}")
-    assert any(message in p.message for p in told), [p.message for p in told]
+    reported = found(HEAD + f"constraints: {text}")
+    assert any(message in p.message for p in reported), [p.message for p in reported]
 
 
 def test_objectives_are_refused_with_a_sentence(found) -> None:
@@ -140,8 +142,8 @@ def test_objectives_are_refused_with_a_sentence(found) -> None:
 
 def test_problems_of_a_parent_are_found_too_and_named_by_its_file(found, tmp_path) -> None:
     (tmp_path / "base.yaml").write_text(HEAD + "knobs: {threds: [1]}")
-    told = found(HEAD + "extends: ./base.yaml\nknobs: {precison: [bf16]}")
-    assert [p.message for p in told] == [
+    reported = found(HEAD + "extends: ./base.yaml\nknobs: {precison: [bf16]}")
+    assert [p.message for p in reported] == [
         'base.yaml:2: there is no knob "threds"',
         'mine.yaml:3: there is no knob "precison"',
     ]
@@ -149,7 +151,7 @@ def test_problems_of_a_parent_are_found_too_and_named_by_its_file(found, tmp_pat
         load_space("./mine.yaml", cwd=str(tmp_path))
 
 
-def test_what_extends_nothing_is_told_with_its_line(found) -> None:
+def test_what_extends_nothing_is_reported_with_its_line(found) -> None:
     (problem,) = found(HEAD + "extends: qick")
     assert isinstance(problem, InvalidSpace)
     assert problem.message == 'mine.yaml:2: extends "qick", which does not exist'
@@ -164,11 +166,11 @@ def test_what_extends_nothing_is_told_with_its_line(found) -> None:
         ("values: {low: -9999999999999999999, high: 1, step: 3}", "values are a list, or {low, high, step}"),
     ],
 )
-def test_more_values_than_can_be_tried_are_told_at_once(found, entry, says) -> None:
+def test_more_values_than_can_be_tried_are_reported_at_once(found, entry, says) -> None:
     began = time.process_time()
-    told = found(f"{HEAD}declare:\n- name: mine\n  effect: EXACT\n  flag: --mine\n  {entry}\n")
+    reported = found(f"{HEAD}declare:\n- name: mine\n  effect: EXACT\n  flag: --mine\n  {entry}\n")
     assert time.process_time() - began < 2
-    assert [problem.message for problem in told if says in problem.message]
+    assert [problem.message for problem in reported if says in problem.message]
 
 
 @pytest.mark.parametrize(
@@ -187,7 +189,7 @@ def test_more_values_than_can_be_tried_are_told_at_once(found, entry, says) -> N
         ("accumulation: [2]", "accumulation follows from other knobs", "accumulation: auto"),
     ],
 )
-def test_a_value_that_can_mean_nothing_is_told_with_its_line(found, entry, message, hint) -> None:
+def test_a_value_that_can_mean_nothing_is_reported_with_its_line(found, entry, message, hint) -> None:
     (problem,) = found(HEAD + "knobs:\n  " + entry)
     assert problem.message.startswith(f"mine.yaml:3: {message}")
     assert hint in problem.hint
@@ -218,8 +220,8 @@ def test_values_that_another_machine_or_script_may_have_are_sound(found, entry) 
 
 
 def test_values_of_starts_have_to_mean_something_too(found) -> None:
-    told = found(DECLARE + "knobs: {precision: auto}\nstart:\n  - {precision: bf61}\n  - {mine: 9}")
-    assert [(p.message, p.hint) for p in told] == [
+    reported = found(DECLARE + "knobs: {precision: auto}\nstart:\n  - {precision: bf61}\n  - {mine: 9}")
+    assert [(p.message, p.hint) for p in reported] == [
         ("mine.yaml:6: precision has no value bf61", 'Did you mean "bf16"?'),
         ("mine.yaml:7: mine is declared without the value 9", "Declared are: 1, 2."),
     ]

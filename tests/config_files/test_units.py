@@ -83,5 +83,5 @@ def test_what_is_no_amount_of_memory(text, message) -> None:
         memory_bytes(text, total_bytes=1000)
 
 
-def test_per_cent_are_of_this_machine_where_nothing_else_is_said() -> None:
+def test_per_cent_are_of_this_machine_where_nothing_else_is_reported() -> None:
     assert 0 < memory_bytes("50%") < memory_bytes("100%")

@@ -1,4 +1,4 @@
-"""What is wrong with a value, said in words: none of the validator's own reaches a person."""
+"""What is wrong with a value, in words: none of the validator's own reaches a person."""
 
 from typing import Any, Literal
 
@@ -25,7 +25,7 @@ class Sample(BaseModel):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"text": 3}, "expected text"),
         ({"count": "x"}, "expected a whole number"),
@@ -42,16 +42,16 @@ class Sample(BaseModel):
         ({"word": "tow"}, "expected one of one, two"),
     ],
 )
-def test_a_fault_is_told_in_words(given: dict[str, Any], said: str) -> None:
+def test_a_fault_is_reported_in_words(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError) as caught:
         Sample.model_validate(given)
     (fault,) = caught.value.errors()
-    assert wanted(fault) == said
+    assert wanted(fault) == message
     assert choices_of(fault) == (["one", "two"] if "word" in given else [])
 
 
 @pytest.mark.parametrize(
-    ("line", "said", "hint"),
+    ("line", "message", "hint"),
     [
         ("constraints: {peak_memory: 4 GiB}", "constraints.peak_memory: expected a mapping", "at_most: 80%"),
         ("constraints: 80%", "constraints: expected a mapping", "at_most: 80%"),
@@ -66,10 +66,10 @@ def test_a_fault_is_told_in_words(given: dict[str, Any], said: str) -> None:
         ("start: 3", "start: expected a list", ""),
     ],
 )
-def test_a_space_file_is_refused_in_words_with_its_line(tmp_path, line: str, said: str, hint: str) -> None:
+def test_a_space_file_is_refused_in_words_with_its_line(tmp_path, line: str, message: str, hint: str) -> None:
     (tmp_path / "mine.yaml").write_text(f"schema: autotune.space/v1\nknobs: {{precision: auto}}\n{line}\n")
-    told = problems("mine.yaml", cwd=str(tmp_path))
+    reported = problems("mine.yaml", cwd=str(tmp_path))
     assert any(
-        p.message.startswith("mine.yaml:3: ") and said in p.message and hint in p.hint for p in told
-    ), told
-    assert not any("Input should" in p.message for p in told), told
+        p.message.startswith("mine.yaml:3: ") and message in p.message and hint in p.hint for p in reported
+    ), reported
+    assert not any("Input should" in p.message for p in reported), reported

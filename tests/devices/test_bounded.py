@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 class Hangs(Device):
-    """Answers with the number of the question, unless it is told to hang."""
+    """Answers with the number of the question, unless it is set to hang."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.requested = 0
         self.goes_on = threading.Event()
         self.goes_on.set()
 
     def answer(self) -> int:
-        self.asked += 1
-        number = self.asked
+        self.requested += 1
+        number = self.requested
         assert self.goes_on.wait(60.0)
         return number
 
@@ -68,7 +68,7 @@ def test_what_does_not_answer_is_waited_for_once() -> None:
         assert device.sample() == DeviceSample()
     assert (device.energy_j(), device.facts.uuid) == (None, "")
     assert time.monotonic() - begun_s < 30.0
-    assert one.asked == 1
+    assert one.requested == 1
     one.goes_on.set()
     until_idle(device)
     # The late answer is of another moment.

@@ -114,7 +114,7 @@ def test_a_meter_counts_from_when_it_was_made(tmp_path: Path) -> None:
     assert dict(meter.sample().device_j) == {}
 
 
-def test_nvml_tells_millijoules_of_a_whole_device_alone() -> None:
+def test_nvml_reports_millijoules_of_a_whole_device_alone() -> None:
     class Nvml(FakeNvml):
         def nvmlDeviceGetTotalEnergyConsumption(self, _handle: object) -> int:  # noqa: N802
             return 12_345

@@ -32,7 +32,7 @@ class Counting(FakeNvml):
         self.supported, self.now, self.made = supported, 0, 0
         self.percents: dict[int, float] = {1: 80.0, 5: 25.0, 10: 60.0}
         self.returns: dict[int, int] = {}
-        self.asked: list[tuple[int, int]] = []
+        self.requested: list[tuple[int, int]] = []
 
     def nvmlGpmQueryDeviceSupport(self, device: int) -> SimpleNamespace:  # noqa: N802
         return SimpleNamespace(isSupportedDevice=self.supported)
@@ -50,7 +50,7 @@ class Counting(FakeNvml):
         return SimpleNamespace(metrics=[SimpleNamespace() for _ in range(8)])
 
     def nvmlGpmMetricsGet(self, metricsGet: SimpleNamespace) -> SimpleNamespace:  # noqa: N802, N803
-        self.asked.append((metricsGet.sample1.at, metricsGet.sample2.at))
+        self.requested.append((metricsGet.sample1.at, metricsGet.sample2.at))
         for metric in metricsGet.metrics[: metricsGet.numMetrics]:
             metric.value = self.percents[metric.metricId]
             metric.nvmlReturn = self.returns.get(metric.metricId, 0)
@@ -63,21 +63,21 @@ def test_the_stand_in_asks_as_the_binding_does() -> None:
         assert list(inspect.signature(getattr(Counting(), name)).parameters) == real, name
     wanted = (pynvml.NVML_GPM_METRIC_GRAPHICS_UTIL, pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL)
     assert tuple(nvidia._GPM.values()) == (*wanted, pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL)
-    asked = pynvml.c_nvmlGpmMetricsGet_t()
-    assert isinstance(asked, ctypes.Structure)
-    asked.metrics[0].metricId, asked.numMetrics = 1, 3
-    assert {"value", "nvmlReturn"} <= {name for name, _ in type(asked.metrics[0])._fields_}
-    assert {"version", "sample1", "sample2"} <= {name for name, *_ in type(asked)._fields_}
+    requested = pynvml.c_nvmlGpmMetricsGet_t()
+    assert isinstance(requested, ctypes.Structure)
+    requested.metrics[0].metricId, requested.numMetrics = 1, 3
+    assert {"value", "nvmlReturn"} <= {name for name, _ in type(requested.metrics[0])._fields_}
+    assert {"version", "sample1", "sample2"} <= {name for name, *_ in type(requested)._fields_}
 
 
-def test_the_second_look_tells_of_the_time_since_the_first() -> None:
+def test_the_second_look_reports_the_time_since_the_first() -> None:
     nvml = Counting()
     device = NvidiaDevices(nvml).devices()[0]
     assert device.sample().busy_frac is None
     for _ in range(3):
         seen = device.sample()
         assert (seen.busy_frac, seen.tensor_frac, seen.dram_frac) == (0.8, 0.25, 0.6)
-    assert nvml.asked == [(1, 2), (2, 3), (3, 4)]
+    assert nvml.requested == [(1, 2), (2, 3), (3, 4)]
     assert nvml.made == 2, "the driver's samples are used again"
 
 
@@ -93,10 +93,10 @@ def test_a_counter_that_does_not_answer_is_not_known() -> None:
 @pytest.mark.parametrize("name", [*FUNCTIONS, "c_nvmlGpmMetricsGet_t"])
 def test_a_driver_or_binding_without_counters_has_none_and_no_error(name: str) -> None:
     class Lacking(Counting):
-        def __getattribute__(self, asked: str) -> Any:
-            if asked == name:
-                raise AttributeError(asked)
-            return super().__getattribute__(asked)
+        def __getattribute__(self, requested: str) -> Any:
+            if requested == name:
+                raise AttributeError(requested)
+            return super().__getattribute__(requested)
 
     class Refusing(Counting):
         pass
@@ -114,7 +114,7 @@ def test_a_driver_or_binding_without_counters_has_none_and_no_error(name: str) -
         assert nvml.made <= 2
 
 
-def test_a_device_that_has_no_counters_and_a_part_of_one_are_not_asked_again() -> None:
+def test_a_device_that_has_no_counters_and_a_part_of_one_are_not_proposed_again() -> None:
     old = Counting(supported=0)
     device = NvidiaDevices(old).devices()[0]
     assert [device.sample().busy_frac for _ in range(3)] == [None] * 3

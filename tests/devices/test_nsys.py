@@ -1,4 +1,4 @@
-"""Nsight Systems' command: found by name or by variable, and told what to record."""
+"""Nsight Systems' command: found by name or by variable, with the options that limit what it records."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def test_the_bits_and_numbers_are_those_of_the_binding() -> None:
     assert pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED == nvidia._UNCORRECTED
     assert pynvml.NVML_VOLATILE_ECC == nvidia._VOLATILE
     assert pynvml.NVML_DEVICE_MIG_ENABLE == nvidia._MIG_ENABLED
-    assert (pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_NOT_FOUND) == nvidia._NOTHING_TOLD
+    assert (pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_NOT_FOUND) == nvidia._NO_DATA
     assert pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND).value == pynvml.NVML_ERROR_NOT_FOUND
     assert not issubclass(pynvml.NVMLLibraryMismatchError, pynvml.NVMLError)
 
@@ -71,8 +71,8 @@ def test_a_power_cap_alone_is_normal() -> None:
 
 @pytest.mark.parametrize("how", ["refuses", "mismatched", "lacks"])
 def test_a_driver_or_binding_that_knows_nothing_yields_nothing_and_no_error(how) -> None:
-    asked = [*QUERIES, "nvmlDeviceGetComputeRunningProcesses_v2"]
-    device = NvidiaDevices(FakeNvml(**{how: asked})).devices()[0]
+    requested = [*QUERIES, "nvmlDeviceGetComputeRunningProcesses_v2"]
+    device = NvidiaDevices(FakeNvml(**{how: requested})).devices()[0]
     assert device.sample() == NoDevice().sample()
     assert (device.facts.name, device.facts.memory_bytes, device.facts.capability) == ("", 0, (0, 0))
     assert device.facts.power_limit_w == 0.0
@@ -81,16 +81,16 @@ def test_a_driver_or_binding_that_knows_nothing_yields_nothing_and_no_error(how)
 def test_one_query_that_is_refused_costs_no_other() -> None:
     for name in QUERIES:
         sample = NvidiaDevices(FakeNvml(refuses=[name])).devices()[0].sample()
-        told = (sample.used_bytes, sample.sm_clock_mhz, sample.temperature_c, sample.power_w)
-        assert sum(value is None for value in told) <= 1
+        reported = (sample.used_bytes, sample.sm_clock_mhz, sample.temperature_c, sample.power_w)
+        assert sum(value is None for value in reported) <= 1
 
 
-def test_an_older_driver_is_asked_in_the_older_form() -> None:
+def test_an_older_driver_is_requested_in_the_older_form() -> None:
     nvml = FakeNvml(mismatched=["nvmlDeviceGetComputeRunningProcesses"])
     assert NvidiaDevices(nvml).devices()[0].sample().pids == (9,)
 
 
-def test_who_computes_is_told_of_for_a_little_while_and_from_the_first_look_on(monkeypatch) -> None:
+def test_who_computes_is_reported_for_a_little_while_and_from_the_first_look_on(monkeypatch) -> None:
     from autotune.devices import nvidia
 
     now = [100.0]
@@ -114,9 +114,9 @@ def test_who_computes_is_told_of_for_a_little_while_and_from_the_first_look_on(m
 
 
 def test_a_driver_that_does_not_tell_who_computes_is_not_one_that_saw_nobody() -> None:
-    asked = "nvmlDeviceGetProcessUtilization"
+    requested = "nvmlDeviceGetProcessUtilization"
     for how in ("refuses", "mismatched", "lacks"):
-        assert NvidiaDevices(FakeNvml(**{how: [asked]})).devices()[0].sample().busy_pids is None
+        assert NvidiaDevices(FakeNvml(**{how: [requested]})).devices()[0].sample().busy_pids is None
     (part,) = NvidiaDevices(FakeNvml(parts={1: 2}), visible="MIG-11").devices()
     assert part.sample().busy_pids is None
 
@@ -125,7 +125,9 @@ def test_without_a_driver_there_are_no_devices() -> None:
     assert NvidiaDevices(FakeNvml(refuses=["nvmlInit"])).devices() == ()
 
 
-def test_a_driver_that_cannot_be_asked_is_told_of_where_it_has_made_its_files(tmp_path, monkeypatch) -> None:
+def test_a_driver_that_cannot_be_queried_is_reported_where_it_has_made_its_files(
+    tmp_path, monkeypatch
+) -> None:
     broken = NvidiaDevices(FakeNvml(refuses=["nvmlInit"]))
     monkeypatch.setattr("autotune.devices.find.NvidiaDevices", lambda: broken)
     assert why_unread(tmp_path) == ""
@@ -207,7 +209,7 @@ def test_a_neighbour_that_only_holds_memory_takes_nothing_from_a_trial() -> None
         nvml.uses(5, 2)
 
 
-def test_where_nobody_tells_who_computes_a_neighbour_is_told_of_and_not_blamed() -> None:
+def test_where_nothing_shows_who_computes_a_neighbour_is_reported_and_not_blamed() -> None:
     nvml = FakeNvml(refuses=["nvmlDeviceGetProcessUtilization"])
     seen = device_sampler(lambda: (7,), NvidiaDevices(nvml).devices())()
     assert (seen.foreign, seen.resident) == (False, True)
@@ -219,14 +221,14 @@ def test_in_a_container_the_trial_itself_says_which_devices_it_uses() -> None:
     """The driver names processes by pids that mean nothing here."""
     nvml = FakeNvml()
     nvml.used = {0: 3, 1: 5}
-    told = []
-    sample = device_sampler(lambda: (3,), NvidiaDevices(nvml).devices(), lambda: told)
+    reported = []
+    sample = device_sampler(lambda: (3,), NvidiaDevices(nvml).devices(), lambda: reported)
     assert sample() is None
-    told.append("GPU-0abc")
+    reported.append("GPU-0abc")
     seen = sample()
     assert (seen.used_bytes, seen.total_bytes, seen.foreign) == (3, TOTAL, False)
     assert (seen.sm_clock_mhz, seen.temperature_c, seen.power_w, seen.ecc_errors) == (1980, 41, 123.456, 0)
-    told.append("GPU-1abc")
+    reported.append("GPU-1abc")
     both = sample()
     assert (both.used_bytes, both.sm_clock_mhz, both.temperature_c, both.ecc_errors) == (5, 1980, 42, 1)
     assert both.power_w == pytest.approx(123.456 + 123.457)

@@ -34,7 +34,9 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeTune:
     return found
 
 
-def test_what_is_asked_becomes_the_same_spec_as_on_the_command_line(fake: FakeTune, tmp_path: Path) -> None:
+def test_what_is_requested_becomes_the_same_spec_as_on_the_command_line(
+    fake: FakeTune, tmp_path: Path
+) -> None:
     autotune.tune(
         tmp_path / "train.py",
         budget="10m",
@@ -86,12 +88,12 @@ def test_the_result_holds_picks_path_and_reason(fake: FakeTune, tmp_path: Path) 
         (2, good_answer(), "script_changed"),
     ],
 )
-def test_why_it_ended_is_said_in_a_word(fake: FakeTune, code: int, answer: Any, reason: str) -> None:
+def test_why_it_ended_is_reported_in_a_word(fake: FakeTune, code: int, answer: Any, reason: str) -> None:
     fake.end = lambda spec: ended(spec, answer=answer, code=code)
     assert autotune.tune("train.py", budget="10m").reason == reason
 
 
-def test_it_is_silent_unless_asked(fake: FakeTune, capfd: pytest.CaptureFixture[str]) -> None:
+def test_it_is_silent_unless_requested(fake: FakeTune, capfd: pytest.CaptureFixture[str]) -> None:
     autotune.tune("train.py", budget="10m")
     assert capfd.readouterr() == ("", "")
     autotune.tune("train.py", budget="10m", progress=True)
@@ -112,7 +114,7 @@ def test_what_goes_wrong_beside_it_is_left_to_the_logging_of_the_program() -> No
     assert (done.stdout, done.stderr) == ("", "")
 
 
-def test_a_listener_of_ones_own_is_told(fake: FakeTune) -> None:
+def test_a_listener_of_ones_own_is_reported(fake: FakeTune) -> None:
     class Mine(Listener):
         began = 0
 
@@ -150,9 +152,9 @@ def test_a_listener_of_ones_own_is_told(fake: FakeTune) -> None:
 def test_errors_are_those_of_the_tree(
     fake: FakeTune, words: dict[str, Any], kind: type[Exception], message: str
 ) -> None:
-    with pytest.raises(kind, match=message) as told:
+    with pytest.raises(kind, match=message) as raised:
         autotune.tune(**words)
-    assert isinstance(told.value, autotune.AutotuneError)
+    assert isinstance(raised.value, autotune.AutotuneError)
     assert fake.specs == []
 
 
@@ -218,18 +220,18 @@ def test_a_ray_of_the_program_is_neither_taken_nor_ended(
 
 def test_ray_drives_from_the_main_thread_alone(fake: FakeTune) -> None:
     """Its loop is broken by an interrupt, which reaches the main thread and no other."""
-    told: list[UsageError] = []
+    reported: list[UsageError] = []
 
     def search() -> None:
         try:
             autotune.tune("train.py", budget="10m", driver="ray")
         except UsageError as error:
-            told.append(error)
+            reported.append(error)
 
     thread = threading.Thread(target=search)
     thread.start()
     thread.join()
-    assert [error.message for error in told] == ['driver="ray" works in the main thread only']
+    assert [error.message for error in reported] == ['driver="ray" works in the main thread only']
     assert fake.specs == []
 
 

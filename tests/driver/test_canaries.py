@@ -1,4 +1,4 @@
-"""Sixteen kinds of secret go into a search and a verification; none comes out in anything written or said."""
+"""Sixteen kinds of secret go into a search and a verification; none comes out in anything it writes."""
 
 from __future__ import annotations
 
@@ -127,11 +127,11 @@ def test_nothing_of_a_whole_search_holds_a_secret(
     assert run(["show", "--trials"]) == run(["show", "--json"]) == run(["show", "--md"]) == run(["list"]) == 0
     assert run(["verify", "best.yaml", "--quiet", "--", "python", "train.py", *ARGS]) == 0
     assert run(["show", "--json"]) == run(["clean", "--dry-run", "--json"]) == 0
-    told = capsys.readouterr()
-    assert "precision" in told.out
-    assert leaks(told.out) == []
-    assert leaks(told.err) == []
-    # What ran had them all, and what it said of them came to the journal without.
+    reported = capsys.readouterr()
+    assert "precision" in reported.out
+    assert leaks(reported.out) == []
+    assert leaks(reported.err) == []
+    # The runs had them all, and what they printed of them came to the journal without.
     assert CANARIES["a short value"] in ran[0].launch.argv
     assert any("channels_last" in a.segments[0].config for a in ran)
     found = dict(written(home(), project))
@@ -177,9 +177,9 @@ def test_secrets_are_no_values_of_a_declared_knob(
     words = ["search", "--script", "train.py", "--budget", "5m", "--driver", "inline", "--json"]
     assert run([*words, "--space", "space.yaml"]) == 2
     (project / "space.yaml").unlink()
-    told = capsys.readouterr()
-    assert "secret" in told.err
-    assert leaks(told.out + told.err) == []
+    reported = capsys.readouterr()
+    assert "secret" in reported.err
+    assert leaks(reported.out + reported.err) == []
     assert {str(p): leaks(t) for p, t in written(home(), project) if leaks(t)} == {}
 
 
@@ -201,10 +201,10 @@ def test_an_error_of_ours_and_what_is_logged_tell_no_secret(
         assert run([*WORDS, "--json", "--", *ARGS]) == 70
     finally:
         logger.removeHandler(handler)
-    told = capsys.readouterr()
-    assert "internal error: RuntimeError" in told.err
-    assert "about to break" in told.err
-    assert leaks(told.out + told.err) == []
+    reported = capsys.readouterr()
+    assert "internal error: RuntimeError" in reported.err
+    assert "about to break" in reported.err
+    assert leaks(reported.out + reported.err) == []
     assert (home() / "errors.log").is_file()
     assert {str(p): leaks(t) for p, t in written(home(), project) if leaks(t)} == {}
 
@@ -219,15 +219,15 @@ def test_a_canary_that_is_not_taken_out_is_found(project: Path) -> None:
 def test_a_short_secret_of_a_variable_needs_no_other_one_on_the_command_line(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = f"connecting with {CANARIES['a short variable']} now"
+    message = f"connecting with {CANARIES['a short variable']} now"
 
     def fails(ended: TrialResult, assignment: Assignment) -> TrialResult:
-        failure = Failure(kind=FailureKind.CRASH_EXIT, message=said, evidence={"log_tail": said})
+        failure = Failure(kind=FailureKind.CRASH_EXIT, message=message, evidence={"log_tail": message})
         return replace(ended, outcome=failure, facts=None)
 
     inline(monkeypatch, FAST, change=fails)
     assert run([*WORDS, "--quiet"]) == 3
-    told = capsys.readouterr()
-    assert "connecting with <redacted> now" in told.err
-    assert leaks(told.out + told.err) == []
+    reported = capsys.readouterr()
+    assert "connecting with <redacted> now" in reported.err
+    assert leaks(reported.out + reported.err) == []
     assert {str(p): leaks(t) for p, t in written(home()) if leaks(t)} == {}

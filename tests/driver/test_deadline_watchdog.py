@@ -91,8 +91,8 @@ def test_a_search_that_never_measured_anything_ends_by_force_with_an_error(
     assert "error: the search did not finish within the budget of 2 s; there is no answer" in done.stderr
     assert bool(done.stdout) == bool(more)
     if more:
-        told = json.loads(done.stdout.splitlines()[-1] if more == ["--jsonl"] else done.stdout)
-        assert (told["exit"], told["error"]["kind"]) == (6, "BackendError")
+        reported = json.loads(done.stdout.splitlines()[-1] if more == ["--jsonl"] else done.stdout)
+        assert (reported["exit"], reported["error"]["kind"]) == (6, "BackendError")
     assert not (tmp_path / "best.yaml").exists()
 
 

@@ -22,7 +22,7 @@ LATE = 6
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A script, and below it a module that every run tells to have imported."""
+    """A script, and below it a module that every run reports as imported."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("from models import net\n")
     path = tmp_path / "models" / "net.py"
@@ -37,8 +37,8 @@ def files(module: Path, text: str = "one") -> dict[str, str]:
 
 def searched(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, object], str]:
     code = run(list(words))
-    told = capsys.readouterr()
-    return code, json.loads(told.out), told.err
+    reported = capsys.readouterr()
+    return code, json.loads(reported.out), reported.err
 
 
 def test_it_ends_with_2_and_the_answer_for_what_it_was(

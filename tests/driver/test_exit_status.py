@@ -1,11 +1,11 @@
-"""What is said where a search has nothing to say."""
+"""The message of a search without a result."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
-from study_fakes import no_answer, spec, study, told
+from study_fakes import no_answer, reported, spec, study
 
 from autotune.answer.answer import SearchOutcome
 from autotune.driver.exit_status import exit_code, why_nothing
@@ -20,7 +20,7 @@ from autotune.testing.knobs import CPU_HOST as HOST
 
 
 def ended(failure: Failure) -> AutotuneError:
-    return why_nothing(Study(spec=spec(), trials=(told(0, Config(), failure, Stage.BASELINE),)))
+    return why_nothing(Study(spec=spec(), trials=(reported(0, Config(), failure, Stage.BASELINE),)))
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_what_held_the_accelerator_is_not_the_scripts_fault(kind: FailureKind, h
     assert help_ in error.hint
 
 
-def test_a_script_that_fails_by_itself_is_told_so() -> None:
+def test_a_script_that_fails_by_itself_is_reported_so() -> None:
     error = ended(Failure(kind=FailureKind.CRASH_EXIT, message="exit code 3"))
     assert type(error) is ScriptError
     assert "fails unchanged: exit code 3" in error.message
@@ -61,14 +61,14 @@ def test_a_run_that_never_began_blames_what_the_machine_lacks_and_not_the_script
     assert (type(full), full.exit_code) == (DiskFull, 6)
 
 
-def test_a_script_that_reads_a_pipe_is_told_that_it_cannot_be_repeated() -> None:
+def test_a_script_that_reads_a_pipe_is_reported_as_not_repeatable() -> None:
     failure = Failure(
         kind=FailureKind.CRASH_EXIT,
         message="exit code 1: nothing to learn from",
         evidence={"steps": 0, "log_tail": "nothing to learn from"},
     )
     known = Facts(host=HOST, script=ScriptFacts(path="train.py", hazards=("stdin",)))
-    trial = told(0, Config(), failure, Stage.BASELINE)
+    trial = reported(0, Config(), failure, Stage.BASELINE)
     error = why_nothing(Study(spec=spec(), facts=known, trials=(trial,)))
     assert error.message.startswith("train.py could not be measured: exit code 1: nothing to learn from")
     assert "standard input, which cannot be repeated" in error.hint
@@ -76,7 +76,7 @@ def test_a_script_that_reads_a_pipe_is_told_that_it_cannot_be_repeated() -> None
     redirected = why_nothing(Study(spec=spec(stdin="/data/corpus.txt"), facts=known, trials=(trial,)))
     assert "run the script by itself first" in redirected.hint
     later = replace(failure, evidence={"steps": 9})
-    trained = Study(spec=spec(), facts=known, trials=(told(0, Config(), later, Stage.BASELINE),))
+    trained = Study(spec=spec(), facts=known, trials=(reported(0, Config(), later, Stage.BASELINE),))
     assert "standard input" not in why_nothing(trained).hint
 
 
@@ -91,7 +91,7 @@ def test_a_script_with_too_few_steps_has_a_remedy() -> None:
 )
 def test_a_budget_that_ended_the_first_run_is_a_usage_error_with_the_number_to_use(kind, evidence) -> None:
     failure = Failure(kind=kind, message="not done after 45 s", evidence=evidence)
-    first = replace(told(0, Config(), failure, Stage.BASELINE), seconds=45.0)
+    first = replace(reported(0, Config(), failure, Stage.BASELINE), seconds=45.0)
     error = why_nothing(Study(spec=spec(budget=Budget(seconds=60.0)), trials=(first,)))
     assert (type(error), error.exit_code) == (UsageError, 2)
     assert error.message == (

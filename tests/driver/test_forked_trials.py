@@ -46,11 +46,11 @@ def make(tmp_path: Path) -> Iterator[Make]:
         configs: Sequence[Config], *, run: object = RUN, policy: StartPolicy = StartPolicy.FORK
     ) -> Session:
         journals.append(Journal.create(tmp_path / "journal.db"))
-        asked = replace(spec(), start=policy)
-        journals[-1].append("opened", "opened/1", {"spec": to_wire(asked), "wall_s": 0.0})
+        requested = replace(spec(), start=policy)
+        journals[-1].append("opened", "opened/1", {"spec": to_wire(requested), "wall_s": 0.0})
         return Session(
             journal=journals[-1],
-            study=Study(spec=asked, facts=replace(facts(), run=run)),  # type: ignore[arg-type]
+            study=Study(spec=requested, facts=replace(facts(), run=run)),  # type: ignore[arg-type]
             strategy=Listed(configs),
             planner=Planner(),  # type: ignore[arg-type]
             clock=SimulatedClock(),
@@ -73,7 +73,7 @@ def tell(session: Session, outcome: object, *, start: StartMode | None = None) -
     return planned.trial, planned.attempt, planned.start
 
 
-def said(session: Session) -> list[str]:
+def message(session: Session) -> list[str]:
     return [entry.data["text"] for entry in session._journal.entries() if entry.kind == "noted"]
 
 
@@ -120,7 +120,7 @@ def test_a_failure_that_only_forks_have_ends_them(make: Make) -> None:
     tell(session, failure(FailureKind.CRASH_SIGNAL))
     tell(session, measurement())
     assert [tell(session, measurement())[2] for _ in range(2)] == [StartMode.COLD, StartMode.COLD]
-    assert said(session) == [
+    assert message(session) == [
         "every trial starts in a new interpreter: trial 1 failed when forked and ran in a new interpreter"
     ]
 
@@ -141,17 +141,17 @@ def test_a_failure_that_is_not_of_being_forked_does_not_end_forks(
     tell(session, failure(kind))
     assert tell(session, again) == (1, 2, StartMode.COLD)
     assert tell(session, measurement()) == (2, 1, StartMode.FORK)
-    assert said(session) == []
+    assert message(session) == []
 
 
-def test_who_wanted_forks_is_told_once_why_there_are_none(make: Make) -> None:
+def test_who_wanted_forks_is_reported_once_why_there_are_none(make: Make) -> None:
     session = make(CONFIGS[:3], run=replace(RUN, environ_set=("OMP_NUM_THREADS",)))
     assert {tell(session, measurement())[2] for _ in range(3)} == {StartMode.COLD}
-    (text,) = said(session)
+    (text,) = message(session)
     assert text.startswith("every trial starts in a new interpreter: the script sets OMP_NUM_THREADS before")
 
 
-def test_who_did_not_ask_for_forks_is_told_only_of_those_that_went_wrong(make: Make) -> None:
+def test_without_a_request_for_forks_only_failed_ones_are_reported(make: Make) -> None:
     session = make(CONFIGS[:3], run=replace(RUN, environ_set=("A",)), policy=StartPolicy.AUTO)
     planned = session.ask()
     assert planned is not None
@@ -165,16 +165,16 @@ def test_who_did_not_ask_for_forks_is_told_only_of_those_that_went_wrong(make: M
         TrialResult(trial=0, outcome=measurement(), seconds=1.0, notes=notes),
     )
     assert {tell(session, measurement())[2] for _ in range(2)} == {StartMode.COLD}
-    assert said(session) == [notes[1]]
+    assert message(session) == [notes[1]]
 
 
-def test_forks_that_went_wrong_are_told_of_whoever_asked(make: Make) -> None:
+def test_forks_that_went_wrong_are_always_reported(make: Make) -> None:
     session = make(CONFIGS, policy=StartPolicy.AUTO)
     tell(session, measurement())
     assert tell(session, failure(FailureKind.CRASH_SIGNAL))[2] is StartMode.FORK
     tell(session, measurement())
     tell(session, measurement())
-    (text,) = said(session)
+    (text,) = message(session)
     assert "failed when forked" in text
 
 

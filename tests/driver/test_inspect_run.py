@@ -112,7 +112,7 @@ def test_a_script_of_torchrun_with_one_process_finds_its_group(script: Path) -> 
     assert found.facts.run.model is not None
 
 
-def test_a_script_that_fails_first_is_told_with_its_own_words(script: Path) -> None:
+def test_a_script_that_fails_first_is_reported_with_its_own_words(script: Path) -> None:
     found = look(read_command(["train.py", "--fail"]), limit_s=120.0)
     assert isinstance(found.problem, ScriptError)
     assert "no data set is here" in found.problem.message

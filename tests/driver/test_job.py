@@ -12,7 +12,7 @@ NOW_S = 1_800_000_000.0
 
 
 @pytest.mark.parametrize(
-    ("end", "asked_s", "given_s"),
+    ("end", "requested_s", "given_s"),
     [
         ("", 7200.0, 7200.0),
         ("soon", 7200.0, 7200.0),
@@ -25,13 +25,13 @@ NOW_S = 1_800_000_000.0
     ],
 )
 def test_a_budget_is_cut_to_what_the_job_has_left(
-    monkeypatch: pytest.MonkeyPatch, end: str, asked_s: float, given_s: float
+    monkeypatch: pytest.MonkeyPatch, end: str, requested_s: float, given_s: float
 ) -> None:
     monkeypatch.setenv(JOB_END, end)
-    assert within_job(asked_s, now_s=NOW_S) == given_s
+    assert within_job(requested_s, now_s=NOW_S) == given_s
 
 
-def test_a_cut_is_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_cut_is_reported(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setenv(JOB_END, str(int(NOW_S) + 3600))
     with caplog.at_level(logging.WARNING):
         within_job(7200.0, now_s=NOW_S)

@@ -17,7 +17,7 @@ from autotune.store.fold import fold
 from autotune.store.paths import new_id, studies
 
 
-def asked() -> StudySpec:
+def requested() -> StudySpec:
     return replace(spec(), study_id=new_id(), label="train-1127-1002")
 
 
@@ -40,14 +40,14 @@ def test_two_that_begin_in_the_same_second_get_different_labels(monkeypatch: pyt
         return made.label
 
     with ThreadPoolExecutor(2) as pool:
-        labels = sorted(pool.map(create, [asked(), asked()]))
+        labels = sorted(pool.map(create, [requested(), requested()]))
     assert labels == ["train-1127-1002", "train-1127-1002-2"]
     assert sorted(study.label for study in studies()) == labels
 
 
 def test_the_first_event_holds_the_settled_label(monkeypatch: pytest.MonkeyPatch) -> None:
     for label in ("train-1127-1002", "train-1127-1002-2"):
-        made, folder, journal = create_study(asked(), wall_s=7.0)
+        made, folder, journal = create_study(requested(), wall_s=7.0)
         with journal:
             study = fold(journal.entries())
             assert (study.spec.label, study.created) == (label, 7.0)
@@ -57,7 +57,7 @@ def test_the_first_event_holds_the_settled_label(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_verification_is_not_sent_to_the_tracker() -> None:
-    _, _, journal = create_study(replace(asked(), purpose=VERIFY), wall_s=1.0)
+    _, _, journal = create_study(replace(requested(), purpose=VERIFY), wall_s=1.0)
     with journal:
         assert list(journal.pending("mlflow")) == []
 
@@ -67,7 +67,7 @@ def test_a_home_in_which_nothing_can_be_locked_still_takes_studies(monkeypatch: 
         raise PermissionError("no lock file")
 
     monkeypatch.setattr(new_study, "opened", refuse)
-    made, _, journal = create_study(asked(), wall_s=1.0)
+    made, _, journal = create_study(requested(), wall_s=1.0)
     journal.close()
     assert made.label == "train-1127-1002"
 
@@ -76,8 +76,8 @@ def test_a_process_that_was_stopped_while_it_held_the_lock_holds_up_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(new_study, "LOCK_S", 0.05)
-    create_study(asked(), wall_s=1.0)[2].close()
+    create_study(requested(), wall_s=1.0)[2].close()
     with new_study._locked_labels():
-        made, _, journal = create_study(asked(), wall_s=1.0)
+        made, _, journal = create_study(requested(), wall_s=1.0)
     journal.close()
     assert made.label == "train-1127-1002-2"

@@ -20,11 +20,11 @@ FIDELITY = Fidelity(
 
 
 @pytest.mark.parametrize(
-    ("told", "decided"),
+    ("reported", "decided"),
     [({}, None), ({"evaluation_counts": 1.0}, True), ({"evaluation_counts": 0.0}, False)],
 )
 def test_whether_evaluation_counts_is_decided_by_the_first_baseline(
-    told: dict[str, float], decided: bool | None
+    reported: dict[str, float], decided: bool | None
 ) -> None:
     first = Trial(
         number=0,
@@ -32,7 +32,7 @@ def test_whether_evaluation_counts_is_decided_by_the_first_baseline(
         stage=Stage.BASELINE,
         fidelity=FIDELITY,
         state=TrialState.FINISHED,
-        outcome=replace(measurement(), extra=told),
+        outcome=replace(measurement(), extra=reported),
     )
     study = Study(spec=spec(), facts=facts()).with_trial(first)
     planner = Planner(knobs=builtin(), environ={}, memory_limit_bytes=0)
@@ -42,8 +42,10 @@ def test_whether_evaluation_counts_is_decided_by_the_first_baseline(
     assert planned.segments[0].fidelity.evaluation_counts is decided
 
 
-@pytest.mark.parametrize(("args", "said"), [((), 32), (("--batch-size", "8"), 8)])
-def test_a_process_is_told_what_the_scripts_own_batch_option_says(args: tuple[str, ...], said: int) -> None:
+@pytest.mark.parametrize(("args", "message"), [((), 32), (("--batch-size", "8"), 8)])
+def test_a_process_receives_the_value_of_the_scripts_own_batch_option(
+    args: tuple[str, ...], message: int
+) -> None:
     option = ScriptFlag(names=("-b", "--batch-size"), dest="batch_size", kind="int", default=32)
     known = facts()
     known = replace(known, script=replace(known.script, flags=(option,)))
@@ -51,4 +53,4 @@ def test_a_process_is_told_what_the_scripts_own_batch_option_says(args: tuple[st
     planner = Planner(knobs=builtin(), environ={}, memory_limit_bytes=0)
     planned = planner.assign(study, Trial(number=0, config=Config(), stage=Stage.BASELINE, fidelity=FIDELITY))
     assert isinstance(planned, Assignment)
-    assert planned.launch.batch == said
+    assert planned.launch.batch == message

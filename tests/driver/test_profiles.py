@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from study_fakes import BASE, BEST, good_answer, measured, no_answer, study, told
+from study_fakes import BASE, BEST, good_answer, measured, no_answer, reported, study
 
 from autotune.driver.profiles import kept_profiles, kept_reports, profile_files, profile_lines
 from autotune.model.trial import Failure, FailureKind, Stage
@@ -40,34 +40,36 @@ def test_a_whole_trace_of_script_and_winner_is_found_by_its_trial(tmp_path: Path
     assert f"tensorboard --logdir {place}" in profile_lines(made, tmp_path)[0]
 
 
-def test_a_trace_that_was_asked_for_and_is_not_there_is_told_with_the_reason(
+def test_a_trace_that_was_requested_and_is_not_there_is_reported_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("autotune.driver.profiles.answer_or_none", lambda _: good_answer())
     made = study()
-    assert profile_lines(made, tmp_path) == [], "none was asked for"
-    asked = replace(made, spec=replace(made.spec, profile=True, why=True), stopped="finished")
-    lines = profile_lines(asked, tmp_path)
+    assert profile_lines(made, tmp_path) == [], "none was requested"
+    requested = replace(made, spec=replace(made.spec, profile=True, why=True), stopped="finished")
+    lines = profile_lines(requested, tmp_path)
     assert [line.partition(":")[0] for line in lines] == ["baseline", "winner"]
     assert all("The budget had no time left for its run" in line for line in lines)
-    lost = told(6, BASE, Failure(kind=FailureKind.NO_METRIC, message="no step was seen"), Stage.DIAGNOSE)
-    ended = replace(asked, trials=(*asked.trials, lost, measured(7, BEST, 200.0, Stage.DIAGNOSE)))
+    lost = reported(6, BASE, Failure(kind=FailureKind.NO_METRIC, message="no step was seen"), Stage.DIAGNOSE)
+    ended = replace(requested, trials=(*requested.trials, lost, measured(7, BEST, 200.0, Stage.DIAGNOSE)))
     lines = profile_lines(ended, tmp_path)
     assert lines[0] == "baseline: none. The detailed probe ended early: no step was seen."
     assert lines[1] == "winner: none. The process that records it ended without one."
-    stopped = replace(asked, stopped="interrupted")
+    stopped = replace(requested, stopped="interrupted")
     assert "stopped before" in profile_lines(stopped, tmp_path)[0]
     # Where nothing won there is no winner to be missed.
     monkeypatch.setattr("autotune.driver.profiles.answer_or_none", lambda _: no_answer())
-    assert len(profile_lines(asked, tmp_path)) == 1
+    assert len(profile_lines(requested, tmp_path)) == 1
 
 
-def test_a_report_by_nsight_systems_is_found_where_it_is_whole_and_told_where_there_is_none(
+def test_a_report_by_nsight_systems_is_found_where_it_is_whole_and_reported_where_there_is_none(
     tmp_path: Path,
 ) -> None:
     made = study()
     kept = measured(6, BASE, 100.0, Stage.DIAGNOSE)
-    lost = told(7, BEST, Failure(kind=FailureKind.NO_METRIC, message="nsys left no report"), Stage.DIAGNOSE)
+    lost = reported(
+        7, BEST, Failure(kind=FailureKind.NO_METRIC, message="nsys left no report"), Stage.DIAGNOSE
+    )
     probes = tuple(replace(t, fidelity=replace(t.fidelity, probe="nsys")) for t in (kept, lost))
     made = replace(made, trials=(*made.trials, *probes))
     for number in (6, 7):

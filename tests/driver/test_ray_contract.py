@@ -1,4 +1,4 @@
-"""Ray Tune keeps what every driver promises; its trials are real processes that tell a made-up training."""
+"""Ray Tune keeps what every driver promises; its trials are real processes that report a made-up training."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TestRay(DriverContract):
     ended: ClassVar[dict[str, tuple[Study, list[Entry]]]] = {}
     staged: ClassVar[dict[str, list[Path]]] = {}
     """Script -> what Ray's own folder held of Tune's snapshots when the loop had ended."""
-    told: ClassVar[dict[str, list[Path]]] = {}
+    reported: ClassVar[dict[str, list[Path]]] = {}
     """Script -> files with the value of a variable or an argument in them at that time."""
 
     def drive(self, folder: Path, *, script: str, budget_s: float) -> tuple[Study, list[Entry]]:
@@ -66,7 +66,9 @@ class TestRay(DriverContract):
             self.staged[script] = list(Path(driver._temp).rglob("*experiment_state*"))
             states = [p.read_text() for p in (folder / "study").rglob("*experiment_state*")]
             assert set(states) == {NO_TRIALS}, "Tune's snapshots hold what trials were given and have printed"
-            self.told[script] = [p for root in (Path(driver._temp), folder / "study") for p in holding(root)]
+            self.reported[script] = [
+                p for root in (Path(driver._temp), folder / "study") for p in holding(root)
+            ]
         finally:
             driver.close()
         study = session.close()
@@ -82,7 +84,7 @@ class TestRay(DriverContract):
     def test_no_secret_of_the_user_is_written_at_all(self, tmp_path: Path) -> None:
         """Tune and Ray write down what they are given."""
         self.drive(tmp_path, script="good", budget_s=60.0)
-        assert self.told["good"] == []
+        assert self.reported["good"] == []
 
 
 def test_a_ray_that_starts_in_a_thread_runs_the_trials_after_the_first_one(tmp_path: Path) -> None:

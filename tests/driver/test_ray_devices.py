@@ -97,7 +97,7 @@ def test_on_a_cluster_a_trial_has_its_share_of_the_memory_of_its_node(
 
 
 @pytest.mark.parametrize(
-    ("asked", "wait_s"),
+    ("requested", "wait_s"),
     [
         ({}, 300.0),  # as long as for a device
         ({"wait_s": 1800.0}, 1800.0),
@@ -105,12 +105,12 @@ def test_on_a_cluster_a_trial_has_its_share_of_the_memory_of_its_node(
     ],
 )
 def test_on_a_cluster_each_trial_claims_its_node_and_waits_as_for_a_device(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, asked: dict[str, Any], wait_s: float
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, requested: dict[str, Any], wait_s: float
 ) -> None:
     from autotune.driver.backends import ray_tune
     from autotune.model import wire
 
-    request = ray_tune.node_request(replace(spec(7200.0), **asked))
+    request = ray_tune.node_request(replace(spec(7200.0), **requested))
     assert (request.study_id, request.label, request.wait_s) == ("01STUDY", "train", wait_s)
     made: dict[str, Any] = {}
     monkeypatch.setattr(ray_tune, "DeviceCare", lambda **more: made.update(more))

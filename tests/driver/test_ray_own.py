@@ -30,18 +30,18 @@ def driver(tmp_path: Path, address: str = "") -> Any:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What Ray was asked for; none is started, and none is ended."""
+def requested(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The requests to Ray; none is started, and none is ended."""
     from autotune.driver.backends import ray_tune
 
     calls: list[dict[str, Any]] = []
-    monkeypatch.setattr(ray_tune.ray, "init", lambda **asked: calls.append(asked))
+    monkeypatch.setattr(ray_tune.ray, "init", lambda **requested: calls.append(requested))
     monkeypatch.setattr(ray_tune.ray, "shutdown", lambda: None)
     return calls
 
 
 def test_somebody_elses_ray_in_the_environment_is_not_joined(
-    asked: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    requested: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_TOKEN"):
         monkeypatch.setenv(name, "theirs")
@@ -50,11 +50,11 @@ def test_somebody_elses_ray_in_the_environment_is_not_joined(
     one = driver(tmp_path)
     one.connect()
     one.close()
-    assert asked[0]["address"] == "local"
+    assert requested[0]["address"] == "local"
     assert "RAY_ADDRESS" not in os.environ
     assert os.environ["RAY_AUTH_TOKEN"] != "theirs"
     assert "RAY_AUTH_TOKEN_PATH" not in os.environ
-    assert not Path(asked[0]["_temp_dir"]).exists()
+    assert not Path(requested[0]["_temp_dir"]).exists()
 
 
 def test_the_token_of_our_ray_lies_in_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +73,7 @@ def test_the_token_of_our_ray_lies_in_no_file(tmp_path: Path, monkeypatch: pytes
     assert ray_auth.without_ours(theirs) == theirs
 
 
-def test_a_ray_of_ours_is_asked_to_listen_on_this_machine_alone(
+def test_a_ray_of_ours_is_requested_to_listen_on_this_machine_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ray itself exchanges a loopback address for one that other machines reach."""
@@ -83,8 +83,8 @@ def test_a_ray_of_ours_is_asked_to_listen_on_this_machine_alone(
 
     seen: list[tuple[str, str]] = []
 
-    def init(**asked: Any) -> None:
-        address = asked["_node_ip_address"]
+    def init(**requested: Any) -> None:
+        address = requested["_node_ip_address"]
         seen.append((address, services.resolve_ip_for_localhost(address)))
 
     monkeypatch.setattr(ray_tune.ray, "init", init)
@@ -103,8 +103,8 @@ def test_nobody_else_may_enter_the_folder_of_our_ray(tmp_path: Path, monkeypatch
 
     modes: list[int] = []
 
-    def init(**asked: Any) -> None:
-        theirs = Path(asked["_temp_dir"])
+    def init(**requested: Any) -> None:
+        theirs = Path(requested["_temp_dir"])
         theirs.mkdir(parents=True, exist_ok=True)
         theirs.chmod(0o777)  # as Ray does
         modes.extend(place.stat().st_mode & 0o777 for place in (theirs, *theirs.parents))
@@ -118,13 +118,13 @@ def test_nobody_else_may_enter_the_folder_of_our_ray(tmp_path: Path, monkeypatch
 
 
 def test_a_cluster_is_joined_where_its_address_is_given_and_then_nothing_of_it_is_made(
-    asked: list[dict[str, Any]], tmp_path: Path
+    requested: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     one = driver(tmp_path, "10.1.2.3:6379")
     one.connect()
     one.close()
-    assert asked[0]["address"] == "10.1.2.3:6379"
-    assert "_temp_dir" not in asked[0]
+    assert requested[0]["address"] == "10.1.2.3:6379"
+    assert "_temp_dir" not in requested[0]
 
 
 @pytest.mark.parametrize("address", ["", "10.1.2.3:6379"])
@@ -147,7 +147,7 @@ def test_others_on_a_cluster_are_not_shown_the_secrets_of_our_command(
     assert utils.get_entrypoint_name is before
 
 
-def test_a_signal_while_ray_starts_is_told_to_our_handler(
+def test_a_signal_while_ray_starts_reaches_our_handler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ray's own would leave by SystemExit from wherever the driver is."""
@@ -155,8 +155,8 @@ def test_a_signal_while_ray_starts_is_told_to_our_handler(
 
     from autotune.driver.backends import ray_tune
 
-    told: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
+    reported: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: reported.append(number))
 
     def init(**_: object) -> None:
         utils.set_sigterm_handler(lambda number, _: sys.exit(number))
@@ -170,7 +170,7 @@ def test_a_signal_while_ray_starts_is_told_to_our_handler(
         one.close()
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert told == [signal.SIGTERM]
+    assert reported == [signal.SIGTERM]
 
 
 def test_what_never_comes_ends_the_search_and_is_named(
@@ -284,11 +284,11 @@ def test_a_ray_that_does_not_start_leaves_no_mark_and_no_process(
 
     begun: list[subprocess.Popen[bytes]] = []
 
-    def half(**asked: Any) -> None:
-        words = ["gcs_server", "-S", "-c", "import time; time.sleep(120)", asked["_temp_dir"]]
+    def half(**requested: Any) -> None:
+        words = ["gcs_server", "-S", "-c", "import time; time.sleep(120)", requested["_temp_dir"]]
         begun.append(subprocess.Popen(words, executable=sys.executable))
         until = time.monotonic() + 30
-        while asked["_temp_dir"].encode() not in Path(f"/proc/{begun[0].pid}/cmdline").read_bytes():
+        while requested["_temp_dir"].encode() not in Path(f"/proc/{begun[0].pid}/cmdline").read_bytes():
             assert time.monotonic() < until
         raise RuntimeError("the node did not start in time")
 

@@ -21,7 +21,7 @@ def prepared() -> None:
 
 
 class Counted:
-    """A bell that tells how often it was waited at."""
+    """A wakeup that counts how often it was waited for."""
 
     def __init__(self, *, rings: bool = False) -> None:
         self.waits = 0
@@ -51,12 +51,12 @@ def later(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
 
 
-def test_it_rests_only_where_all_that_was_asked_for_has_begun(
+def test_it_rests_only_where_all_that_was_requested_has_begun(
     searcher: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     later(monkeypatch, 100.0)
     searcher.rest()
-    assert searcher.bell.waits == 0, "nothing runs: something may be asked for at any moment"
+    assert searcher.bell.waits == 0, "nothing runs: something may be requested at any moment"
     searcher._open = {"one": object(), "two": object()}
     searcher.on_trial_result("one", {"begins": True})
     later(monkeypatch, 200.0)
@@ -142,10 +142,10 @@ class Ran:
 
 
 @pytest.mark.parametrize(
-    ("is_ours", "niceness", "told"), [(False, 15, True), (False, 0, False), (True, 15, False)]
+    ("is_ours", "niceness", "reported"), [(False, 15, True), (False, 0, False), (True, 15, False)]
 )
-def test_how_nice_trials_are_on_the_ray_of_others_is_told(
-    monkeypatch: pytest.MonkeyPatch, *, is_ours: bool, niceness: int, told: bool
+def test_how_nice_trials_are_on_the_ray_of_others_is_reported(
+    monkeypatch: pytest.MonkeyPatch, *, is_ours: bool, niceness: int, reported: bool
 ) -> None:
     from autotune.driver.backends import ray_tune
     from autotune.launch.runner import TrialResult
@@ -156,7 +156,7 @@ def test_how_nice_trials_are_on_the_ray_of_others_is_told(
     one._outcomes, one._bell, one._is_ours = Ran().run(0), "", is_ours
     notes = wire.loads(TrialResult, one.step()["ended"]).notes
     assert notes[0] == "of the runner"
-    assert [f"niceness of {niceness}" in note for note in notes[1:]] == ([True] if told else [])
+    assert [f"niceness of {niceness}" in note for note in notes[1:]] == ([True] if reported else [])
 
 
 def test_what_tune_writes_lies_in_the_study_and_goes_with_the_driver(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from session_fakes import FIDELITY, facts, measurement, spec
 
-from autotune.driver.recovery import PAIR_S, cut_cycles, is_asked_again, unfinished, waits
+from autotune.driver.recovery import PAIR_S, cut_cycles, is_run_again, unfinished, waits
 from autotune.model.config import Config
 from autotune.model.study import Study
 from autotune.model.trial import Failure, FailureKind, Stage, Trial, TrialState
@@ -27,7 +27,7 @@ def trial(number: int, config: Config, *, stage: Stage = Stage.CONFIRM, **more: 
     )
 
 
-def asked_again(
+def is_again(
     open_one: Trial,
     *,
     outcome: Any = None,
@@ -36,19 +36,19 @@ def asked_again(
     up_s: float = 1e6,
     group: int = 1,
 ) -> bool:
-    """With the script's half of the pair told so long ago."""
+    """With the script's half of the pair reported so long ago."""
     half = trial(4, Config(), group=group, state=TrialState.FINISHED, outcome=outcome or measurement(100.0))
     study = Study(spec=spec(), facts=facts(), trials=(half, open_one))
     entries = [
         entry("started", NOW_S - ago_s - 20.0, number=4, attempt=1, uid="t4", host=host),
-        entry("told", NOW_S - ago_s, number=4, attempt=1),
+        entry("finished", NOW_S - ago_s, number=4, attempt=1),
     ]
-    return is_asked_again(open_one, study, entries, wall_s=NOW_S, up_s=up_s, host="here")
+    return is_run_again(open_one, study, entries, wall_s=NOW_S, up_s=up_s, host="here")
 
 
 def test_the_trial_in_flight_is_run_again_and_its_pair_kept() -> None:
-    assert asked_again(trial(5, FAST))
-    assert asked_again(trial(5, FAST), ago_s=PAIR_S)
+    assert is_again(trial(5, FAST))
+    assert is_again(trial(5, FAST), ago_s=PAIR_S)
 
 
 @pytest.mark.parametrize(
@@ -57,52 +57,52 @@ def test_the_trial_in_flight_is_run_again_and_its_pair_kept() -> None:
     ids=["too long ago", "the clock was put back", "another host", "started anew since"],
 )
 def test_half_of_a_pair_of_another_day_is_given_up(of_another_day: dict[str, Any]) -> None:
-    assert not asked_again(trial(5, FAST), **of_another_day)
+    assert not is_again(trial(5, FAST), **of_another_day)
 
 
 def test_where_no_other_half_was_measured_nothing_can_be_unlike() -> None:
     failed = Failure(kind=FailureKind.CRASH_EXIT, message="it broke")
-    assert asked_again(trial(5, FAST), outcome=failed, ago_s=1e6)
-    assert asked_again(trial(5, Config(), group=2), ago_s=1e6)
+    assert is_again(trial(5, FAST), outcome=failed, ago_s=1e6)
+    assert is_again(trial(5, Config(), group=2), ago_s=1e6)
 
 
-def test_screening_runs_are_asked_again_whatever_the_day() -> None:
-    assert asked_again(trial(5, FAST, stage=Stage.REFINE, group=0), ago_s=1e6)
+def test_screening_runs_are_proposed_again_whatever_the_day() -> None:
+    assert is_again(trial(5, FAST, stage=Stage.REFINE, group=0), ago_s=1e6)
 
 
 def test_what_only_explains_and_what_has_cost_several_lives_is_not() -> None:
-    assert not asked_again(trial(5, FAST, stage=Stage.DIAGNOSE, group=0))
-    assert not asked_again(trial(5, FAST, attempt=FailureKind.INFRA_LOST.repeats + 1))
+    assert not is_again(trial(5, FAST, stage=Stage.DIAGNOSE, group=0))
+    assert not is_again(trial(5, FAST, attempt=FailureKind.INFRA_LOST.repeats + 1))
 
 
 def test_a_run_that_nobody_has_begun_with_has_cost_no_life_yet() -> None:
     open_one = trial(5, FAST, stage=Stage.REFINE, group=0, attempt=FailureKind.INFRA_LOST.repeats + 1)
     entries = [
-        entry("asked", 0.0, trial={"number": 5}),
+        entry("proposed", 0.0, trial={"number": 5}),
         entry("started", 1.0, number=5, attempt=2, uid="t5", host="here"),
         entry("requeued", 2.0, number=5, attempt=2),
         entry("stopped", 3.0),
     ]
     study = Study(spec=spec(), facts=facts(), trials=(open_one,))
     assert waits(open_one, entries)
-    assert is_asked_again(open_one, study, entries, wall_s=NOW_S, up_s=1e6, host="here")
-    begun = [*entries, entry("asked", 4.0, trial={"number": 5})]
+    assert is_run_again(open_one, study, entries, wall_s=NOW_S, up_s=1e6, host="here")
+    begun = [*entries, entry("proposed", 4.0, trial={"number": 5})]
     assert not waits(open_one, begun)
-    assert not is_asked_again(open_one, study, begun, wall_s=NOW_S, up_s=1e6, host="here")
+    assert not is_run_again(open_one, study, begun, wall_s=NOW_S, up_s=1e6, host="here")
 
 
 def cut(*trials: Trial, ago_s: float = 60.0, up_s: float = 1e6) -> set[tuple[Stage, int]]:
-    """With every outcome told so long ago."""
-    told = [
+    """With every outcome reported so long ago."""
+    reported = [
         e
         for t in trials
         for e in (
             entry("started", NOW_S - ago_s - 20.0, number=t.number, attempt=1, uid="t", host="here"),
-            entry("told", NOW_S - ago_s, number=t.number, attempt=1),
+            entry("finished", NOW_S - ago_s, number=t.number, attempt=1),
         )
     ]
     study = Study(spec=spec(), facts=facts(), trials=trials)
-    return set(cut_cycles(study, told, wall_s=NOW_S, up_s=up_s, host="here"))
+    return set(cut_cycles(study, reported, wall_s=NOW_S, up_s=up_s, host="here"))
 
 
 def measured(number: int, config: Config, **more: Any) -> Trial:
@@ -138,10 +138,10 @@ def test_a_cycle_whose_reference_was_given_up_has_nothing_to_compare_with() -> N
     assert cut(measured(4, both, stage=Stage.ABLATE), given_up(5, slow, stage=Stage.ABLATE)) == set()
 
 
-def test_attempts_that_told_nothing_on_this_host_are_cleared_up_behind() -> None:
+def test_attempts_that_reported_nothing_on_this_host_are_cleared_up_behind() -> None:
     entries = [
-        entry("started", 0.0, number=0, attempt=1, uid="told", host="here"),
-        entry("told", 1.0, number=0, attempt=1),
+        entry("started", 0.0, number=0, attempt=1, uid="finished", host="here"),
+        entry("finished", 1.0, number=0, attempt=1),
         entry("started", 2.0, number=1, attempt=1, uid="requeued", host="here"),
         entry("requeued", 3.0, number=1, attempt=1),
         entry("started", 4.0, number=1, attempt=2, uid="open", host="here"),

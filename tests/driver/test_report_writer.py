@@ -14,8 +14,8 @@ from autotune.driver.report_writer import write_page, write_report
 
 def test_a_report_is_written_whole_and_again(tmp_path):
     for label in ("first", "second"):
-        told = study()
-        path = write_report(tmp_path, told, good_answer())
+        reported = study()
+        path = write_report(tmp_path, reported, good_answer())
         assert path == tmp_path / "report.html", label
         assert pages.data(path.read_text())["picks"]["best"]["speedup"]["value"] == 2.0
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]

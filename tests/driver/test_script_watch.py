@@ -35,7 +35,7 @@ def test_an_edit_of_the_same_length_is_noticed(script: Path, watch: ScriptWatch)
     assert watch() == ""
 
 
-def test_a_script_that_is_gone_is_said(script: Path, watch: ScriptWatch) -> None:
+def test_a_script_that_is_gone_is_reported(script: Path, watch: ScriptWatch) -> None:
     script.unlink()
     assert watch() == "train.py can no longer be read: No such file or directory"
 

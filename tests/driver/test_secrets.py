@@ -57,10 +57,10 @@ class Prints(Runner):
 
 
 def searched(runner: Prints) -> tuple[Study, str, Path]:
-    """A search with these arguments: its study, what was said meanwhile, and the journal's folder."""
+    """A search with these arguments: its study, what was reported meanwhile, and the journal's folder."""
     given = replace(spec(), study_id="01KAK2M7Q4ZC0V9X3T5R8W6Y1B", args=ARGS)
     folder = study_dir(given.study_id)
-    said = io.StringIO()
+    message = io.StringIO()
     with Journal.create(folder / "journal.db", ballast_bytes=0) as journal:
         opened = {"spec": given, "wall_s": 0.0, "host": "", "pid": 1, "version": "0"}
         journal.append("opened", "opened/1", to_wire(opened))
@@ -71,26 +71,26 @@ def searched(runner: Prints) -> tuple[Study, str, Path]:
             strategy=Listed([Config(), Config({"num_workers": 2}), Config({"num_workers": 3})]),
             planner=Planner(knobs=builtin(), environ={"A": "b"}, memory_limit_bytes=0),
             clock=SimulatedClock(),
-            listeners=[Progress(said), EventLines(said)],
+            listeners=[Progress(message), EventLines(message)],
         )
         InlineDriver(session, runner).run()
         study = session.close()
         rows = json.dumps([dict(row.payload) for row in journal.pending("mlflow")])
     assert "--lr 0.1" in rows or study.stopped == "no_baseline"
-    return study, said.getvalue() + rows, folder
+    return study, message.getvalue() + rows, folder
 
 
 def test_neither_journal_nor_mlflow_nor_screen_holds_a_secret_of_the_command_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    study, said, folder = searched(Prints())
+    study, message, folder = searched(Prints())
     assert [t.failure is not None for t in study.trials] == [False, True, True]
     for number in (1, 2):
         failure = study.trials[number].failure
         assert failure is not None
-        said += f"{failure.message} {failure.evidence}"
-    said += user_command(study) + apply_command(study) + note(study, None)
-    assert "canary" not in said
+        message += f"{failure.message} {failure.evidence}"
+    message += user_command(study) + apply_command(study) + note(study, None)
+    assert "canary" not in message
     assert "python train.py --password '<redacted>' --hf-token '<redacted>'" in user_command(study)
     kept = b"".join(path.read_bytes() for path in folder.iterdir() if path.is_file())
     assert b"--hf-token" in kept
@@ -99,29 +99,29 @@ def test_neither_journal_nor_mlflow_nor_screen_holds_a_secret_of_the_command_lin
         assert fold(journal.entries()).spec.args[-2:] == ("--lr", "0.1")
     for verb in (["show", "--trials"], ["show", "--md"], ["show", "--json"], ["list"]):
         assert command(verb) == 0
-    told = capsys.readouterr()
-    assert "num_workers" in told.out
-    assert "canary" not in told.out + told.err
+    reported = capsys.readouterr()
+    assert "num_workers" in reported.out
+    assert "canary" not in reported.out + reported.err
 
 
-def test_a_baseline_that_fails_and_prints_its_arguments_tells_no_secret() -> None:
-    study, said, _folder = searched(Prints(baseline=False))
+def test_a_baseline_that_fails_and_prints_its_arguments_reports_no_secret() -> None:
+    study, message, _folder = searched(Prints(baseline=False))
     error = why_nothing(study)
     assert "Namespace(password=" in error.message
-    assert "canary" not in said + error.message + error.hint
+    assert "canary" not in message + error.message + error.hint
 
 
 @pytest.mark.parametrize(
     "words",
     [["--password", SECRETS[0]], [f"--password={SECRETS[2]}"], [f"DB_PASSWORD={SECRETS[1]}", "train.py"]],
 )
-def test_a_command_that_cannot_be_read_is_told_without_its_secrets(
+def test_a_command_that_cannot_be_read_is_reported_without_its_secrets(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command(["search", "--budget", "10m", "--json", "--", *words]) == 2
-    told = capsys.readouterr()
-    assert "is not a script" in told.err
-    assert "canary" not in told.out + told.err
+    reported = capsys.readouterr()
+    assert "is not a script" in reported.err
+    assert "canary" not in reported.out + reported.err
 
 
 def test_a_dry_run_shows_no_secret(
@@ -132,6 +132,6 @@ def test_a_dry_run_shows_no_secret(
     words = ["search", "--script", "train.py", "--budget", "10m", "--driver", "inline", "--dry-run"]
     for more in ([], ["--json"]):
         assert command([*words, *more, "--", *ARGS]) == 0
-    told = capsys.readouterr()
-    assert "--lr" in told.out
-    assert "canary" not in told.out + told.err
+    reported = capsys.readouterr()
+    assert "--lr" in reported.out
+    assert "canary" not in reported.out + reported.err

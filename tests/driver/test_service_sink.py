@@ -21,7 +21,7 @@ import made_studies as made
 
 
 class Service(http.server.ThreadingHTTPServer):
-    """Takes facts and answers as it is set to."""
+    """Takes facts, and answers as it is set to."""
 
     def __init__(self):
         self.bodies, self.status, self.tokens = [], 202, []
@@ -74,9 +74,9 @@ def journal(tmp_path, monkeypatch):
 def test_rows_for_the_service_are_written_only_where_one_has_started_the_search(monkeypatch):
     data = {"number": 0, "attempt": 0}
     monkeypatch.delenv(REPORT, raising=False)
-    assert [row.sink for row in rows_for("told", data)] == ["mlflow"]
+    assert [row.sink for row in rows_for("finished", data)] == ["mlflow"]
     monkeypatch.setenv(REPORT, "/x")
-    assert [row.sink for row in rows_for("told", data)] == ["mlflow", SERVICE]
+    assert [row.sink for row in rows_for("finished", data)] == ["mlflow", SERVICE]
 
 
 def test_facts_arrive_in_order_each_once(journal, report, service):

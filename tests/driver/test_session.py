@@ -1,4 +1,4 @@
-"""The state machine: what is asked, journaled, told, repeated and never repeated."""
+"""The state machine: what is proposed, journaled, reported, repeated and never repeated."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def make_session(tmp_path: Path) -> Iterator[MakeSession]:
 
 
 class Heard(Listener):
-    """Keeps what people are told."""
+    """Keeps the messages to users."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -88,7 +88,7 @@ def test_a_trial_is_journaled_before_anyone_can_run_it(make_session: MakeSession
     session = make_session([Config()])
     assignment = session.ask()
     assert assignment is not None
-    assert kinds(session) == ["asked"]
+    assert kinds(session) == ["proposed"]
 
 
 def test_the_space_is_built_when_the_first_baseline_was_measured(make_session: MakeSession) -> None:
@@ -114,7 +114,7 @@ def test_half_of_a_pair_is_left_open_where_its_time_does_not_suffice(tmp_path: P
     """Cut short it would be a timeout, and that a failure of its config."""
 
     def begun(budget_s: float) -> Session:
-        told = [
+        reported = [
             Trial(
                 number=n,
                 config=Config(),
@@ -128,11 +128,11 @@ def test_half_of_a_pair_is_left_open_where_its_time_does_not_suffice(tmp_path: P
             for n in (0, 1)
         ]
         half = replace(
-            told[0], number=2, stage=Stage.CONFIRM, group=1, state=TrialState.WAITING, outcome=None
+            reported[0], number=2, stage=Stage.CONFIRM, group=1, state=TrialState.WAITING, outcome=None
         )
         return Session(
             journal=journal,
-            study=Study(spec=spec(budget_s), facts=facts(), trials=(*told, half)),
+            study=Study(spec=spec(budget_s), facts=facts(), trials=(*reported, half)),
             strategy=Listed([]),
             planner=PlainPlanner(),
             clock=SimulatedClock(),
@@ -148,7 +148,7 @@ def test_half_of_a_pair_is_left_open_where_its_time_does_not_suffice(tmp_path: P
         assert [t.number for t in short.close().open_trials] == [2]
 
 
-def test_what_was_lost_is_asked_again_and_at_most_three_times(make_session: MakeSession) -> None:
+def test_what_was_lost_is_proposed_again_and_at_most_three_times(make_session: MakeSession) -> None:
     session = make_session([Config(), Config({"workers": 1})])
     tell_next(session, measurement())
     numbers = []
@@ -197,7 +197,7 @@ def test_where_no_process_can_be_started_any_more_not_every_trial_is_spent_on_it
 def test_a_device_that_computes_no_more_ends_the_search_where_it_is_the_only_one(
     tmp_path: Path, *, devices: int, ends: bool
 ) -> None:
-    """Every trial that follows would wait for it, fail, and be told as failed."""
+    """Every trial that follows would wait for it, fail, and be reported as failed."""
     gone = {NOT_BEGUN: "1", "device": "GPU-0"}
     device = DeviceFacts(name="x", uuid="GPU-0", memory_bytes=1)
     known = facts()
@@ -237,12 +237,16 @@ def test_on_a_cluster_one_node_without_room_does_not_end_the_search(tmp_path: Pa
         assert session.study.trials[1].state is TrialState.FINISHED
 
 
-def test_a_run_that_only_explains_and_finds_no_room_leaves_the_answer_as_it_is(tmp_path: Path) -> None:
+def test_a_run_that_only_explains_and_finds_no_room_leaves_the_answer_unchanged(tmp_path: Path) -> None:
     @dataclass
     class Explained(Listed):
         def ask(self, study: Study, remaining_s: float) -> Proposal | None:
-            asked = super().ask(study, remaining_s)
-            return asked if asked is None or not study.trials else replace(asked, stage=Stage.DIAGNOSE)
+            requested = super().ask(study, remaining_s)
+            return (
+                requested
+                if requested is None or not study.trials
+                else replace(requested, stage=Stage.DIAGNOSE)
+            )
 
     with Journal.create(tmp_path / "journal.db") as journal:
         session = Session(
@@ -265,7 +269,7 @@ def test_a_script_that_never_started_has_failed(make_session: MakeSession) -> No
     assert session.close().stopped == "no_baseline"
 
 
-def test_what_trials_tell_for_people_is_said_once(make_session: MakeSession) -> None:
+def test_what_trials_tell_for_people_is_reported_once(make_session: MakeSession) -> None:
     session = make_session([Config(), Config(), Config({"workers": 1})])
     for n in range(3):
         assignment = session.ask()
@@ -277,8 +281,8 @@ def test_what_trials_tell_for_people_is_said_once(make_session: MakeSession) -> 
         )
         session.tell(assignment.uid, ended)
         session._clock.sleep(1.0)
-    said = [entry.data["text"] for entry in session._journal.entries() if entry.kind == "noted"]
-    assert said == ["it writes (file 0)", "another thing: x"]
+    message = [entry.data["text"] for entry in session._journal.entries() if entry.kind == "noted"]
+    assert message == ["it writes (file 0)", "another thing: x"]
 
 
 TOLD_TO_END: list[Failure] = [
@@ -308,7 +312,7 @@ def test_what_ends_with_the_search_stays_open_for_a_resume(
     assert [trial.number for trial in session.study.open_trials] == [assignment.trial]
 
 
-def test_what_fails_by_itself_while_a_search_stops_is_told(make_session: MakeSession) -> None:
+def test_what_fails_by_itself_while_a_search_stops_is_reported(make_session: MakeSession) -> None:
     session = make_session([Config(), Config({"workers": 1})])
     tell_next(session, measurement())
     assignment = session.ask()
@@ -316,7 +320,7 @@ def test_what_fails_by_itself_while_a_search_stops_is_told(make_session: MakeSes
     session.stop("signal")
     outcome = failure(FailureKind.OOM_HOST)
     session.tell(assignment.uid, TrialResult(trial=assignment.trial, outcome=outcome, seconds=1.0))
-    assert kinds(session)[-1] == "told"
+    assert kinds(session)[-1] == "finished"
 
 
 @pytest.mark.parametrize("comes", [True, False])
@@ -330,7 +334,7 @@ def test_a_signal_that_reaches_the_trial_first_is_waited_for(make_session: MakeS
         late.start()
     outcome = failure(FailureKind.CRASH_SIGNAL, signal=15)
     session.tell(assignment.uid, TrialResult(trial=assignment.trial, outcome=outcome, seconds=1e6))
-    assert kinds(session)[-1] == ("requeued" if comes else "told")
+    assert kinds(session)[-1] == ("requeued" if comes else "finished")
 
 
 def test_the_study_is_there_for_who_writes_the_answer_whatever_holds_the_session_up(
@@ -368,8 +372,8 @@ def test_names_that_are_no_text_are_spelled_out_and_cost_nothing(make_session: M
     assert failed is not None
     assert failed.message == r"no file caf\udce9.jpg"
     assert failed.evidence["log_tail"] == "a \\ud83d \\"
-    told = [entry.data["outcome"] for entry in session._journal.entries() if entry.kind == "told"]
-    assert told[1]["message"] == failed.message
+    reported = [entry.data["outcome"] for entry in session._journal.entries() if entry.kind == "finished"]
+    assert reported[1]["message"] == failed.message
     assert r"the script writes into its project (caf\udce9.jpg)" in heard.notes
 
 
@@ -400,7 +404,7 @@ def test_without_another_way_the_rejection_stands(make_session: MakeSession) -> 
     assert session.is_over
 
 
-def test_a_knob_without_any_way_is_told_without_a_process(make_session: MakeSession) -> None:
+def test_a_knob_without_any_way_is_reported_without_a_process(make_session: MakeSession) -> None:
     planner = PlainPlanner(dead_knobs=frozenset({"odd"}))
     session = make_session([Config(), Config({"odd": 1}), Config({"workers": 1})], planner=planner)
     tell_next(session, measurement())
@@ -425,8 +429,8 @@ def test_why_nothing_new_is_tried_is_written_down_and_taken_back_where_something
     @dataclass
     class InStages(Listed):
         def ask(self, study: Study, remaining_s: float) -> Proposal | None:
-            asked = super().ask(study, remaining_s)
-            return None if asked is None else replace(asked, stage=stages[len(study.trials)], group=1)
+            requested = super().ask(study, remaining_s)
+            return None if requested is None else replace(requested, stage=stages[len(study.trials)], group=1)
 
         def ending(self, study: Study, remaining_s: float) -> str:
             return str(len(study.trials))
@@ -460,7 +464,7 @@ def test_a_late_answer_changes_nothing(make_session: MakeSession) -> None:
     assert kinds(session)[-1] == "late"
 
 
-def test_nothing_is_asked_when_the_budget_is_too_short_for_a_process(make_session: MakeSession) -> None:
+def test_nothing_is_requested_when_the_budget_is_too_short_for_a_process(make_session: MakeSession) -> None:
     shortest_s = session_module.ENDING_S + session_module.KILL_S + session_module.SHORTEST_TRIAL_S
     assert make_session([Config()], budget_s=shortest_s - 1.0).ask() is None
 
@@ -474,7 +478,7 @@ def test_deadlines_end_inside_the_budget(make_session: MakeSession) -> None:
     )
 
 
-def test_after_a_stop_nothing_more_is_asked_and_open_trials_stay_open(make_session: MakeSession) -> None:
+def test_after_a_stop_nothing_more_is_requested_and_open_trials_stay_open(make_session: MakeSession) -> None:
     session = make_session([Config(), Config({"workers": 1})])
     tell_next(session, measurement())
     assignment = session.ask()
@@ -527,9 +531,9 @@ def test_any_prefix_of_the_journal_folds_to_a_study_that_can_go_on(
         replace(t, finished_s=0.0) for t in session.study.trials
     ]
     part = fold(entries[: max(2, min(cut, len(entries)))], build=planner.space)
-    told = [t for t in part.trials if t.state is TrialState.FINISHED]
-    assert all(t.outcome is not None for t in told)
-    assert {t.number for t in told} <= {t.number for t in full.trials}
+    reported = [t for t in part.trials if t.state is TrialState.FINISHED]
+    assert all(t.outcome is not None for t in reported)
+    assert {t.number for t in reported} <= {t.number for t in full.trials}
     journal.close()
 
 
@@ -554,8 +558,8 @@ def test_a_run_that_a_neighbour_disturbed_is_repeated_twice_at_most_and_marked_t
     assert tell_next(session, crowded(30, 1.0)) == 1
     assert session.study.trials[1].state is TrialState.FINISHED
     assert flags(session, 1) == ("neighbour",)
-    told = [entry.data for entry in session._journal.entries() if entry.kind == "told"]
-    assert told[1]["outcome"]["contamination"]["flags"] == ["neighbour"], "written down as well"
+    reported = [entry.data for entry in session._journal.entries() if entry.kind == "finished"]
+    assert reported[1]["outcome"]["contamination"]["flags"] == ["neighbour"], "written down as well"
 
 
 def test_runs_that_were_set_aside_for_a_neighbour_use_up_no_repeats_of_failures(
@@ -573,7 +577,7 @@ def test_runs_that_were_set_aside_for_a_neighbour_use_up_no_repeats_of_failures(
     assert session.study.trials[1].state is TrialState.FINISHED
 
 
-def test_who_asks_for_all_that_is_journalled_waits_for_whoever_tells(make_session: MakeSession) -> None:
+def test_who_asks_for_all_that_is_journalled_waits_for_whoever_reports(make_session: MakeSession) -> None:
     """What is sent elsewhere is read off the journal, which is ahead of the study for a moment."""
     session = make_session([Config()])
     seen: list[Study] = []
@@ -680,7 +684,7 @@ def test_a_busy_machine_is_named_once_before_the_first_run_and_journaled(make_se
             "Wait for it with --wait-for-quiet 10m."
         )
     ]
-    assert kinds(session)[:2] == ["busy", "asked"]
+    assert kinds(session)[:2] == ["busy", "proposed"]
     assert kinds(session).count("busy") == 1
     assert session.study.busy == (BUSY,)
     opened = {"spec": spec(), "wall_s": 0.0, "host": "", "pid": 1, "version": "0"}
@@ -733,7 +737,7 @@ def test_a_quiet_machine_is_waited_for_and_the_first_wait_costs_no_budget(make_s
     assert "--wait-for-quiet" not in heard.notes[0], "it was given"
 
 
-def test_a_machine_that_stays_busy_is_waited_for_no_longer_than_asked(make_session: MakeSession) -> None:
+def test_a_machine_that_stays_busy_is_waited_for_no_longer_than_requested(make_session: MakeSession) -> None:
     session = make_session([Config()])
     heard = beside(session, BUSY, wait_s=9.0)
     assert session.ask() is not None
@@ -771,9 +775,9 @@ ANNS = Claim(
 BOBS = replace(ANNS, study_id="y", label="train-2", user="bob", pid=4712, measures=False)
 
 
-def on_machine(session: Session, machine: Machine, **asked: object) -> Heard:
+def on_machine(session: Session, machine: Machine, **requested: object) -> Heard:
     session._machine = machine  # type: ignore[assignment]
-    session._study = replace(session._study, spec=replace(session._study.spec, **asked))  # type: ignore[arg-type]
+    session._study = replace(session._study, spec=replace(session._study.spec, **requested))  # type: ignore[arg-type]
     session._listeners = (heard := Heard(),)
     return heard
 
@@ -806,21 +810,21 @@ def test_the_wait_for_another_search_has_an_end_and_an_error_that_names_the_ways
     session = make_session([Config()])
     machine = Machine(ANNS)
     on_machine(session, machine, wait_s=30.0)
-    with pytest.raises(BackendError, match=r"study train-1 of ann .* after a wait of 30 s") as told:
+    with pytest.raises(BackendError, match=r"study train-1 of ann .* after a wait of 30 s") as raised:
         session.ask()
     assert session._clock.now_s() == pytest.approx(30.0)
-    assert "--wait" in told.value.hint
-    assert "--share" in told.value.hint
+    assert "--wait" in raised.value.hint
+    assert "--share" in raised.value.hint
     assert not machine.has_begun
 
 
-@pytest.mark.parametrize(("asked", "waited_s"), [({}, 0.0), ({"wait_s": 30.0}, 30.0)])
-def test_a_shared_machine_is_measured_on_after_the_wait_that_was_asked_for(
-    make_session: MakeSession, asked: dict[str, float], waited_s: float
+@pytest.mark.parametrize(("requested", "waited_s"), [({}, 0.0), ({"wait_s": 30.0}, 30.0)])
+def test_a_shared_machine_is_measured_on_after_the_wait_that_was_requested(
+    make_session: MakeSession, requested: dict[str, float], waited_s: float
 ) -> None:
     session = make_session([Config()])
     machine = Machine(ANNS, beside=(Culprit(name="", pid=4711, study="study train-1 of ann"),))
-    heard = on_machine(session, machine, share=True, **asked)
+    heard = on_machine(session, machine, share=True, **requested)
     session._load = Loads(QUIET)  # type: ignore[assignment]
     assert session.ask() is not None
     assert session._clock.now_s() == pytest.approx(waited_s)
@@ -890,9 +894,11 @@ def test_a_stop_ends_the_wait(make_session: MakeSession) -> None:
 def test_before_a_confirmation_the_wait_counts_and_leaves_time_for_the_pairs(tmp_path: Path) -> None:
     class Confirms(Listed):
         def ask(self, study: Study, remaining_s: float) -> Proposal | None:
-            asked = super().ask(study, remaining_s)
+            requested = super().ask(study, remaining_s)
             return (
-                asked if asked is None or not study.trials else replace(asked, stage=Stage.CONFIRM, group=1)
+                requested
+                if requested is None or not study.trials
+                else replace(requested, stage=Stage.CONFIRM, group=1)
             )
 
     with Journal.create(tmp_path / "journal.db") as journal:
@@ -948,3 +954,29 @@ def test_a_listener_stops_the_search_once_the_running_trial_is_over(make_session
     assert session.stopping == "interrupted"
     assert session.ask() is None
     assert session.close().stopped == "interrupted"
+
+
+def test_a_further_machine_runs_the_unchanged_script_and_no_figure_depends_on_it(
+    make_session: MakeSession,
+) -> None:
+    session = make_session([Config(), Config({"workers": 1})])
+    assert session.ask_reference("10.0.0.2") is None, "the script has no measurement yet"
+    tell_next(session, measurement())
+    reference = session.ask_reference("10.0.0.2")
+    assert reference is not None
+    session.start(reference, node="10.0.0.2")
+    session.tell(reference.uid, TrialResult(trial=reference.trial, outcome=measurement(), seconds=1.0))
+    started = [entry.data for entry in session._journal.entries() if entry.kind == "started"]
+    assert [data.get("node", "") for data in started] == ["", "10.0.0.2"]
+    study = session.study
+    (trial,) = study.finished(Stage.REFERENCE)
+    assert (trial.node, trial.config.is_baseline) == ("10.0.0.2", True)
+    assert trial not in study.finished()
+    assert "10.0.0.2" in trial.reason
+
+
+def test_a_machine_gets_no_reference_run_that_the_budget_does_not_hold(make_session: MakeSession) -> None:
+    session = make_session([Config(), Config({"workers": 1})])
+    tell_next(session, measurement(), seconds=20.0)
+    session._clock.sleep(session.remaining_s - 10.0)
+    assert session.ask_reference("10.0.0.2") is None

@@ -79,13 +79,13 @@ def test_an_interrupt_of_the_drivers_own_is_nobodys_first_ctrl_c() -> None:
     assert (process.returncode, out) == (0, "interrupted\nafter\n")
 
 
-def test_a_repeated_signal_is_told_again_and_handlers_are_put_back() -> None:
+def test_a_repeated_signal_is_reported_again_and_handlers_are_put_back() -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    told: list[str] = []
-    with polite_ending(told.append):
+    reported: list[str] = []
+    with polite_ending(reported.append):
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)
-    assert told == ["signal", "signal"]
+    assert reported == ["signal", "signal"]
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
@@ -134,10 +134,10 @@ def test_a_broken_loop_is_silent_and_an_insisting_person_is_heard() -> None:
 
 def test_a_hang_up_that_was_to_be_ignored_from_the_start_stays_so() -> None:
     """As under `nohup`: a search goes on when its user logs out."""
-    told: list[str] = []
+    reported: list[str] = []
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with polite_ending(told.append) as arm:
+        with polite_ending(reported.append) as arm:
             os.kill(os.getpid(), signal.SIGHUP)
             # As a library may do meanwhile.
             signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -147,4 +147,4 @@ def test_a_hang_up_that_was_to_be_ignored_from_the_start_stays_so() -> None:
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
-    assert told == ["signal"]
+    assert reported == ["signal"]

@@ -239,12 +239,12 @@ def test_what_changes_the_training_is_tried_only_where_it_was_allowed(tmp_path: 
         assert "It changes the training itself: fused loss." in found.fastest.reasons
 
 
-def test_values_that_cannot_be_had_here_are_told_once_the_script_has_run(
+def test_values_that_cannot_be_had_here_are_reported_once_the_script_has_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("autotune.driver.tune.host_facts", lambda: CPU_HOST)
-    asked = replace(OWN, knobs={"fused_loss": (), "precision": ("fp32", "bf16", "fp16")})
-    search = Searched(tmp_path, asked, WORLD)
+    requested = replace(OWN, knobs={"fused_loss": (), "precision": ("fp32", "bf16", "fp16")})
+    search = Searched(tmp_path, requested, WORLD)
     assert plan_search(search.spec).not_here == ("precision=fp16",)
     search.run(trials=3)
     assert search.heard.notes == ["not applicable here: precision=fp16"]

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 ASK = "from autotune.driver.spec import redirected_stdin; print(redirected_stdin())"
 
 
-def asked(**streams):
+def requested(**streams):
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     ended = subprocess.run(
         [sys.executable, "-c", ASK],
@@ -31,9 +31,9 @@ def test_a_file_is_named_and_a_pipe_or_nothing_is_not(tmp_path):
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("words\n", encoding="utf-8")
     with corpus.open() as file:
-        assert asked(stdin=file) == str(corpus)
-    assert asked(input="words\n") == ""
-    assert asked(stdin=subprocess.DEVNULL) == ""
+        assert requested(stdin=file) == str(corpus)
+    assert requested(input="words\n") == ""
+    assert requested(stdin=subprocess.DEVNULL) == ""
 
 
 def test_a_file_that_is_gone_is_not_named(tmp_path):
@@ -41,4 +41,4 @@ def test_a_file_that_is_gone_is_not_named(tmp_path):
     gone.touch()
     with gone.open() as file:
         gone.unlink()
-        assert asked(stdin=file) == ""
+        assert requested(stdin=file) == ""

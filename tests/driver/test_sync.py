@@ -28,7 +28,7 @@ ALL = 9
 
 
 class Recorder:
-    """A sink that remembers, and fails as it is told."""
+    """A sink that remembers, and fails as it is set to."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, int | None]] = []
@@ -114,7 +114,7 @@ def test_rows_that_come_later_are_sent_too(journal: Journal) -> None:
     assert sink.payloads[-1]["why"] == "signal"
 
 
-def test_warming_up_waits_for_the_store_and_no_longer_than_told(journal: Journal) -> None:
+def test_warming_up_waits_for_the_store_and_no_longer_than_reported(journal: Journal) -> None:
     sink = Recorder()
     sink.gate.clear()
     sending = syncer(journal, sink)
@@ -126,7 +126,7 @@ def test_warming_up_waits_for_the_store_and_no_longer_than_told(journal: Journal
     assert sending.flush(10) == 0
 
 
-def test_a_store_that_is_away_costs_no_time_is_told_once_and_keeps_everything(
+def test_a_store_that_is_away_costs_no_time_is_reported_once_and_keeps_everything(
     journal: Journal, caplog: pytest.LogCaptureFixture
 ) -> None:
     sink = Recorder()
@@ -167,7 +167,7 @@ def test_a_store_that_comes_back_gets_everything(journal: Journal) -> None:
     assert len(sink.sent) == ALL
 
 
-def test_the_longer_a_store_is_away_the_less_often_it_is_asked(journal: Journal) -> None:
+def test_the_longer_a_store_is_away_the_less_often_it_is_requested(journal: Journal) -> None:
     sink = Recorder()
     sending = syncer(journal, sink, back_off_s=1.0)
     waits: list[float] = []

@@ -1,4 +1,4 @@
-"""Which earlier studies are read, which are left out and why, and that a search keeps to what it was told."""
+"""Which earlier studies are read, which are left out and why, and that a search keeps to what it received."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BUDGET_S = 300.0
 
 
 def seen_table() -> Table:
-    """A table whose process told its Python, as every recorder of today does."""
+    """A table whose process reported its Python, as every recorder of today does."""
     table = recorded_world.table()
     facts = table.header.facts
     assert facts.run is not None
@@ -107,12 +107,12 @@ def test_an_ended_study_of_the_script_is_taken_over_and_nothing_private_with_it(
 ) -> None:
     found = gather(present, folders=[ended])
     assert found is not None
-    (told,) = found.earlier
-    assert told.label == "test"
-    assert told.starts
-    assert told.seen
-    assert told.fingerprint.device == found.present.device
-    assert told.fingerprint.data
+    (reported,) = found.earlier
+    assert reported.label == "test"
+    assert reported.starts
+    assert reported.seen
+    assert reported.fingerprint.device == found.present.device
+    assert reported.fingerprint.data
     assert not found.present.data, "that is for the first run to show"
     text = dumps(found)
     assert "/replay" not in text
@@ -200,7 +200,9 @@ def test_a_study_that_has_not_ended_is_left_out(ended: Path, present: Study, tmp
 def test_a_damaged_journal_is_left_out(ended: Path, present: Study, tmp_path: Path) -> None:
     (folder,) = copies(ended, tmp_path, 1)
     connection = sqlite3.connect(folder / "journal.db")
-    connection.execute("UPDATE events SET json = replace(json, 'samples/s', 'samples/x') WHERE kind = 'told'")
+    connection.execute(
+        "UPDATE events SET json = replace(json, 'samples/s', 'samples/x') WHERE kind = 'finished'"
+    )
     connection.commit()
     connection.close()
     assert left_out(gather(present, folders=[folder])) == f"{name_of(1)}: it cannot be read (JournalDamaged)."
@@ -239,10 +241,10 @@ def test_a_journal_that_is_too_large_is_not_read(
     assert "too large" in left_out(gather(present, folders=[ended]))
 
 
-# A search that was told ----------------------------------------------------------------------------
+# A search with records ----------------------------------------------------------------------------
 
 
-def test_a_journal_alone_says_what_the_search_asked_for_and_would_ask_for(
+def test_a_journal_alone_holds_what_the_search_requested_and_would_request(
     ended: Path, present: Study, tmp_path: Path
 ) -> None:
     """Cut off before any of its trials and resumed, it asks for that trial."""
@@ -255,15 +257,19 @@ def test_a_journal_alone_says_what_the_search_asked_for_and_would_ask_for(
     planner, strategy = RecordedPlanner(TABLE), strategy_for("staged")
     checked = 0
     for place, entry in enumerate(entries):
-        if entry.kind != "asked" or entry.data["trial"]["attempt"] > 1:
+        if entry.kind != "proposed" or entry.data["trial"]["attempt"] > 1:
             continue
         before = fold(entries[:place], build=planner.space)
         assert before.transfer == study.transfer
         left_s = BUDGET_S - float(entry.data["elapsed_s"]) - ENDING_S - KILL_S
         proposal = strategy.ask(before, left_s)
         assert proposal is not None
-        asked = study.trials[int(entry.data["trial"]["number"])]
-        assert (proposal.stage, proposal.config, proposal.reason) == (asked.stage, asked.config, asked.reason)
+        requested = study.trials[int(entry.data["trial"]["number"])]
+        assert (proposal.stage, proposal.config, proposal.reason) == (
+            requested.stage,
+            requested.config,
+            requested.reason,
+        )
         checked += 1
     assert checked > 8
     assert study.trials[1].stage is Stage.INITIAL
@@ -276,7 +282,7 @@ def with_python(ended: TrialResult, assignment: Assignment) -> TrialResult:
     return replace(ended, facts=replace(ended.facts, versions={"python": "3.11", "torch": "2.13"}))
 
 
-def test_a_second_search_says_where_it_begins_and_can_be_told_not_to(
+def test_a_second_search_names_its_start_points_and_can_be_kept_from_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -290,8 +296,8 @@ def test_a_second_search_says_where_it_begins_and_can_be_told_not_to(
              "--knob", "channels_last", "--set", "channels_last=false,true", *words]
         )  # fmt: skip
         assert code == 0
-        told = capsys.readouterr()
-        return told.out + told.err
+        reported = capsys.readouterr()
+        return reported.out + reported.err
 
     line = "start points from 1 earlier study of this script (first), none taken over unmeasured"
     assert "earlier" not in search("first")

@@ -178,9 +178,9 @@ def test_a_search_that_ends_well_writes_both_files(made: Made) -> None:
 def test_a_search_that_breaks_keeps_what_it_had_and_says_where(
     made: Made, error: Exception, stopped: str
 ) -> None:
-    with pytest.raises(type(error)) as told:
+    with pytest.raises(type(error)) as raised:
         made.search(failing(LATE, error))
-    assert told.value is error
+    assert raised.value is error
     best = read_best(made.out)
     assert best.provenance.trials == LATE - 1
     assert best == read_best(made.kept)
@@ -219,10 +219,10 @@ def test_a_disk_without_room_ends_the_search_and_leaves_its_trial_open(made: Mad
             yield from real(runner, assignment)
 
     made.monkeypatch.setattr(FakeRunner, "run", run)
-    with pytest.raises(DiskFull, match=r"0\.01 GiB are free") as told:
+    with pytest.raises(DiskFull, match=r"0\.01 GiB are free") as raised:
         made.search()
-    assert "autotune resume" in told.value.hint
-    assert str(made.out) in notes_of(told.value)[0]
+    assert "autotune resume" in raised.value.hint
+    assert str(made.out) in notes_of(raised.value)[0]
     assert read_best(made.out).provenance.trials == LATE - 1
     study = made.study()
     assert study.stopped == "disk"
@@ -342,9 +342,9 @@ def test_a_first_trial_on_a_cluster_waits_for_the_tracker_for_a_bounded_time(
 
 
 def test_a_search_that_breaks_before_the_baseline_names_no_file(made: Made) -> None:
-    with pytest.raises(RuntimeError) as told:
+    with pytest.raises(RuntimeError) as raised:
         made.search(failing(1, RuntimeError("at once")))
-    assert notes_of(told.value) == ()
+    assert notes_of(raised.value) == ()
     assert not made.out.exists()
     assert made.study().stopped == "error"
 
@@ -360,11 +360,11 @@ def test_a_journal_that_takes_no_more_costs_neither_file(made: Made) -> None:
     def refuse(self: Journal, *args: object, **more: object) -> int:
         raise DiskFull("the disk is full", hint="Make room.")
 
-    with pytest.raises(DiskFull) as told:
+    with pytest.raises(DiskFull) as raised:
         made.search(full)
     made.monkeypatch.setattr(Journal, "append", real)
     assert read_best(made.out).provenance.trials == LATE - 1
-    assert str(made.out) in notes_of(told.value)[0]
+    assert str(made.out) in notes_of(raised.value)[0]
 
 
 @pytest.mark.parametrize("broken", ["out", "kept"])
@@ -374,11 +374,11 @@ def test_a_place_that_cannot_be_written_does_not_cost_the_other_one(made: Made, 
     def block(number: int) -> None:
         lost.mkdir(exist_ok=True)
 
-    with pytest.raises(StoreError, match="could not be written") as told:
+    with pytest.raises(StoreError, match="could not be written") as raised:
         made.search(block)
-    assert str(lost) in told.value.message
+    assert str(lost) in raised.value.message
     assert read_best(written).is_better
-    assert str(written) in notes_of(told.value)[0]
+    assert str(written) in notes_of(raised.value)[0]
     assert made.study().stopped == "finished"
 
 
@@ -394,7 +394,7 @@ def test_a_script_edited_meanwhile_ends_the_search_with_the_answer_for_what_it_w
     assert end.answer.caveats[0] == was
     changed = "train.py was changed during the search"
     assert made.heard.notes[-2:] == [changed, f"trial {LATE - 1} does not count: {changed}"]
-    # The run during which it was edited may have read either version: it is not told.
+    # The run during which it was edited may have read either version: it is not reported.
     assert [t.state.value for t in end.study.trials][LATE - 1 :] == ["waiting"]
     assert made.study().stopped == "script"
     assert read_best(made.out).environment.script_sha256 == end.study.facts.script.sha256  # type: ignore[union-attr]
@@ -418,11 +418,11 @@ def test_a_bound_that_something_fits_into_is_no_failure_and_names_it(made: Made)
     end = made.search(world=COMPUTE_BOUND, max_memory_bytes=int(1.66 * GIB), space=SMALLER)
     assert end.exit_code == 1
     assert end.answer is not None
-    (told,) = [c for c in end.answer.caveats if "GiB" in c]
-    assert told.startswith(
+    (reported,) = [c for c in end.answer.caveats if "GiB" in c]
+    assert reported.startswith(
         "Your unchanged script needs 1.75 GiB, more than the 1.66 GiB allowed; the fastest"
     )
-    assert "fits is batch_size=" in told
+    assert "fits is batch_size=" in reported
 
 
 def test_a_bound_that_nothing_fits_into_is_one(made: Made) -> None:

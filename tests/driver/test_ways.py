@@ -121,7 +121,7 @@ def test_an_option_that_never_acted_is_dead_for_every_value(ways: Ways) -> None:
 def test_what_was_measured_while_its_option_seemed_dead_is_written_as_it_was_measured(
     tmp_path: Path,
 ) -> None:
-    """Two at once: the one that fails is told first, and the other one shows later that the option acts."""
+    """Two at once: the one that fails is reported first, and the other one shows later the option acts."""
     made = Ways(tmp_path, [Config(), TWO, FOUR, FOUR, EIGHT])
     made.tell(made.ask(), measurement())
     two, four = made.ask(), made.ask()
@@ -147,7 +147,7 @@ def test_a_journal_without_ways_exports_what_its_failures_left(ways: Ways) -> No
     assert way(changes_of(old)(TWO)) == ["keyword"]
 
 
-def test_two_options_found_dead_at_once_are_asked_again_under_their_own_numbers(tmp_path: Path) -> None:
+def test_two_options_found_dead_at_once_are_proposed_again_under_their_own_numbers(tmp_path: Path) -> None:
     batch = Config({"batch_size": 16})
     made = Ways(tmp_path, [Config(), TWO, batch])
     option = ScriptFlag(names=("--batch-size",), dest="batch_size", kind="int")
@@ -197,9 +197,9 @@ class ByOption(Ways):
             loss_scale=1.0,
         )
 
-    def told(self, assignment: Assignment, **seen: object) -> None:
-        asked = assignment.segments[0].config.get("effective_batch", self.run.effective_batch)
-        run = replace(self.run, **{"effective_batch": asked, **seen})
+    def reported(self, assignment: Assignment, **seen: object) -> None:
+        requested = assignment.segments[0].config.get("effective_batch", self.run.effective_batch)
+        run = replace(self.run, **{"effective_batch": requested, **seen})
         ended = TrialResult(trial=assignment.trial, outcome=measurement(), seconds=1.0, facts=run)
         self.session.tell(assignment.uid, ended)
 
@@ -215,16 +215,16 @@ def test_an_option_that_moves_the_learning_rate_with_the_batch_gives_way_to_the_
     tmp_path: Path, what: str, moved: OptimizerFacts
 ) -> None:
     made = ByOption(tmp_path, [Config(), DOUBLE, HALF])
-    made.told(made.ask())
+    made.reported(made.ask())
     larger = made.ask()
     # Another effective batch is another training anyhow, and the script's own rule may stand.
-    made.told(larger, optimizer=replace(SGD, rates=(0.2, 0.02)))
+    made.reported(larger, optimizer=replace(SGD, rates=(0.2, 0.02)))
     first = made.ask()
     assert way(first.launch.changes) == ["patch", "flag"]
-    made.told(first, optimizer=moved)
+    made.reported(first, optimizer=moved)
     again = made.ask()
     assert (again.segments[0].config, way(again.launch.changes)) == (HALF, ["patch", "keyword"])
-    made.told(again)
+    made.reported(again)
     kept = [t.measurement is not None for t in made.session.study.trials]
     assert kept == [True, True, False, True]
     failure = made.session.study.trials[2].failure
@@ -237,10 +237,10 @@ def test_an_option_that_moves_the_learning_rate_with_the_batch_gives_way_to_the_
     made.journal.close()
 
 
-def test_a_rate_that_stays_as_it_is_up_to_rounding_leaves_the_option_its_way(tmp_path: Path) -> None:
+def test_a_rate_that_stays_unchanged_up_to_rounding_leaves_the_option_its_way(tmp_path: Path) -> None:
     made = ByOption(tmp_path, [Config(), HALF])
-    made.told(made.ask())
-    made.told(made.ask(), optimizer=replace(SGD, rates=(0.1001, 0.01)))
+    made.reported(made.ask())
+    made.reported(made.ask(), optimizer=replace(SGD, rates=(0.1001, 0.01)))
     assert made.session.study.trials[1].measurement is not None
     made.journal.close()
 
@@ -249,14 +249,14 @@ def test_a_knob_of_the_users_own_may_be_the_rate(tmp_path: Path) -> None:
     own = DeclaredSpec(name="rate", effect=Effect.TRAINING, values=(0.1, 0.2), spelling=Flag(("--lr",)))
     made = ByOption(tmp_path, [Config(), HALF])
     given = made.session._study.spec
-    made.told(made.ask())
-    asked = made.ask()
+    made.reported(made.ask())
+    requested = made.ask()
     trial = replace(made.session.study.trials[1], config=HALF.with_(rate=0.2))
     study = replace(made.session.study, spec=replace(given, space=replace(given.space, declared=(own,))))
     other = replace(made.run, optimizer=replace(SGD, rates=(0.2, 0.02)))
     assert unlike_step(study, trial, other) is None
     assert unlike_step(study, replace(trial, config=HALF), other) is not None
-    made.told(asked)
+    made.reported(requested)
     made.journal.close()
 
 
@@ -265,17 +265,17 @@ def test_an_option_that_does_not_divide_the_loss_by_its_parts_gives_way(
     tmp_path: Path, scale: float, hows: list[str]
 ) -> None:
     made = ByOption(tmp_path, [Config(), HALF], accumulates=True)
-    made.told(made.ask())
+    made.reported(made.ask())
     first = made.ask()
     assert way(first.launch.changes) == ["flag", "flag"]
-    made.told(first, loss_scale=scale)
+    made.reported(first, loss_scale=scale)
     if scale == 1.0:
         failure = made.session.study.trials[1].failure
         assert failure is not None
         assert "2 times that of its own step" in failure.message
         again = made.ask()
         assert way(again.launch.changes) == hows
-        made.told(again)
+        made.reported(again)
     study = made.folded()
     assert study.trials[-1].measurement is not None
     assert way(changes_of(study)(HALF)) == hows
@@ -300,35 +300,35 @@ def test_an_option_for_workers_that_deals_the_samples_anew_gives_way_to_the_load
     run = replace(OURS, loader=replace(LOADER, **own))
     made.session._study = replace(made.session._study, facts=replace(known, run=run))
 
-    def told(assignment: Assignment, **changed: bool) -> None:
+    def reported(assignment: Assignment, **changed: bool) -> None:
         facts = replace(run, loader=replace(LOADER, **{**own, **changed}))
         made.session.tell(
             assignment.uid,
             TrialResult(trial=assignment.trial, outcome=measurement(), seconds=1.0, facts=facts),
         )
 
-    told(made.ask())
+    reported(made.ask())
     first = made.ask()
-    asked = way(first.launch.changes)
-    told(first, **seen)
+    requested = way(first.launch.changes)
+    reported(first, **seen)
     if len(hows) == 2:
         failure = made.session.study.trials[1].failure
         assert failure is not None
         assert "draw other random numbers" in failure.message
         again = made.ask()
         assert again.segments[0].config == TWO
-        asked += way(again.launch.changes)
-        told(again)
-    assert asked == hows
+        requested += way(again.launch.changes)
+        reported(again)
+    assert requested == hows
     assert made.folded().trials[-1].measurement is not None
     made.journal.close()
 
 
 def test_a_constant_whose_script_derives_the_parts_of_a_step_gives_way(tmp_path: Path) -> None:
     made = ByOption(tmp_path, [Config(), HALF])
-    made.told(made.ask())
+    made.reported(made.ask())
     first = made.ask()
-    made.told(first)
+    made.reported(first)
     study = made.session.study
     facts = study.facts
     assert facts is not None

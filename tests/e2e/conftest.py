@@ -117,20 +117,20 @@ class Place:
         with Journal.read(paths[0]) as journal:
             return list(journal.entries())
 
-    def wait_for_told(self, at_least: int, limit_s: float = 120) -> list[int]:
+    def wait_for_finished(self, at_least: int, limit_s: float = 120) -> list[int]:
         """Numbers of the finished trials, as soon as there are enough."""
         deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline:
-            told = [entry.data["number"] for entry in self.journal() if entry.kind == "told"]
-            if len(told) >= at_least:
-                return told
+            reported = [entry.data["number"] for entry in self.journal() if entry.kind == "finished"]
+            if len(reported) >= at_least:
+                return reported
             time.sleep(0.3)
         pytest.fail(f"fewer than {at_least} finished trials after {limit_s} s")
 
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of MLflow as it is after a first search: making one takes seven seconds, copying it none."""
+    """MLflow's store after a first search: making one takes seven seconds, copying it none."""
     return migrated_store(tmp_path_factory.getbasetemp())
 
 

@@ -37,7 +37,7 @@ def test_every_command_of_the_tutorial_does_what_it_says(tmp_path):
     environ = os.environ | {"AUTOTUNE_HOME": str(tmp_path / "home"), "AUTOTUNE_PYTHON": sys.executable}
     # Two threads that wait for a core beside other work are an order of magnitude slower than one.
     environ |= {"OMP_NUM_THREADS": "1"}
-    told, found = {}, False
+    reported, found = {}, False
     for words in TUTORIAL:
         given = shortened(words)
         done = subprocess.run(
@@ -51,9 +51,9 @@ def test_every_command_of_the_tutorial_does_what_it_says(tmp_path):
         allowed = {"search": (0, 1, 8), "verify": (0, 1, 7) if found else (2,)}.get(words[0], (0,))
         assert done.returncode in allowed, f"{given}\n{done.stdout}\n{done.stderr}"
         found = found or (words[0] == "search" and done.returncode == 0 and "--dry-run" not in words)
-        told[" ".join(words[:1] + [w for w in words if w.startswith("--")])] = done.stdout
-    assert told["search --budget"].startswith(("Faster: ", "Nothing is faster: ", "Inconclusive: "))
-    assert f"study {STUDY}" in told["show"]
+        reported[" ".join(words[:1] + [w for w in words if w.startswith("--")])] = done.stdout
+    assert reported["search --budget"].startswith(("Faster: ", "Nothing is faster: ", "Inconclusive: "))
+    assert f"study {STUDY}" in reported["show"]
     assert (tmp_path / "best.yaml").is_file()
     assert (tmp_path / "small.yaml").is_file()
     assert (tmp_path / f"{STUDY}.html").is_file()

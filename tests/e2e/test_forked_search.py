@@ -16,8 +16,8 @@ from autotune.launch.workspace import isolation
 pytestmark = [pytest.mark.torch, pytest.mark.mlflow, pytest.mark.slow, pytest.mark.timeout(400)]
 
 
-def told(place: Any) -> list[dict[str, Any]]:
-    return [entry.data for entry in place.journal() if entry.kind == "told"]
+def reported(place: Any) -> list[dict[str, Any]]:
+    return [entry.data for entry in place.journal() if entry.kind == "finished"]
 
 
 def fork_servers(pid: int) -> list[int]:
@@ -40,9 +40,9 @@ def test_a_search_forks_what_it_screens_and_outlives_its_fork_server(place: Any)
     search = place.begin("slow_loader.py", *words)
     try:
         end = time.monotonic() + 150
-        while not any(row["start"] == "FORK" for row in told(place)):
+        while not any(row["start"] == "FORK" for row in reported(place)):
             assert search.poll() is None, search.communicate()
-            assert time.monotonic() < end, told(place)
+            assert time.monotonic() < end, reported(place)
             time.sleep(0.2)
         killed = fork_servers(search.pid)
         for server in killed:
@@ -54,11 +54,11 @@ def test_a_search_forks_what_it_screens_and_outlives_its_fork_server(place: Any)
     assert search.returncode in (0, 1, 8), err
     assert all(map(process_tree.is_zombie, killed))
     stages = {
-        e.data["trial"]["number"]: e.data["trial"]["stage"] for e in place.journal() if e.kind == "asked"
+        e.data["trial"]["number"]: e.data["trial"]["stage"] for e in place.journal() if e.kind == "proposed"
     }
-    starts = {(stages[row["number"]], row["start"]) for row in told(place)}
+    starts = {(stages[row["number"]], row["start"]) for row in reported(place)}
     assert {start for stage, start in starts if stage not in ("START", "REFINE")} == {"COLD"}
     assert ("START", "FORK") in starts
     assert any(
-        row["outcome"]["_"] == "Measurement" and stages[row["number"]] == "CONFIRM" for row in told(place)
+        row["outcome"]["_"] == "Measurement" and stages[row["number"]] == "CONFIRM" for row in reported(place)
     )

@@ -35,18 +35,18 @@ def test_one_and_two_processes_are_measured_with_their_samples(tmp_path: Path) -
     words = ("scale", "--rounds", "2", "--budget", "5m", "--price", "3", "--json", "--quiet")
     done = run(tmp_path, *words, "--", "torchrun", "--nproc-per-node", "2", "train.py", "--batch-size", "8")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    first, second = told["points"]
+    reported = json.loads(done.stdout)
+    first, second = reported["points"]
     assert (first["effective_batch"], second["effective_batch"]) == (8, 16)
     assert first["communication_frac"] is None
     assert 0.0 <= second["communication_frac"] <= 1.0
-    for point in told["points"]:
+    for point in reported["points"]:
         rate = point["throughput"]["value"]
         assert point["cost_per_million_samples"]["value"] == pytest.approx(
             3 * point["processes"] / 3600 / rate * 1e6
         )
-    assert told["knee"] in (1, 2)
-    assert json.loads(run(tmp_path, "show", "--json").stdout)["points"] == told["points"]
+    assert reported["knee"] in (1, 2)
+    assert json.loads(run(tmp_path, "show", "--json").stdout)["points"] == reported["points"]
     assert "scaling to 2 processes" in run(tmp_path, "list").stdout
     assert run(tmp_path, "report", "--out", "page.html").returncode == 0
     assert 'id="plot"' in (tmp_path / "page.html").read_text()

@@ -71,8 +71,8 @@ def test_mlflow_holds_the_search_and_exactly_its_trials(gain, lasting_place):
     (parent,) = [run for run in runs if run["parent"] is None]
     children = [run for run in runs if run["parent"] == parent["id"]]
     assert len(children) == len(runs) - 1
-    told = [entry for entry in lasting_place.journal() if entry.kind == "told"]
-    assert len(children) == len(told) == len(lasting_place.show()["trials"])
+    reported = [entry for entry in lasting_place.journal() if entry.kind == "finished"]
+    assert len(children) == len(reported) == len(lasting_place.show()["trials"])
     assert parent["status"] == "FINISHED"
     assert parent["note"]
     for child in children:
@@ -275,7 +275,7 @@ HEADER = "schema: autotune.space/v1\nname: bad\nknobs:\n"
 
 
 @pytest.mark.parametrize(
-    ("words", "text", "said"),
+    ("words", "text", "message"),
     [
         (["--budget", "60"], "", ["60s"]),
         (["--budget", "1s"], "", ["too short", "20s"]),
@@ -289,7 +289,7 @@ HEADER = "schema: autotune.space/v1\nname: bad\nknobs:\n"
         (["--max-memory", "lots"], "", ["lots"]),
     ],
 )
-def test_bad_input_is_one_message_and_nothing_is_run(place, words, text, said):
+def test_bad_input_is_one_message_and_nothing_is_run(place, words, text, message):
     place.script("plain_loop.py")
     (place.folder / "bad.yaml").write_text(text)
     words = [*words, *(["--space", "bad.yaml"] if text else [])]
@@ -297,7 +297,7 @@ def test_bad_input_is_one_message_and_nothing_is_run(place, words, text, said):
     words += [] if "--script" in words else ["--script", "plain_loop.py"]
     ended = place.run("search", "--driver", "inline", *words)
     assert ended.exit == 2, ended
-    for part in said:
+    for part in message:
         assert part in ended.err, ended
     assert "Traceback" not in ended.err
     assert ended.err.startswith("error: ")

@@ -163,8 +163,8 @@ async def notebook():
 
 asyncio.run(notebook())
 (one,) = found
-told = [one.reason, one.path.name, one.path.is_file(), one.to_dict()["schema"], len(one.study.trials)]
-print(json.dumps(["found", *told]))
+reported = [one.reason, one.path.name, one.path.is_file(), one.to_dict()["schema"], len(one.study.trials)]
+print(json.dumps(["found", *reported]))
 """
 
 

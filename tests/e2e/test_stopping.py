@@ -27,7 +27,7 @@ LONG = ("--budget", "10m", "--knob", "fused_optimizer", "--trials", "3")
 def test_a_signal_ends_it_soon_with_the_answer_so_far_and_it_goes_on(place, driver, number, code, why):
     process = place.begin("slow_loader.py", *LONG, driver=driver)
     try:
-        place.wait_for_told(1)
+        place.wait_for_finished(1)
         time.sleep(1.0)  # into the second trial
         process.send_signal(number)
         out, err = process.communicate(timeout=40)
@@ -41,26 +41,26 @@ def test_a_signal_ends_it_soon_with_the_answer_so_far_and_it_goes_on(place, driv
     assert place.show()["stopped"] == why
     resumed = place.run("resume", "--json")
     assert resumed.has_no_gain, resumed
-    told = [entry.data["number"] for entry in place.journal() if entry.kind == "told"]
-    assert told == [0, 1, 2]
+    reported = [entry.data["number"] for entry in place.journal() if entry.kind == "finished"]
+    assert reported == [0, 1, 2]
 
 
 def test_after_a_kill_nothing_that_ended_is_lost_or_run_again(place):
     process = place.begin("slow_loader.py", *LONG, "--json")
     try:
-        before = place.wait_for_told(2)
+        before = place.wait_for_finished(2)
     finally:
         process.kill()
         process.communicate()
     resumed = place.run("resume", "--json")
     assert resumed.has_no_gain, resumed
     entries = place.journal()
-    told = [entry.data["number"] for entry in entries if entry.kind == "told"]
-    assert told == [0, 1, 2]
-    assert told[: len(before)] == before
-    asked = [entry.data["trial"] for entry in entries if entry.kind == "asked"]
+    reported = [entry.data["number"] for entry in entries if entry.kind == "finished"]
+    assert reported == [0, 1, 2]
+    assert reported[: len(before)] == before
+    requested = [entry.data["trial"] for entry in entries if entry.kind == "proposed"]
     # A reading beside other processes is repeated at once, under the next attempt of its number.
-    first = [trial["number"] for trial in asked if trial["attempt"] == 1]
+    first = [trial["number"] for trial in requested if trial["attempt"] == 1]
     assert all(first.count(number) == 1 for number in before)
     assert [entry.kind for entry in entries].count("opened") == 2
     with contextlib.closing(sqlite3.connect(place.home / "mlflow.db")) as store:
@@ -86,7 +86,7 @@ def test_a_whole_job_that_is_stopped_for_a_while_shows_no_absurd_ratio(place):
     finally:
         process.kill()
         process.communicate()
-    outcomes = [entry.data["outcome"] for entry in place.journal() if entry.kind == "told"]
+    outcomes = [entry.data["outcome"] for entry in place.journal() if entry.kind == "finished"]
     rates = [outcome["throughput"]["value"] for outcome in outcomes if "throughput" in outcome]
     assert len(rates) == 3, (out, err)
     assert max(rates) < 4 * min(rates), "8 s without a step in a window of a few seconds"

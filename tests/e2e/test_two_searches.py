@@ -31,7 +31,7 @@ def spans(place: Any) -> list[tuple[float, float, str]]:
         with Journal.read(path) as journal:
             entries = list(journal.entries())
         label = next(entry.data["spec"]["label"] for entry in entries if entry.kind == "opened")
-        times = [entry.wall_s for entry in entries if entry.kind in ("started", "told")]
+        times = [entry.wall_s for entry in entries if entry.kind in ("started", "finished")]
         found.append((min(times), max(times), label))
     return sorted(found)
 
@@ -56,7 +56,7 @@ def test_a_killed_search_holds_up_the_next_one_no_longer(place) -> None:
     first = place.begin("plain_loop.py", "--budget", "10m", "--knob", "fused_optimizer")
     second: subprocess.Popen[str] | None = None
     try:
-        place.wait_for_told(1)
+        place.wait_for_finished(1)
         second = place.begin("plain_loop.py", *SHORT)
         assert second.stderr is not None
         for line in second.stderr:

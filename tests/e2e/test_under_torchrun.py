@@ -113,8 +113,8 @@ def test_every_rank_trains_with_the_values(script: Path) -> None:
     assert done.returncode == 0, done.stderr
     for rank in (0, 1):
         # 256 samples over two ranks in batches of 8, four times; a hook inside the model saw their format.
-        said = (script.parent / f"rank{rank}.txt").read_text().strip()
-        assert said == "2 64 [('torch.bfloat16', 8)] 1 True"
+        message = (script.parent / f"rank{rank}.txt").read_text().strip()
+        assert message == "2 64 [('torch.bfloat16', 8)] 1 True"
 
 
 def test_one_rank_that_fails_ends_the_run_with_a_code_that_says_so(script: Path) -> None:
@@ -149,8 +149,8 @@ def test_apply_starts_the_processes_of_the_search_by_itself(tmp_path: Path, laun
     done = run(tmp_path, "apply", "best.yaml")
     assert done.returncode == 0, done.stderr
     for rank in (0, 1):
-        said = (tmp_path / f"rank{rank}.txt").read_text().strip()
-        assert said == "2 64 [('torch.bfloat16', 8)] 1 True"
+        message = (tmp_path / f"rank{rank}.txt").read_text().strip()
+        assert message == "2 64 [('torch.bfloat16', 8)] 1 True"
 
 
 @pytest.mark.slow

@@ -53,11 +53,11 @@ def test_a_large_gain_that_is_there_ends_with_0(place):
     save(place.folder / "best.yaml", best_of_two_workers(place.folder / "slow_loader.py"))
     ended = place.run("verify", "best.yaml", "--budget", "8m", "--json", timeout_s=600)
     assert ended.exit == 0, ended
-    told = json.loads(ended.out)
-    assert told["verdict"] == "faster"
-    assert told["speedup"]["low"] > 1.2
-    assert told["speedup"]["n"] >= 3
-    assert "the search ran with 1.0" in told["differs"]["torch"]
-    assert "script" not in told["differs"]
+    reported = json.loads(ended.out)
+    assert reported["verdict"] == "faster"
+    assert reported["speedup"]["low"] > 1.2
+    assert reported["speedup"]["n"] >= 3
+    assert "the search ran with 1.0" in reported["differs"]["torch"]
+    assert "script" not in reported["differs"]
     listed = place.run("list")
     assert "w2: faster" in listed.out

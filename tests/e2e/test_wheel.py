@@ -38,15 +38,15 @@ def test_the_environment_runs_the_wheel_and_not_the_checkout(installed: Path, tm
 
 
 def test_doctor_and_the_presets_work_from_a_wheel(installed: Path, tmp_path: Path, place) -> None:
-    def said(*words: str) -> str:
+    def message(*words: str) -> str:
         done = subprocess.run(
             [str(installed), *words], cwd=tmp_path, env=place.environ, capture_output=True, text=True
         )
         assert done.returncode == 0, done
         return done.stdout
 
-    assert "torch" in said("doctor")
-    listed = said("spaces", "list")
+    assert "torch" in message("doctor")
+    listed = message("spaces", "list")
     for path in (ROOT / "search_spaces").glob("*.yaml"):
         assert path.stem in listed
 

@@ -257,7 +257,7 @@ def test_a_window_of_which_others_spoil_a_part_goes_on_until_it_has_as_many_bloc
     truth, wanted, when = BATCH / 0.05, process.fidelity(5.0), ((3.0, 5.0),)
     assert process.run(beside, wanted).measurement.throughput.value < 0.9 * truth, "nobody looked"
     usual = process.run(alone, wanted).measurement
-    fewer = process.run(beside, wanted, beside=when, is_told=False).measurement
+    fewer = process.run(beside, wanted, beside=when, is_reported=False).measurement
     whole = process.run(beside, wanted, beside=when).measurement
     for found in (fewer, whole):
         assert found.throughput.value == pytest.approx(truth, rel=0.02)

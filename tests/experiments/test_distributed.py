@@ -13,9 +13,9 @@ import pytest
 HERE = Path(__file__).resolve().parents[2] / "experiments" / "distributed"
 sys.path.insert(0, str(HERE))
 
-import links  # noqa: E402 - the same
-import parity  # noqa: E402 - the same
-import rank_failures  # noqa: E402 - found by the line above
+import links  # noqa: E402 (needs the path set above)
+import parity  # noqa: E402 (needs the path set above)
+import rank_failures  # noqa: E402 (needs the path set above)
 
 # Other experiments have a module of that name as well.
 SPEC = importlib.util.spec_from_file_location("distributed_run", HERE / "run.py")

@@ -22,10 +22,10 @@ from autotune.testing.replay import replay
 HERE = Path(__file__).resolve().parents[2] / "experiments" / "first_answer"
 sys.path[:0] = [str(HERE)]
 
-import first_answer_figures as figures  # noqa: E402 - found by the line above
-import first_answer_scripts as scripts  # noqa: E402 - the same
-import first_answer_timing as timing  # noqa: E402 - the same
-import timer  # noqa: E402 - the same
+import first_answer_figures as figures  # noqa: E402 (needs the path set above)
+import first_answer_scripts as scripts  # noqa: E402 (needs the path set above)
+import first_answer_timing as timing  # noqa: E402 (needs the path set above)
+import timer  # noqa: E402 (needs the path set above)
 
 _SPEC = importlib.util.spec_from_file_location("first_answer_run", HERE / "run.py")
 assert _SPEC is not None

@@ -37,19 +37,19 @@ def test_forks_are_compared_with_cold_runs_of_their_own_round(fork_start) -> Non
             row(n, "again", 100.0 * drift, 8.0),
             row(n, "fork", 102.0 * drift, 0.5),
         ]
-    said = fork_start.summed(rows)
-    assert "w fork: first step after 0.50 s (middle half 0.50 to 0.50), 3 runs" in said
-    assert "w again over cold: throughput 1.0000 [1.0000, 1.0000], 3 pairs" in said
-    assert "w fork over cold: throughput 1.0200 [1.0200, 1.0200], 3 pairs" in said
-    assert said[-1] == "0 failed; 0 that were to be forked were started anew"
+    message = fork_start.summed(rows)
+    assert "w fork: first step after 0.50 s (middle half 0.50 to 0.50), 3 runs" in message
+    assert "w again over cold: throughput 1.0000 [1.0000, 1.0000], 3 pairs" in message
+    assert "w fork over cold: throughput 1.0200 [1.0200, 1.0200], 3 pairs" in message
+    assert message[-1] == "0 failed; 0 that were to be forked were started anew"
 
 
 def test_what_was_not_forked_counts_as_no_fork(fork_start) -> None:
     rows = [row(0, "cold", 100.0, 8.0), row(0, "fork", 50.0, 8.0, start="cold")]
     rows.append({"workload": "w", "round": 1, "arm": "fork", "start": "fork", "kind": "crash_exit"})
-    said = fork_start.summed(rows)
-    assert not any(line.startswith("w fork") for line in said)
-    assert said[-1] == "1 failed; 1 that were to be forked were started anew"
+    message = fork_start.summed(rows)
+    assert not any(line.startswith("w fork") for line in message)
+    assert message[-1] == "1 failed; 1 that were to be forked were started anew"
 
 
 def test_it_goes_on_where_it_was(fork_start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,11 +69,11 @@ def test_it_goes_on_where_it_was(fork_start, tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(fork_start, "LocalRunner", Runner)
     path = tmp_path / "rows.jsonl"
-    asked = SimpleNamespace(rounds=1, workloads=["text_chargpt"], window_s=1.0, compile="")
-    fork_start.run(asked, path)
+    requested = SimpleNamespace(rounds=1, workloads=["text_chargpt"], window_s=1.0, compile="")
+    fork_start.run(requested, path)
     assert sorted(arm for arm, _ in ran) == ["again", "closed", "cold", "fork"]
     assert {arm for arm, start in ran if start is StartMode.FORK} == {"fork"}
     assert [json.loads(line)["kind"] for line in path.read_text().splitlines()] == ["crash_exit"] * 3
     ran.clear()
-    fork_start.run(SimpleNamespace(**{**vars(asked), "rounds": 2}), path)
+    fork_start.run(SimpleNamespace(**{**vars(requested), "rounds": 2}), path)
     assert len(ran) == 4

@@ -46,33 +46,33 @@ def checks() -> Any:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_grid_fits_into_minutes(name: str) -> None:
-    asked = grid.read_grid(GRIDS / name / "grid.json")
-    distinct = {tuple(sorted(point.items())) for point in asked.wanted()}
+    requested = grid.read_grid(GRIDS / name / "grid.json")
+    distinct = {tuple(sorted(point.items())) for point in requested.wanted()}
     assert 30 <= len(distinct) <= MOST_CONFIGS
-    assert asked.workload == name
+    assert requested.workload == name
     assert (GPU / "workloads" / f"{name}.py").is_file()
 
 
 def test_a_case_is_judged_by_kernels_launches_and_copies(checks: Any) -> None:
     case = checks.knobs.Case("x", "conv", (), kernels=r"nhwc", never=r"nchwToNhwc", other=True)
     base = {"kernels": {"sgemm": 3}, "calls": {}, "copies": {}}
-    told = {"kernels": {"implicit_gemm_nhwc": 3}, "calls": {}, "copies": {}}
-    assert checks.knobs.judged(case, told, base)[0] == "yes"
-    told["kernels"]["nchwToNhwcKernel"] = 1
-    assert checks.knobs.judged(case, told, base) == ("unclear", "not seen: no kernel like nchwToNhwc")
+    reported = {"kernels": {"implicit_gemm_nhwc": 3}, "calls": {}, "copies": {}}
+    assert checks.knobs.judged(case, reported, base)[0] == "yes"
+    reported["kernels"]["nchwToNhwcKernel"] = 1
+    assert checks.knobs.judged(case, reported, base) == ("unclear", "not seen: no kernel like nchwToNhwc")
     graphs = checks.knobs.Case("x", "conv", (), calls="cudaGraphLaunch", unclear=False)
-    assert checks.knobs.judged(graphs, told, base)[0] == "no"
-    assert checks.knobs.judged(graphs, {**told, "calls": {"cudaGraphLaunch": 3}}, base)[0] == "yes"
+    assert checks.knobs.judged(graphs, reported, base)[0] == "no"
+    assert checks.knobs.judged(graphs, {**reported, "calls": {"cudaGraphLaunch": 3}}, base)[0] == "yes"
     pinned = checks.knobs.Case("x", "conv", (), copies=r"Pinned -> Device")
     assert (
-        checks.knobs.judged(pinned, {**told, "copies": {"Memcpy HtoD (Pinned -> Device)": 1}}, base)[0]
+        checks.knobs.judged(pinned, {**reported, "copies": {"Memcpy HtoD (Pinned -> Device)": 1}}, base)[0]
         == "yes"
     )
-    assert checks.knobs.judged(checks.knobs.Case("x", "conv", ()), told, base)[0] == "unclear"
+    assert checks.knobs.judged(checks.knobs.Case("x", "conv", ()), reported, base)[0] == "unclear"
 
 
 @pytest.mark.parametrize(
-    ("case", "told", "beside", "seen"),
+    ("case", "reported", "beside", "seen"),
     [
         ("non_blocking", {"waits": 1}, {"waits": 7}, "yes"),
         ("non_blocking", {"waits": 7}, {"waits": 7}, "no"),
@@ -90,19 +90,19 @@ def test_a_case_is_judged_by_kernels_launches_and_copies(checks: Any) -> None:
     ],
 )
 def test_what_leaves_no_name_behind_is_judged_by_a_figure(
-    checks: Any, case: str, told: dict[str, int | None], beside: dict[str, int | None], seen: str
+    checks: Any, case: str, reported: dict[str, int | None], beside: dict[str, int | None], seen: str
 ) -> None:
-    asked = next(c for c in checks.knobs.CASES if c.name == case)
+    requested = next(c for c in checks.knobs.CASES if c.name == case)
     nameless: dict[str, Any] = {"kernels": {}, "calls": {}, "copies": {"Memcpy HtoD (Pinned -> Device)": 6}}
-    assert checks.knobs.judged(asked, {**nameless, **told}, {**nameless, **beside})[0] == seen
-    assert checks.knobs.judged(asked, {**nameless, **told}, None)[0] == "unclear"
+    assert checks.knobs.judged(requested, {**nameless, **reported}, {**nameless, **beside})[0] == seen
+    assert checks.knobs.judged(requested, {**nameless, **reported}, None)[0] == "unclear"
 
 
 def test_a_mode_without_graphs_is_one_that_launches_none(checks: Any) -> None:
     case = next(c for c in checks.knobs.CASES if c.name == "compile max-autotune-no-cudagraphs")
-    told: dict[str, Any] = {"kernels": {"triton_poi_fused_0": 3}, "calls": {}, "copies": {}}
-    assert checks.knobs.judged(case, told, None)[0] == "yes"
-    assert checks.knobs.judged(case, {**told, "calls": {"cudaGraphLaunch": 3}}, None)[0] == "no"
+    reported: dict[str, Any] = {"kernels": {"triton_poi_fused_0": 3}, "calls": {}, "copies": {}}
+    assert checks.knobs.judged(case, reported, None)[0] == "yes"
+    assert checks.knobs.judged(case, {**reported, "calls": {"cudaGraphLaunch": 3}}, None)[0] == "no"
 
 
 def test_blocks_that_are_compiled_one_by_one_have_other_kernels_than_the_whole(checks: Any) -> None:
@@ -130,8 +130,8 @@ def test_a_run_that_several_cases_are_compared_with_is_made_once(
     ) -> tuple[dict[str, Any], list[Any], dict[str, Any]]:
         assert limit_s > 0
         made.append((model, tuple(change.knob for change in changes)))
-        told = dict.fromkeys(checks.knobs.KEPT, 1)
-        return {**told, "kernels": {}, "calls": {}, "copies": {}}, [], {"code": 0, "last_line": ""}
+        reported = dict.fromkeys(checks.knobs.KEPT, 1)
+        return {**reported, "kernels": {}, "calls": {}, "copies": {}}, [], {"code": 0, "last_line": ""}
 
     monkeypatch.setattr(checks.common, "machine", lambda: {"devices": [], "cpu": "x"})
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
@@ -164,17 +164,17 @@ def test_a_run_that_several_cases_are_compared_with_is_made_once(
 def test_products_are_known_by_the_names_of_several_libraries(
     checks: Any, case: str, kernel: str, seen: str
 ) -> None:
-    asked = next(c for c in checks.knobs.CASES if c.name == case)
-    told = {"kernels": {kernel: 3}, "calls": {}, "copies": {}}
-    assert checks.knobs.judged(asked, told, {"kernels": {"sgemm": 3}})[0] == seen
+    requested = next(c for c in checks.knobs.CASES if c.name == case)
+    reported = {"kernels": {kernel: 3}, "calls": {}, "copies": {}}
+    assert checks.knobs.judged(requested, reported, {"kernels": {"sgemm": 3}})[0] == seen
 
 
-def test_the_allocator_is_asked_by_the_name_that_any_pytorch_reads(checks: Any) -> None:
+def test_the_allocator_is_requested_by_the_name_that_any_pytorch_reads(checks: Any) -> None:
     case = next(c for c in checks.knobs.CASES if c.name == "allocator")
     assert {change.spelling for change in case.changes} == set(Allocator.spellings)
 
 
-def test_tables_go_where_the_other_results_are_asked_for(checks: Any, tmp_path: Path) -> None:
+def test_tables_go_where_the_other_results_are_requested(checks: Any, tmp_path: Path) -> None:
     check = next(c for c in checks.all.plan() if c.name == "grid gpt2")
     options = SimpleNamespace(out=tmp_path, placed=True, device="cuda", tiny=False)
     assert checks.all.command(check, options)[-2:] == ["--out", str(tmp_path / "grid-gpt2.jsonl")]
@@ -212,7 +212,7 @@ def test_a_case_whose_package_is_not_there_is_left_out(checks: Any) -> None:
     assert checks.knobs.lacks(checks.knobs.CASES[0]) == ""
 
 
-def test_only_what_is_read_as_applied_in_full_can_be_told_wrong(checks: Any) -> None:
+def test_only_what_is_read_as_applied_in_full_can_be_reported_wrong(checks: Any) -> None:
     def row(seen: str, *statuses: str) -> dict[str, Any]:
         return {"seen": seen, "readings": {str(n): {"status": s} for n, s in enumerate(statuses)}}
 
@@ -223,18 +223,18 @@ def test_only_what_is_read_as_applied_in_full_can_be_told_wrong(checks: Any) -> 
         "half": row("no", "refused", "applied"),
         "nothing": row("no"),
     }
-    assert checks.knobs.told_wrong(result) == ["wrong"]
+    assert checks.knobs.wrong_knobs(result) == ["wrong"]
 
 
-def test_what_takes_too_long_is_told_and_ends_nothing(
+def test_what_takes_too_long_is_reported_and_ends_nothing(
     checks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def late(*_: object, timeout: float, **__: object) -> None:
         raise subprocess.TimeoutExpired("python", timeout)
 
     monkeypatch.setattr(subprocess, "run", late)
-    told, readings, ended = checks.knobs.run("conv", (), tmp_path / "trial")
-    assert (told, readings) == (None, [])
+    reported, readings, ended = checks.knobs.run("conv", (), tmp_path / "trial")
+    assert (reported, readings) == (None, [])
     assert "out of time" in ended["last_line"]
     options = SimpleNamespace(seconds=20, tiny=True, device="cpu")
     assert "out of time" in checks.rival.tuned_by_rival(options, "gpt2")["failed"]
@@ -243,7 +243,7 @@ def test_what_takes_too_long_is_told_and_ends_nothing(
 def test_memory_is_compared_by_what_the_trial_took(checks: Any) -> None:
     """NVML counts what the driver keeps for itself, nvidia-smi does not: as they stand they never agree."""
     gib = 2**30
-    told: dict[str, Any] = {
+    reported: dict[str, Any] = {
         "before_bytes": 1 * gib,
         "nvml_before_bytes": 2 * gib,
         "smi_bytes": 11 * gib,
@@ -252,11 +252,11 @@ def test_memory_is_compared_by_what_the_trial_took(checks: Any) -> None:
     }
 
     def holds(**changed: int | None) -> bool:
-        both = {**told, **changed}
+        both = {**reported, **changed}
         return checks.memory.holds(both | checks.memory.rises(both))
 
     assert holds()
-    assert checks.memory.rises(told)["beside_the_allocator_bytes"] == 1 * gib
+    assert checks.memory.rises(reported)["beside_the_allocator_bytes"] == 1 * gib
     assert not holds(nvml_bytes=13 * gib)
     assert not holds(allocator_bytes=11 * gib)
     assert holds(smi_bytes=None, allocator_bytes=None)
@@ -307,10 +307,10 @@ def test_what_has_a_result_is_not_made_again(checks: Any, tmp_path: Path) -> Non
     part.write_text(json.dumps({"result": {key: {} for key in NAMES}}))
     assert checks.all.done_before(search, options)
     short = next(c for c in checks.all.plan() if c.name == "search small_steps")
-    told = tmp_path / "2026-11-21-search-small_steps.json"
-    told.write_text(json.dumps({"result": {"missing": ["ray"]}}))
+    reported = tmp_path / "2026-11-21-search-small_steps.json"
+    reported.write_text(json.dumps({"result": {"missing": ["ray"]}}))
     assert not checks.all.done_before(short, options)
-    told.write_text(json.dumps({"result": {"small_steps": {}}}))
+    reported.write_text(json.dumps({"result": {"small_steps": {}}}))
     assert checks.all.done_before(short, options)
 
 
@@ -397,15 +397,15 @@ def test_a_workload_trains(name: str, args: list[str]) -> None:
     ],
 )
 def test_a_check_runs_on_a_cpu(script: str, tmp_path: Path) -> None:
-    code, told, said = run(script, tmp_path)
-    assert code == 0, said
-    assert told["check"] == script.removesuffix(".py")
-    assert told["machine"]["torch"]
-    assert told["ok"] is None
+    code, reported, message = run(script, tmp_path)
+    assert code == 0, message
+    assert reported["check"] == script.removesuffix(".py")
+    assert reported["machine"]["torch"]
+    assert reported["ok"] is None
     if script != "beside.py":
-        assert "failed" not in told["result"]["small_steps"]
+        assert "failed" not in reported["result"]["small_steps"]
     if script == "timing.py":
-        (ran,) = told["result"]["small_steps"]["runs"]
+        (ran,) = reported["result"]["small_steps"]["runs"]
         assert ran["trial"]["throughput"] > 0
         assert ran["stopwatch"] > 0
 
@@ -414,9 +414,9 @@ def test_a_check_runs_on_a_cpu(script: str, tmp_path: Path) -> None:
 @pytest.mark.torch
 @pytest.mark.timeout(900)
 def test_failures_are_named_and_the_next_trial_runs(tmp_path: Path) -> None:
-    code, told, said = run("failures.py", tmp_path)
-    assert code == 0, said
-    result = told["result"]
+    code, reported, message = run("failures.py", tmp_path)
+    assert code == 0, message
+    result = reported["result"]
     assert [r["kind"] for r in result["oom"]] == ["oom_cuda", "oom_cuda"]
     assert result["assert"]["kind"] == "crash_exit"
     assert result["killed"]["kind"] == "oom_host"
@@ -427,9 +427,9 @@ def test_failures_are_named_and_the_next_trial_runs(tmp_path: Path) -> None:
 @pytest.mark.torch
 @pytest.mark.timeout(900)
 def test_knobs_are_read_and_their_evidence_kept(tmp_path: Path) -> None:
-    code, told, said = run("knobs.py", tmp_path)
-    assert code == 0, said
-    case = told["result"]["fused_optimizer"]
+    code, reported, message = run("knobs.py", tmp_path)
+    assert code == 0, message
+    case = reported["result"]["fused_optimizer"]
     assert case["readings"]["fused_optimizer"]["status"] == "applied"
     assert case["ended"]["code"] == 0
     assert case["seen"] in ("yes", "unclear")
@@ -439,9 +439,9 @@ def test_knobs_are_read_and_their_evidence_kept(tmp_path: Path) -> None:
 @pytest.mark.torch
 @pytest.mark.timeout(1800)
 def test_a_second_compile_is_warm(tmp_path: Path) -> None:
-    code, told, said = run("caches.py", tmp_path, timeout=1700)
-    assert code == 0, said
-    both = told["result"]["small_steps-default"]
+    code, reported, message = run("caches.py", tmp_path, timeout=1700)
+    assert code == 0, message
+    both = reported["result"]["small_steps-default"]
     assert both["published"]
     assert both["warm"]["compile_s"] < both["cold"]["compile_s"]
 
@@ -450,8 +450,8 @@ def test_a_second_compile_is_warm(tmp_path: Path) -> None:
 @pytest.mark.torch
 @pytest.mark.timeout(1800)
 def test_the_driver_ends_well_whatever_its_checks_do(tmp_path: Path) -> None:
-    code, _, said = run("all.py", tmp_path, "--minutes", "20", "--only", "memory", "aa", timeout=1700)
-    assert code == 0, said
+    code, _, message = run("all.py", tmp_path, "--minutes", "20", "--only", "memory", "aa", timeout=1700)
+    assert code == 0, message
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert {summary[name]["code"] for name in ("memory", "aa")} == {0}
     _, _, again = run("all.py", tmp_path, "--minutes", "20", "--only", "memory", timeout=1700)

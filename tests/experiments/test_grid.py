@@ -58,33 +58,33 @@ RECORDED = sorted(
 
 
 def space_of(name: str) -> tuple[grid.Grid, Any, dict[str, str]]:
-    asked = grid.read_grid(grid_facts.GRIDS / name / "grid.json")
-    space, refusals = build_space(asked.request(), grid_facts.facts(name), knobs_for(asked.request()))
-    return asked, space, refusals
+    requested = grid.read_grid(grid_facts.GRIDS / name / "grid.json")
+    space, refusals = build_space(requested.request(), grid_facts.facts(name), knobs_for(requested.request()))
+    return requested, space, refusals
 
 
 @pytest.mark.parametrize("name", grid_facts.NAMES)
 def test_a_committed_grid_has_enough_that_best_may_use(name: str) -> None:
-    asked, space, _ = space_of(name)
-    configs, left_out = grid.valid_configs(asked, space)
-    assert asked.workload == name
+    requested, space, _ = space_of(name)
+    configs, left_out = grid.valid_configs(requested, space)
+    assert requested.workload == name
     assert configs[0] == Config()
     assert len(set(configs)) == len(configs) >= 100, left_out
     assert all(space.effect(config) is not Effect.TRAINING for config in configs)
     assert all("effective_batch" not in config for config in configs)
     assert 5 <= sum(map(grid.compiles, configs)) <= len(configs) // 6
-    together = [knob for knob, values in asked.parts[0].items() if len(values) > 1]
+    together = [knob for knob, values in requested.parts[0].items() if len(values) > 1]
     assert len(together) >= 3, "at least three knobs are crossed in full"
-    assert len(asked.seeds) >= 3
+    assert len(requested.seeds) >= 3
 
 
 @pytest.mark.parametrize("path", grid_facts.FILES, ids=lambda path: path.parent.name)
 def test_a_committed_grid_is_of_a_script_that_is_there_and_of_knobs_that_exist(path: Path) -> None:
-    asked = grid.read_grid(path)
+    requested = grid.read_grid(path)
     folders = (grid_facts.WORKLOADS, grid_facts.WORKLOADS.parent / "gpu" / "workloads")
-    assert any((folder / f"{asked.workload}.py").is_file() for folder in folders)
-    assert asked.workload == path.parent.name
-    assert set(asked.knobs) <= set(knobs_for(asked.request()))
+    assert any((folder / f"{requested.workload}.py").is_file() for folder in folders)
+    assert requested.workload == path.parent.name
+    assert set(requested.knobs) <= set(knobs_for(requested.request()))
 
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: f"{path.parent.name}-{path.stem}")
@@ -92,43 +92,45 @@ def test_what_was_recorded_is_still_in_the_committed_grid(path: Path) -> None:
     with path.open("rb") as lines:
         # The header alone: some tables are not to be opened.
         header = decode(lines.readline(), source=path.name).header
-    asked = grid.read_grid(path.parent / "grid.json")
-    space, _ = build_space(asked.request(), header.facts, knobs_for(asked.request()))
-    configs, left_out = grid.valid_configs(asked, space)
+    requested = grid.read_grid(path.parent / "grid.json")
+    space, _ = build_space(requested.request(), header.facts, knobs_for(requested.request()))
+    configs, left_out = grid.valid_configs(requested, space)
     assert set(header.configs) <= set(configs)
     assert len(configs) >= 100, left_out
-    assert asked.fidelity() == header.protocol.fidelity
+    assert requested.fidelity() == header.protocol.fidelity
 
 
 def test_the_readme_counts_what_is_valid() -> None:
-    said = [line.split("|")[1:-1] for line in (grid_facts.GRIDS / "README.md").read_text().splitlines()]
-    told = {cells[0].strip(): cells[1:] for cells in said if len(cells) == 5 and cells[4].endswith(" s ")}
+    message = [line.split("|")[1:-1] for line in (grid_facts.GRIDS / "README.md").read_text().splitlines()]
+    reported = {
+        cells[0].strip(): cells[1:] for cells in message if len(cells) == 5 and cells[4].endswith(" s ")
+    }
     for name in grid_facts.NAMES:
-        asked, space, _ = space_of(name)
-        configs, _ = grid.valid_configs(asked, space)
-        runs = len(grid.slots(configs, (0,), asked.sentinel_every, ""))
-        counted = (len(configs), sum(map(grid.compiles, configs)), runs, asked.window_s)
-        assert tuple(float(cell.strip(" s")) for cell in told[name]) == counted, name
+        requested, space, _ = space_of(name)
+        configs, _ = grid.valid_configs(requested, space)
+        runs = len(grid.slots(configs, (0,), requested.sentinel_every, ""))
+        counted = (len(configs), sum(map(grid.compiles, configs)), runs, requested.window_s)
+        assert tuple(float(cell.strip(" s")) for cell in reported[name]) == counted, name
 
 
 @pytest.mark.parametrize("name", ["events_hawkes", "photos_colour", "shapes_vit", "weblog_sessions"])
 def test_on_a_processor_without_bf16_spare_parts_make_up_for_what_is_refused(name: str) -> None:
-    asked, known = grid.read_grid(grid_facts.GRIDS / name / "grid.json"), grid_facts.facts(name)
+    requested, known = grid.read_grid(grid_facts.GRIDS / name / "grid.json"), grid_facts.facts(name)
     plain = replace(known, host=replace(known.host, cpu_flags=("avx2",)))
-    space, refusals = build_space(asked.request(), plain, knobs_for(asked.request()))
+    space, refusals = build_space(requested.request(), plain, knobs_for(requested.request()))
     assert "precision" in refusals
-    configs, _ = grid.valid_configs(asked, space)
-    few, _ = grid.valid_configs(replace(asked, spare=()), space)
+    configs, _ = grid.valid_configs(requested, space)
+    few, _ = grid.valid_configs(replace(requested, spare=()), space)
     assert len(few) < grid.LEAST <= len(configs) < grid.LEAST + 16
     assert configs[: len(few)] == few
     with_bf16, _, _ = space_of(name)
-    assert asked.spare
-    assert list(with_bf16.wanted()) == list(replace(asked, spare=()).wanted())
+    assert requested.spare
+    assert list(with_bf16.wanted()) == list(replace(requested, spare=()).wanted())
 
 
 def test_a_grid_says_how_much_memory_a_run_may_use() -> None:
-    asked, _, _ = space_of("photos_colour")
-    assert asked.request().memory_bytes == asked.memory_mib * 2**20 > 0
+    requested, _, _ = space_of("photos_colour")
+    assert requested.request().memory_bytes == requested.memory_mib * 2**20 > 0
     assert space_of("vision_digits")[0].request().memory_bytes is None
     assert record.free_bytes(2**40, 64) == 64 * 2**20
     assert record.free_bytes(2**20, 64) == int(record.MEMORY_SHARE * 2**20)
@@ -144,19 +146,21 @@ def test_numbers_that_record_nothing_are_refused(words, capsys) -> None:
 
 def test_what_a_script_refuses_is_left_out_with_the_reason() -> None:
     wanted = {"fused_optimizer": (True,), "threads": (1,)}
-    asked = grid.Grid(workload="tabular_mlp", parts=(wanted,), seeds=(0,), window_s=1, sentinel_every=8)
-    space, _ = build_space(asked.request(), grid_facts.facts("tabular_mlp"), knobs_for(asked.request()))
-    configs, left_out = grid.valid_configs(asked, space)
+    requested = grid.Grid(workload="tabular_mlp", parts=(wanted,), seeds=(0,), window_s=1, sentinel_every=8)
+    space, _ = build_space(
+        requested.request(), grid_facts.facts("tabular_mlp"), knobs_for(requested.request())
+    )
+    configs, left_out = grid.valid_configs(requested, space)
     assert configs == (Config(),)
     assert left_out == {"fused_optimizer=True threads=1": "fused_optimizer is not varied here"}
 
 
 def test_points_that_change_the_training_are_left_out() -> None:
-    asked, _, _ = space_of("photos_denoise")
+    requested, _, _ = space_of("photos_denoise")
     facts = replace(grid_facts.facts("photos_denoise"), effective_batch_rule="explore")
     request = SpaceRequest(name="x", knobs={"effective_batch": (8, 32)})
     space, _ = build_space(request, facts, knobs_for(request))
-    point = replace(asked, parts=({"effective_batch": (32,)},), spare=())
+    point = replace(requested, parts=({"effective_batch": (32,)},), spare=())
     configs, left_out = grid.valid_configs(point, space)
     assert configs == (Config(),)
     assert list(left_out.values()) == ["it changes the training"]
@@ -164,13 +168,13 @@ def test_points_that_change_the_training_are_left_out() -> None:
 
 def test_values_of_all_parts_make_the_space_and_true_is_not_1() -> None:
     parts = ({"threads": (1, 2)}, {"threads": (2, 4), "channels_last": (True, 1)})
-    asked = grid.Grid(workload="w", parts=parts, seeds=(0,), window_s=1, sentinel_every=8)
-    assert asked.knobs == {"threads": (1, 2, 4), "channels_last": (True, 1)}
-    assert len(list(asked.wanted())) == 2 + 4
+    requested = grid.Grid(workload="w", parts=parts, seeds=(0,), window_s=1, sentinel_every=8)
+    assert requested.knobs == {"threads": (1, 2, 4), "channels_last": (True, 1)}
+    assert len(list(requested.wanted())) == 2 + 4
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         ("{", "no JSON"),
         ("[]", "no grid file"),
@@ -179,10 +183,10 @@ def test_values_of_all_parts_make_the_space_and_true_is_not_1() -> None:
         ('{"schema": "autotune.grid/v1", "workload": "w", "parts": []}', "nothing to record"),
     ],
 )
-def test_a_grid_file_that_does_not_do_is_told_why(tmp_path: Path, data: str, said: str) -> None:
+def test_an_invalid_grid_file_is_reported_with_the_reason(tmp_path: Path, data: str, message: str) -> None:
     path = tmp_path / "grid.json"
     path.write_text(data)
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         grid.read_grid(path)
 
 
@@ -201,7 +205,7 @@ def test_every_repeat_holds_every_config_once_in_an_order_of_its_own() -> None:
     assert len({s.key for s in plan}) == len(plan)
 
 
-def test_the_script_as_it_is_stands_first_last_and_between() -> None:
+def test_the_unchanged_script_stands_first_last_and_between() -> None:
     line = [s.sentinel for s in grid.slots(CONFIGS, (0,), 8, "w/cpu")]
     places = [i for i, sentinel in enumerate(line) if sentinel]
     assert places == [0, 9, 18, 23]
@@ -323,11 +327,11 @@ def test_a_sealed_recording_says_no_figures(capsys: pytest.CaptureFixture[str]) 
     sitting.grid = grid.Grid(workload="w", parts=(), seeds=(0, 1), window_s=4, sentinel_every=8)
     sitting.table, sitting._append = table(), lambda file, line: None
     slot = next(s for s in sitting.plan if s.config and s.repeat == 0)
-    told = row(slot, kind="crash_exit", message="of itself")
+    reported = row(slot, kind="crash_exit", message="of itself")
     sitting.sealed = False
-    sitting._take(None, told)
+    sitting._take(None, reported)
     sitting.sealed = True
-    sitting._take(None, told)
+    sitting._take(None, reported)
     plain, sealed = capsys.readouterr().out.splitlines()
     assert slot.config.text() in plain
     assert "of itself" in plain
@@ -381,12 +385,12 @@ def measured(slot: grid.Slot, seconds: float, **more: Any) -> TableRow:
 
 
 def recorded_fastest(seconds: Any, repeats: int = 3, fastest: int = 3, stop: int = 10_000) -> Table:
-    """A whole recording of the fastest; `seconds` is asked by config and repeat."""
+    """A whole recording of the fastest; `seconds` is called by config and repeat."""
     seeds = tuple(range(repeats))
-    asked = grid.Grid(workload="w", parts=(), seeds=seeds, window_s=4, sentinel_every=8)
+    requested = grid.Grid(workload="w", parts=(), seeds=seeds, window_s=4, sentinel_every=8)
     made = replace(table(), header=header(*CONFIGS, seeds=seeds, repeats=repeats))
     while len(made.rows) < stop:
-        plan = grid.focused(grid.planned(made.header, asked), made, fastest)
+        plan = grid.focused(grid.planned(made.header, requested), made, fastest)
         found = grid.next_slot(plan, made)
         if found is None:
             break
@@ -407,7 +411,7 @@ def test_after_the_first_repeat_only_the_fastest_and_the_script_run_again() -> N
         assert 1 <= again.count(Config()) <= 3
 
 
-def test_what_was_lucky_once_gives_way_to_what_is_fast_and_a_slow_day_tells_nothing() -> None:
+def test_what_was_lucky_once_gives_way_to_what_is_fast_and_a_slow_day_reports_nothing() -> None:
     lucky = CONFIGS[1]
 
     def seconds(config: Config, repeat: int) -> float:
@@ -434,9 +438,9 @@ def test_a_recording_of_the_fastest_goes_on_where_it_stopped() -> None:
     whole = recorded_fastest(seconds)
     part = recorded_fastest(seconds, stop=len(whole.rows) - 2)
     assert part.rows == whole.rows[:-2]
-    asked = grid.Grid(workload="w", parts=(), seeds=(0, 1, 2), window_s=4, sentinel_every=8)
+    requested = grid.Grid(workload="w", parts=(), seeds=(0, 1, 2), window_s=4, sentinel_every=8)
     unfinished = replace(whole, rows=whole.rows[:5])
-    plan = grid.focused(grid.planned(unfinished.header, asked), unfinished, 3)
+    plan = grid.focused(grid.planned(unfinished.header, requested), unfinished, 3)
     assert {slot.repeat for slot in plan} == {0}, "nobody knows yet who is fastest"
 
 
@@ -534,12 +538,12 @@ MADE: dict[str, Any] = {
 
 def stream() -> ProcessReports:
     """First step at 10 s, window from 12 s, with a compile of 1 s before each."""
-    told = ProcessReports()
+    reported = ProcessReports()
     rows = [StepRow(t_ns=int((10 + 0.1 * i) * S), wait_ns=S // 100, samples=8) for i in range(60)]
-    told.take(Steps(rows=tuple(rows)))
+    reported.take(Steps(rows=tuple(rows)))
     for began, ended in ((5, 6), (10.5, 11.5)):
-        told.take(Compiling(t_ns=int(began * S), began=True))
-        told.take(Compiling(t_ns=int(ended * S), began=False))
+        reported.take(Compiling(t_ns=int(began * S), began=True))
+        reported.take(Compiling(t_ns=int(ended * S), began=False))
     loader = LoaderFacts(
         site="t.py:1",
         batch_size=8,
@@ -548,13 +552,13 @@ def stream() -> ProcessReports:
         pin_memory=False,
         persistent_workers=False,
     )
-    told.take(ReadBack(facts=RunFacts(samples_source="loader", loader=loader)))
+    reported.take(ReadBack(facts=RunFacts(samples_source="loader", loader=loader)))
     readings = (
         Reading(knob="threads", wanted=1, found=1, status="applied"),
         Reading(knob="precision", wanted=None, found="fp32", status="asis"),
         Reading(knob="tf32", wanted=None, found=None, status="asis"),
     )
-    told.take(
+    reported.take(
         Closed(
             trial=5,
             begin_ns=12 * S,
@@ -567,13 +571,15 @@ def stream() -> ProcessReports:
             readings=readings,
         )
     )
-    return told
+    return reported
 
 
 def test_a_measured_run_becomes_a_row_with_its_clock_taken_apart() -> None:
-    told, outside = stream(), HostSamples(start_ns=8 * S, peak_bytes=9, limit_bytes=11, cold=True)
-    outcome = measure(told.closed[5], told, outside)
-    made = record.row_of(SLOT, 1, TrialResult(trial=5, outcome=outcome, seconds=9.0), (told, outside), **MADE)
+    reported, outside = stream(), HostSamples(start_ns=8 * S, peak_bytes=9, limit_bytes=11, cold=True)
+    outcome = measure(reported.closed[5], reported, outside)
+    made = record.row_of(
+        SLOT, 1, TrialResult(trial=5, outcome=outcome, seconds=9.0), (reported, outside), **MADE
+    )
     assert (made.kind, made.repeat, made.order, made.seed, made.session) == ("ok", 1, 4, 7, 2)
     assert made.start_up_s == pytest.approx(1.0)
     assert (made.compile_s, made.compile_cache) == (2.0, "cold")
@@ -596,9 +602,9 @@ def test_a_failed_run_becomes_a_row_without_folders(monkeypatch: pytest.MonkeyPa
         message=message,
         evidence={"phase": "setup", "error": "OSError", "dir": "/home/ada/trials/t1", "attempt": 1},
     )
-    told = ProcessReports()
-    told.take(Broke(kind="crash_exit", error="OSError", message="", tail="", phase="setup"))
-    seen = told, HostSamples(start_ns=0, peak_bytes=5)
+    reported = ProcessReports()
+    reported.take(Broke(kind="crash_exit", error="OSError", message="", tail="", phase="setup"))
+    seen = reported, HostSamples(start_ns=0, peak_bytes=5)
     made = record.row_of(SLOT, 2, TrialResult(trial=5, outcome=failure, seconds=3.21), seen, **MADE)
     assert made.message == "OSError: x.py on <host> (in setup, after 0 steps)"
     assert (made.kind, made.phase, made.evidence) == ("crash_exit", "setup", {"error": "OSError"})
@@ -608,11 +614,13 @@ def test_a_failed_run_becomes_a_row_without_folders(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_run_that_diverged_keeps_what_was_measured() -> None:
-    told, outside = stream(), HostSamples(start_ns=8 * S)
-    (closed,) = told.closed.values()
-    told.closed[5] = replace(closed, loss=(LossPoint(samples=8, loss=math.nan, t_s=0.1),))
-    outcome = measure(told.closed[5], told, outside)
-    made = record.row_of(SLOT, 1, TrialResult(trial=5, outcome=outcome, seconds=9.0), (told, outside), **MADE)
+    reported, outside = stream(), HostSamples(start_ns=8 * S)
+    (closed,) = reported.closed.values()
+    reported.closed[5] = replace(closed, loss=(LossPoint(samples=8, loss=math.nan, t_s=0.1),))
+    outcome = measure(reported.closed[5], reported, outside)
+    made = record.row_of(
+        SLOT, 1, TrialResult(trial=5, outcome=outcome, seconds=9.0), (reported, outside), **MADE
+    )
     assert made.kind == "diverged"
     assert len(made.blocks) > 3
     assert made.throughput("samples/s") is None
@@ -712,9 +720,9 @@ TINY = {
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_real_recording_stops_at_its_limit_and_goes_on(alone: dict[str, str], tmp_path: Path) -> None:
-    asked, out = tmp_path / "grid.json", tmp_path / "cpu.jsonl"
-    asked.write_text(json.dumps(TINY))
-    words = ("text_chargpt", "--grid", str(asked), "--out", str(out), "--work", str(tmp_path / "work"))
+    requested, out = tmp_path / "grid.json", tmp_path / "cpu.jsonl"
+    requested.write_text(json.dumps(TINY))
+    words = ("text_chargpt", "--grid", str(requested), "--out", str(out), "--work", str(tmp_path / "work"))
     # Threads that wait for one another would be all that is seen on a busy machine.
     alone["OMP_NUM_THREADS"] = "1"
     words = (*words, "--remeasure", "0")
@@ -748,7 +756,7 @@ def test_a_real_recording_stops_at_its_limit_and_goes_on(alone: dict[str, str], 
     assert "repeat 1: 4 of 4 runs" in listed.stdout, listed.stdout
     late = {"knobs": {"threads": [2], "gc_control": ["boundary"]}}
     larger = {**TINY, "parts": [*PARTS, late]}
-    asked.write_text(json.dumps(larger))
+    requested.write_text(json.dumps(larger))
     refused = command(*words, env=alone)
     assert refused.returncode == 2
     assert "--grow" in refused.stderr
@@ -759,9 +767,9 @@ def test_a_real_recording_stops_at_its_limit_and_goes_on(alone: dict[str, str], 
     assert now.rows == found.rows or repr(now.rows) == repr(found.rows)
     assert now.header.configs[: len(found.header.configs)] == found.header.configs
     assert now.header.growths == (Growth(first=2, repeat=2),)
-    asked.write_text(json.dumps({**larger, "window_s": 0.7}))
-    for more, said in (((), "grid"), (("--grow",), "measures in another way")):
+    requested.write_text(json.dumps({**larger, "window_s": 0.7}))
+    for more, message in (((), "grid"), (("--grow",), "measures in another way")):
         refused = command(*words, *more, env=alone)
         assert refused.returncode == 2
-        assert said in refused.stderr
+        assert message in refused.stderr
     assert record.tables.decode(out.read_bytes()).header == now.header

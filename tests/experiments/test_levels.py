@@ -54,9 +54,9 @@ def means(runs: list[Run]) -> dict[Config, float]:
     return {config: statistics.fmean(values) for config, values in found.items()}
 
 
-def misses(told: dict[Config, float], level: Callable[[Config], float] = true) -> float:
+def misses(reported: dict[Config, float], level: Callable[[Config], float] = true) -> float:
     """Standard deviation of what they are off by."""
-    return statistics.pstdev(told[c] - level(c) for c in CONFIGS)
+    return statistics.pstdev(reported[c] - level(c) for c in CONFIGS)
 
 
 def test_levels_miss_what_is_true_by_far_less_than_single_runs() -> None:
@@ -125,7 +125,7 @@ def test_sizes_have_the_names_of_their_knobs() -> None:
     assert sizes["knob workers"] > 5 * sizes["knob idle"]
 
 
-def test_a_machine_that_changes_is_told_from_configurations() -> None:
+def test_a_machine_that_changes_is_reported_from_configurations() -> None:
     def slower(minutes: float) -> float:
         return 0.15 * math.sin(minutes / 2.0)
 
@@ -133,11 +133,11 @@ def test_a_machine_that_changes_is_told_from_configurations() -> None:
     found = levels.levels(runs, KNOBS)
     assert misses(found.of) < 0.4 * misses(means(runs))
     then = [slower(at) for _, _, at, _ in runs]
-    told = [m - x for m, x in zip(found.machine, then, strict=True)]
-    assert statistics.pstdev(told) < 0.5 * statistics.pstdev(then)
+    reported = [m - x for m, x in zip(found.machine, then, strict=True)]
+    assert statistics.pstdev(reported) < 0.5 * statistics.pstdev(then)
 
 
-def test_what_is_said_to_be_uncertain_is_off_by_so_much() -> None:
+def test_what_is_reported_to_be_uncertain_is_off_by_so_much() -> None:
     off = []
     for seed in range(4):
         found = levels.levels(recorded(seed), KNOBS)
@@ -169,7 +169,7 @@ def test_minutes_of_a_row() -> None:
     assert levels.minutes("") == 0.0
 
 
-def test_a_run_that_is_left_out_is_foretold_better_by_its_neighbours_than_by_the_other_of_its_own() -> None:
+def test_a_run_that_is_left_out_is_predicted_better_by_its_neighbours_than_by_the_other_of_its_own() -> None:
     runs = recorded(6, again=tuple(CONFIGS[:16]))
     model = levels.Model(runs, KNOBS)
     twice = [model.configs[at] in CONFIGS[1:16] for at in model.at]

@@ -102,13 +102,13 @@ def test_the_answer_page_says_which_how_much_how_to_apply_and_why(pages, desktop
     how_much = f"{best.speedup.value:.2f}x faster [{best.speedup.low:.2f}, {best.speedup.high:.2f}]"
     desktop.open(pages["answer"])
     _, seen = desktop.wait_for(how_much, "autotune apply best.yaml", "speedup_ci_low", "Parameters")
-    said = "\n".join(row[0] for row in seen)
-    assert f"{ratio_text(best.speedup)} · {best.config.text()} · " in said
+    message = "\n".join(row[0] for row in seen)
+    assert f"{ratio_text(best.speedup)} · {best.config.text()} · " in message
     top = place(seen, "Description")[3]
     heading, command = place(seen, how_much), place(seen, "autotune apply best.yaml")
     assert heading[1] < command[1] < top + 70, "the answer first, the command second, neither faded"
-    assert "num_workers +" in said
-    assert "Model training" in said
+    assert "num_workers +" in message
+    assert "Model training" in message
 
 
 @pytest.fixture(scope="module")
@@ -144,8 +144,8 @@ def test_the_table_is_sorted_by_what_was_confirmed_with_columns_in_order(pages, 
     best = answer(second).best
     desktop.open(pages["table"])
     _, seen = desktop.wait_for("Sort: speedup", "BEST t", "SAFE t", "baseline t00")
-    said = "\n".join(row[0] for row in seen)
-    assert "Error loading shared view state" not in said
+    message = "\n".join(row[0] for row in seen)
+    assert "Error loading shared view state" not in message
     heads = ["Run Name", "speedup", "speedup_ci_low", "speedup_ci_high", "single_run_speedup"]
     heads += ["throughput_samples_s", "peak_mem_gib"]
     row = place(seen, "Run Name")[1]
@@ -153,8 +153,8 @@ def test_the_table_is_sorted_by_what_was_confirmed_with_columns_in_order(pages, 
     assert lefts == sorted(lefts), "columns stand in our order"
     tops = [place(seen, name)[1] for name in ("BEST t", "SAFE t", "baseline t00")]
     assert tops == sorted(tops), "the fastest that was confirmed is on top"
-    assert f"{best.speedup.value:.2f}x faster:" in said, "the answer stands above the table"
-    assert f"{len(second.trials) + 1}" in said
+    assert f"{best.speedup.value:.2f}x faster:" in message, "the answer stands above the table"
+    assert f"{len(second.trials) + 1}" in message
     matching = f"{len(second.trials) + 1}"
     assert any(r[0] == matching for r in seen), "the runs of this search alone"
 
@@ -184,9 +184,9 @@ def test_the_four_charts_are_drawn(pages, desktop):
 def test_two_searches_stand_side_by_side(pages, desktop):
     desktop.open(pages["searches"])
     _, seen = desktop.wait_for("Sort: speedup", "safe_speedup", "speedup_ci_low")
-    said = [row[0] for row in seen]
-    assert sum("] · precision=bf16" in text or "no gain · train" in text for text in said) == 2
-    assert "2" in said, "matching runs: the searches, not their trials"
+    message = [row[0] for row in seen]
+    assert sum("] · precision=bf16" in text or "no gain · train" in text for text in message) == 2
+    assert "2" in message, "matching runs: the searches, not their trials"
 
 
 def test_the_report_renders_inside_mlflow_without_a_network(pages, desktop):

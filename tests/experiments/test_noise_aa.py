@@ -97,15 +97,15 @@ def test_a_neighbour_is_there_while_runs_are_made_and_its_results_are_kept_apart
 def test_it_goes_on_where_it_stopped_and_workloads_take_turns(
     aa: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked: list[tuple[str, int]] = []
+    requested: list[tuple[str, int]] = []
 
     class Recording:
         def __init__(self, script: Path, *_: object) -> None:
             self.name = script.stem
 
         def run(self, number: int, *, seed: int) -> dict[str, object] | None:
-            asked.append((self.name, number))
-            if len(asked) == 5:
+            requested.append((self.name, number))
+            if len(requested) == 5:
                 return None  # a run that failed takes its pair along, and nothing else
             return {"rate": 100.0 + number, "foreign": 0.2, "seed": seed}
 
@@ -113,15 +113,15 @@ def test_it_goes_on_where_it_stopped_and_workloads_take_turns(
     out = tmp_path / "r.jsonl"
     with pytest.raises(SystemExit, match="photos_denoise failed"):
         aa.main(["--pairs", "1", "--out", str(out)])
-    assert [name for name, _ in asked[::2]] == list(aa.NAMES)
+    assert [name for name, _ in requested[::2]] == list(aa.NAMES)
     kept = [json.loads(line)["case"] for line in out.read_text().splitlines()[1:]]
     assert kept == list(aa.NAMES[:2])
     # The lock of the first call went with its process; here it is still ours.
     monkeypatch.setattr(aa.proofs.fcntl, "flock", lambda *_: None)
     aa.main(["--pairs", "1", "--out", str(out)])
-    assert asked[6:] == [(aa.NAMES[2], 0), (aa.NAMES[2], 1)]
-    told = json.loads(out.with_suffix(".json").read_text())
-    assert set(told) == set(aa.NAMES)
+    assert requested[6:] == [(aa.NAMES[2], 0), (aa.NAMES[2], 1)]
+    reported = json.loads(out.with_suffix(".json").read_text())
+    assert set(reported) == set(aa.NAMES)
     capsys.readouterr()
     aa.main(["--pairs", "1", "--out", str(out), "--list"])
     assert "1 pairs beside 0.20 cores;" in capsys.readouterr().out

@@ -316,7 +316,7 @@ def test_a_config_of_the_grid_becomes_a_file_that_apply_takes(tmp_path: Any) -> 
     assert found == {"precision": ("bf16", Patch()), "threads": (1, Env("OMP_NUM_THREADS"))}
 
 
-def test_one_table_is_taken_and_several_are_asked_about(tmp_path: Any) -> None:
+def test_one_table_is_taken_and_several_require_a_choice(tmp_path: Any) -> None:
     with pytest.raises(SystemExit, match="none"):
         oracle.one_table(tmp_path)
     (tmp_path / "cpu2.jsonl").touch()
@@ -418,7 +418,7 @@ def event(stage: str, at: float, knobs: dict[str, Any], **more: Any) -> dict[str
     return {"stage": stage, "elapsed_s": at, "seconds": 10.0, "knobs": knobs, **more}
 
 
-def test_a_timeline_tells_when_the_winner_was_seen_and_paired() -> None:
+def test_a_timeline_reports_when_the_winner_was_seen_and_paired() -> None:
     winner = {"threads": 1}
     events = [
         event("baseline", 10, {}),
@@ -426,11 +426,11 @@ def test_a_timeline_tells_when_the_winner_was_seen_and_paired() -> None:
         event("refine", 30, winner),
         *(event("confirm", 40 + n, winner) for n in range(4)),
     ]
-    told = whole.told_by(events, winner)
-    assert told["stages"]["confirm"] == {"trials": 4, "seconds": 40.0}
-    assert told["failures"] == {"timeout": 1}
-    assert (told["winner_first_seen_s"], told["winner_third_pair_s"]) == (30, 42)
-    assert whole.told_by(events, {})["winner_first_seen_s"] is None
+    reported = whole.winner_events(events, winner)
+    assert reported["stages"]["confirm"] == {"trials": 4, "seconds": 40.0}
+    assert reported["failures"] == {"timeout": 1}
+    assert (reported["winner_first_seen_s"], reported["winner_third_pair_s"]) == (30, 42)
+    assert whole.winner_events(events, {})["winner_first_seen_s"] is None
 
 
 @pytest.mark.parametrize(
@@ -462,9 +462,9 @@ def test_a_search_that_found_nothing_is_one_with_an_answer_and_a_journal(
         return 1
 
     monkeypatch.setattr(whole.searching, "run_autotune", searched)
-    told = whole.search("w", "1h", "inline", tmp_path)
-    assert (told["exit"], told["resumed"]) == (1, False)
-    assert whole.search("w", "1h", "inline", tmp_path) == told
+    reported = whole.search("w", "1h", "inline", tmp_path)
+    assert (reported["exit"], reported["resumed"]) == (1, False)
+    assert whole.search("w", "1h", "inline", tmp_path) == reported
 
 
 def test_an_ending_without_an_answer_is_refused(tmp_path: Path) -> None:
@@ -506,9 +506,9 @@ def test_workloads_follow_one_another_and_the_worst_ending_is_the_whole_ones(
     assert oracle.main(["pass", "fail", "pass"]) == 1
     capsys.readouterr()
     assert oracle.main(["refused", "pass"]) == 1
-    told = capsys.readouterr()
-    assert "refused: it has no grid" in told.err
-    assert "pass: no whole pair yet" in told.out
+    reported = capsys.readouterr()
+    assert "refused: it has no grid" in reported.err
+    assert "pass: no whole pair yet" in reported.out
 
 
 @pytest.mark.usefixtures("judged")

@@ -22,9 +22,9 @@ def test_hooks_are_taken_out_and_put_back_and_their_cost_is_written_down(tmp_pat
     )
     assert ended.returncode == 0, ended.stderr
     (written,) = tmp_path.glob("*.json")
-    told = json.loads(written.read_text())
-    assert told["arm"] == arm
-    (row,) = told["steps"]
+    reported = json.loads(written.read_text())
+    assert reported["arm"] == arm
+    (row,) = reported["steps"]
     value, low, high = row["overhead_us"]
     assert low <= value <= high
     assert (row["blocks"], row["steps_per_block"]) == (6, 30)

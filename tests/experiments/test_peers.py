@@ -14,7 +14,7 @@ import pytest
 HERE = Path(__file__).resolve().parents[2] / "experiments" / "peers"
 sys.path[:0] = [str(HERE), str(HERE.parent / "third_party")]
 
-import peer_tools as tools  # noqa: E402 - found by the line above
+import peer_tools as tools  # noqa: E402 (needs the path set above)
 
 _SPEC = importlib.util.spec_from_file_location("peers_run", HERE / "run.py")
 assert _SPEC is not None
@@ -24,12 +24,12 @@ _SPEC.loader.exec_module(RUN)
 
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """Let every peer have run in `tmp_path`, and have said this."""
+def message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Let every peer have run in `tmp_path`, and have reported this."""
 
     def put(text: str) -> Path:
-        told = {"version": "1", "seconds": 3.0, "exit": 0}
-        monkeypatch.setattr(tools, "_called", lambda *_, **__: (told, text, tmp_path))
+        reported = {"version": "1", "seconds": 3.0, "exit": 0}
+        monkeypatch.setattr(tools, "_called", lambda *_, **__: (reported, text, tmp_path))
         return tmp_path
 
     return put
@@ -55,32 +55,32 @@ def _doctor(**proven: Any) -> str:
     )
 
 
-def test_what_train_doctor_proved_is_its_answer(said: Any, bench: Any) -> None:
+def test_what_train_doctor_proved_is_its_answer(message: Any, bench: Any) -> None:
     ratio = {"point": 2.3, "low": 2.1, "high": 2.5, "n_pairs": 5}
-    said(_doctor(candidate="dataloader_workers", ratio=ratio))
+    message(_doctor(candidate="dataloader_workers", ratio=ratio))
     answer = tools.train_doctor(bench, "input_cnn")
     assert answer["flags"] == ["--num-workers", "2"]
     assert answer["claim"] == {"value": 2.3, "low": 2.1, "high": 2.5, "n": 5}
 
 
-def test_what_train_doctor_measured_and_threw_away_is_not(said: Any, bench: Any) -> None:
-    said(_doctor())
+def test_what_train_doctor_measured_and_threw_away_is_not(message: Any, bench: Any) -> None:
+    message(_doctor())
     answer = tools.train_doctor(bench, "input_cnn")
     assert answer["flags"] == []
     assert answer["claim"] is None
     assert answer["tried"]["dataloader_workers"][1]["status"] == "outside tolerance"
 
 
-def test_a_tool_that_breaks_off_hands_over_nothing(said: Any, bench: Any) -> None:
-    said("Traceback ...\nValueError: no such thing")
+def test_a_tool_that_breaks_off_hands_over_nothing(message: Any, bench: Any) -> None:
+    message("Traceback ...\nValueError: no such thing")
     for ask in (tools.train_doctor, tools.fournex, tools.loadtune, tools.lightning):
         answer = ask(bench, "input_cnn")
         assert answer["flags"] == []
         assert answer["says"] == "ValueError: no such thing"
 
 
-def test_fournex_answers_by_the_variables_of_its_winner(said: Any, bench: Any) -> None:
-    place = said("")
+def test_fournex_answers_by_the_variables_of_its_winner(message: Any, bench: Any) -> None:
+    place = message("")
     folder = place / "runs" / "tune-1"
     folder.mkdir(parents=True)
     given = {"FRX_NUM_WORKERS": "2", "FRX_PREFETCH_FACTOR": "4", "FRX_PERSISTENT_WORKERS": "true"}
@@ -117,23 +117,23 @@ def _raw(place: Path, *trials: tuple[dict[str, Any], float | None]) -> None:
     (place / "raw.json").write_text(json.dumps(data))
 
 
-def test_loadtune_answers_by_the_fastest_that_ran(said: Any, bench: Any) -> None:
-    _raw(said(""), ({"num_workers": 2}, 150.0), ({"num_workers": 2, "amp": True}, 160.0), ({}, None))
+def test_loadtune_answers_by_the_fastest_that_ran(message: Any, bench: Any) -> None:
+    _raw(message(""), ({"num_workers": 2}, 150.0), ({"num_workers": 2, "amp": True}, 160.0), ({}, None))
     answer = tools.loadtune(bench, "input_cnn")
     assert answer["flags"] == ["--num-workers", "2", "--bf16"]
     assert answer["claim"] == {"value": 1.6}
 
 
-def test_loadtune_may_find_nothing(said: Any, bench: Any) -> None:
-    _raw(said(""), ({"num_workers": 2}, 90.0))
+def test_loadtune_may_find_nothing(message: Any, bench: Any) -> None:
+    _raw(message(""), ({"num_workers": 2}, 90.0))
     assert tools.loadtune(bench, "input_cnn")["flags"] == []
 
 
 @pytest.mark.parametrize(("size", "flags"), [(32, []), (8192, ["--batch-size", "8192"])])
 def test_a_batch_of_another_size_trains_differently(
-    said: Any, bench: Any, size: int, flags: list[str], monkeypatch: pytest.MonkeyPatch
+    message: Any, bench: Any, size: int, flags: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said(f'log\nFOUND {{"batch_size": {size}, "seconds": 1.0}}\n')
+    message(f'log\nFOUND {{"batch_size": {size}, "seconds": 1.0}}\n')
     monkeypatch.setattr(tools, "_default_batch", lambda _name: 32)
     answer = tools.lightning(bench, "input_cnn")
     assert answer["flags"] == flags
@@ -190,18 +190,18 @@ def test_an_arm_that_failed_once_has_no_rate_and_stops_nothing() -> None:
     assert found["y"]["n"] == 2
 
 
-def test_a_tool_that_failed_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tool_that_failed_is_proposed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RUN, "RESULTS", tmp_path)
-    told = iter([{"failed": True, "flags": [], "says": "no network"}, {"flags": [], "says": "nothing"}])
-    monkeypatch.setattr(tools, "TOOLS", {"one": (lambda *_: next(told), "none")})
+    reported = iter([{"failed": True, "flags": [], "says": "no network"}, {"flags": [], "says": "nothing"}])
+    monkeypatch.setattr(tools, "TOOLS", {"one": (lambda *_: next(reported), "none")})
     made, options = _state(), type("Options", (), {"tools": ["one"]})
-    RUN.asked(made, "input_cnn", options, None)
+    RUN.requested(made, "input_cnn", options, None)
     assert made["answers"] == {}
-    RUN.asked(made, "input_cnn", options, None)
+    RUN.requested(made, "input_cnn", options, None)
     assert made["answers"]["one"]["says"] == "nothing"
 
 
-def test_a_gain_that_is_stated_for_the_script_as_it_is_does_not_hold() -> None:
+def test_a_gain_that_is_stated_for_the_unchanged_script_does_not_hold() -> None:
     made = _state(one={"flags": [], "edits": "none", "says": "", "claim": {"value": 1.3}})
     rates = {RUN.AS_IT_IS: 100, RUN.AGAIN: 100, **dict.fromkeys(RUN.BY_HAND["input_cnn"], 200)}
     made["runs"] = _runs(rates, rates, rates)

@@ -68,10 +68,10 @@ def test_bounds_on_a_share_are_those_of_the_binomial_distribution() -> None:
 
 
 def test_a_proof_goes_on_where_it_stopped_and_does_no_part_twice(tmp_path: Path) -> None:
-    path, asked = tmp_path / "r.jsonl", []
+    path, requested = tmp_path / "r.jsonl", []
 
     def work(case: str, part: int) -> dict[str, int]:
-        asked.append((case, part))
+        requested.append((case, part))
         return {"n": 10, "hits": part}
 
     wanted = [("a", 0), ("a", 1), ("b", 0)]
@@ -85,7 +85,7 @@ def test_a_proof_goes_on_where_it_stopped_and_does_no_part_twice(tmp_path: Path)
     again = proofs.Ledger(path, {"v": 1})
     assert proofs.carry_out(again, wanted, work, jobs=1, limit="1h")
     again.close()
-    assert asked == wanted
+    assert requested == wanted
     last = proofs.Ledger(path, {"v": 1}, reads=True)
     assert last.totals() == {"a": {"n": 20, "hits": 1}, "b": {"n": 10, "hits": 0}}
     assert [json.loads(line)["date"] for line in path.read_text().splitlines()[:1]] == [last.header["date"]]
@@ -174,7 +174,7 @@ def test_doubling_is_claimed_by_the_search_and_by_verify_within_ten_pairs() -> N
         assert claim_studies.verified(drawn(k), math.log(2.0))["claimed"] == 1
 
 
-def test_identical_configs_are_seldom_told_apart_and_an_end_before_ten_pairs_is_told_from_one_after() -> None:
+def test_identical_configs_are_seldom_distinguished_and_an_early_end_counts_apart() -> None:
     found = [claim_studies.verified(drawn(k), 0.0) for k in range(12)]
     assert sum(f["claimed"] for f in found) <= 2
     assert all(3 <= f["cycles"] <= claim_studies.MOST_PAIRS for f in found)
@@ -183,14 +183,14 @@ def test_identical_configs_are_seldom_told_apart_and_an_end_before_ten_pairs_is_
     assert max(groups) == 3
 
 
-def test_rivals_are_asked_about_the_very_pairs_of_a_verification() -> None:
+def test_rivals_use_the_very_pairs_of_a_verification() -> None:
     run = script("claims")
-    asked: dict[str, list[float]] = {}
+    requested: dict[str, list[float]] = {}
 
     class Heard(claim_noise.Draw):
         def run(self) -> tuple[float, float]:
             found = super().run()
-            asked[who].append(found[0])
+            requested[who].append(found[0])
             return found
 
     run._SERIES.append(series())
@@ -198,11 +198,11 @@ def test_rivals_are_asked_about_the_very_pairs_of_a_verification() -> None:
         patched.setattr(claim_noise, "Draw", Heard)
         patched.setattr(run, "part_of", lambda _case: 1)
         for who in ("verify", "rivals"):
-            asked[who] = []
+            requested[who] = []
             run.work(f"power/{who}/recorded/1.02", 7)
     # Two runs in no pair, then the pairs, in the same places of the same course.
-    assert len(asked["rivals"]) == 2 + 2 * claim_rivals.PAIRS
-    assert asked["verify"][: len(asked["rivals"])] == asked["rivals"]
+    assert len(requested["rivals"]) == 2 + 2 * claim_rivals.PAIRS
+    assert requested["verify"][: len(requested["rivals"])] == requested["rivals"]
     draw = drawn(3)
     pairs = claim_rivals.same_pairs(draw, 0.5)
     study = claim_studies.carried_through(
@@ -283,7 +283,7 @@ def test_one_stalled_run_is_set_aside_and_two_are_not() -> None:
 
 
 @pytest.mark.thorough
-def test_what_is_told_of_the_claims_can_be_read_off_their_sums(tmp_path: Path) -> None:
+def test_the_report_on_the_claims_can_be_read_off_their_sums(tmp_path: Path) -> None:
     run = script("claims")
     totals = {
         "aa/search/recorded/1": {"n": 7000, "confirmed": 5200, "claimed": 30, "claimed_10": 29},
@@ -291,13 +291,13 @@ def test_what_is_told_of_the_claims_can_be_read_off_their_sums(tmp_path: Path) -
         "power/search/recorded/1.2": {"n": 100, "confirmed": 100, "claimed": 99, "claimed_10": 98},
         "power/search/recorded/2": {"n": 100, "confirmed": 100, "claimed": 90, "claimed_10": 90},
     }
-    told = run.figures(totals)
-    assert told["search"]["recorded"] == {1.0: (30, 5200), 1.2: (98, 100), 2.0: (90, 100)}
-    holds = run.verdicts(told)
+    reported = run.figures(totals)
+    assert reported["search"]["recorded"] == {1.0: (30, 5200), 1.2: (98, 100), 2.0: (90, 100)}
+    holds = run.verdicts(reported)
     assert list(holds.values()) == [True, True, False]
-    run.write_power(told, tmp_path)
+    run.write_power(reported, tmp_path)
     assert json.loads((tmp_path / "power.json").read_text())["ten"][0]["claimed"] == 2500
-    assert any("50.00%" in line for line in run.summary(told))
+    assert any("50.00%" in line for line in run.summary(reported))
     totals["power/search/recorded/1.2"] |= {"told": 98, "told_held": 97}
     totals["aa/verify/recorded/1"] = {
         "n": 200,
@@ -340,7 +340,7 @@ def test_a_planted_plateau_lies_a_margin_above_what_the_script_has_late() -> Non
     assert fastest.CASES["slower/2"].worth == pytest.approx(0.9)
 
 
-def test_what_is_said_of_the_time_to_equal_loss_is_read_off_its_sums() -> None:
+def test_what_is_reported_of_the_time_to_equal_loss_is_read_off_its_sums() -> None:
     sums = {"n": 200, "claimed": 2, "unshown": 1, "told": 199, "held": 196, "wide": 39.8}
     line = fastest.table({"recorded/1": sums})[-1]
     assert line.startswith("| recorded | 1 | 1x | 2 of 200 | 0.00% to 3.1")
@@ -379,7 +379,7 @@ def test_a_steady_process_is_measured_within_its_interval_and_called_steady() ->
     assert labelled <= 4
 
 
-def test_a_start_that_may_be_none_is_told_and_the_interval_holds_either_way() -> None:
+def test_a_start_that_may_be_none_is_reported_and_the_interval_holds_either_way() -> None:
     doubted = 0
     for k in range(40):
         steps, workers = coverage_traces.of("autocorrelated_more", random.Random(k))
@@ -412,10 +412,10 @@ def test_the_figures_of_coverage_say_where_it_does_not_hold() -> None:
         "heavy_tails/4s": {**one, "held": 880, "labelled": 0},
         "drift0.4/4s": {**one, "held": 100, "labelled": 990},
     }
-    told = run.failing(totals)
-    assert len(told) == 2
-    assert told[0].startswith("steady/4s")
-    assert "88.0%" in told[1]
+    reported = run.failing(totals)
+    assert len(reported) == 2
+    assert reported[0].startswith("steady/4s")
+    assert "88.0%" in reported[1]
     assert any("| drift0.4 |" in line and "99.0%" in line for line in run.table(totals))
 
 
@@ -426,9 +426,9 @@ def test_what_coverage_asks_about_encloses_the_windows_of_searches_of_minutes_to
     run = script("coverage")
     costs = Costs.of(Study(spec=search_world.spec(seconds=seconds)))
     for stage in (Stage.BASELINE, Stage.REFINE, Stage.CONFIRM):
-        asked = costs.fidelity(stage, Config(), remaining_s=seconds, reserve_s=0.0)
-        alike = [end for end in run.ENDS.values() if end[0] == asked.target_width]
-        for found, at in ((asked.min_window_s, 1), (asked.max_window_s, 2)):
+        requested = costs.fidelity(stage, Config(), remaining_s=seconds, reserve_s=0.0)
+        alike = [end for end in run.ENDS.values() if end[0] == requested.target_width]
+        for found, at in ((requested.min_window_s, 1), (requested.max_window_s, 2)):
             ends = [end[at] for end in alike]
             assert 0.98 * min(ends) <= found <= max(ends)
     cases = {case for case, _ in run.units()}
@@ -536,7 +536,7 @@ def test_recorded_runs_of_workloads_are_judged_from_every_seed_on(
 
 
 @pytest.mark.torch
-def test_a_training_that_stopped_before_this_guard_can_tell_has_no_verdict_and_is_run_again(
+def test_a_training_that_stopped_before_this_guard_can_decide_has_no_verdict_and_is_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, guard_runs = script("loss_guard"), pytest.importorskip("guard_runs")
@@ -560,15 +560,15 @@ def test_a_training_that_stopped_before_this_guard_can_tell_has_no_verdict_and_i
     totals = run.trained()
     assert totals["mlp/workers"].get("unclear_end", 0) == 0
     assert [totals[f"mlp/{change}"]["unclear_end"] for change in ("stale_weights", "bf16")] == [1, 1]
-    assert [said.split(":")[0] for said in run.unfinished(totals)] == ["mlp/workers"]
+    assert [message.split(":")[0] for message in run.unfinished(totals)] == ["mlp/workers"]
     (row,) = (row for row in run.table(totals) if row.startswith("| mlp/workers | 0 |"))
     assert row.count("| - |") >= 1
 
-    asked: list[str] = []
+    requested: list[str] = []
     monkeypatch.setattr(guard_runs, "units", lambda: [(part["case"], 0) for part in lines[1:]])
     monkeypatch.setattr(
-        guard_runs, "work", lambda case, _: asked.append(case) or {k: whole[k] for k in ("base", "own")}
+        guard_runs, "work", lambda case, _: requested.append(case) or {k: whole[k] for k in ("base", "own")}
     )
     guard_runs.main(["--out", str(kept)])
-    assert asked == ["mlp/workers"]
+    assert requested == ["mlp/workers"]
     assert run.unfinished(run.trained()) == []

@@ -74,14 +74,14 @@ def test_a_course_from_the_journal_is_what_was_seen_on_the_way(sampler: str) -> 
 
 def test_what_changes_the_training_is_never_named_for_having_read_fastest() -> None:
     built = Study(spec=spec(), space=usual_space())
-    told: list[tuple[dict[str, Value], float]] = [({}, 100.0), ({"threads": 4}, 120.0)]
-    for values, rate in (*told, ({"effective_batch": 128}, 190.0)):
+    reported: list[tuple[dict[str, Value], float]] = [({}, 100.0), ({"threads": 4}, 120.0)]
+    for values, rate in (*reported, ({"effective_batch": 128}, 190.0)):
         stage = Stage.REFINE if values else Stage.BASELINE
         fidelity = Fidelity(
             min_window_s=1, max_window_s=2, min_steps=5, target_width=0.05, setup_s=10, deadline_s=30
         )
-        asked = Proposal(stage=stage, config=Config(values), fidelity=fidelity, reason="x")
-        built = tell(built, asked, measurement(rate), 7.0)
+        proposal = Proposal(stage=stage, config=Config(values), fidelity=fidelity, reason="x")
+        built = tell(built, proposal, measurement(rate), 7.0)
     assert score.read_fastest(built) == Config({"threads": 4})
     assert race.changing(built) == {"screening": [2, 14.0, 1, 7.0], "confirmation": [0, 0, 0, 0]}
 
@@ -194,7 +194,7 @@ def test_a_configuration_that_nobody_recommended_is_of_no_search(tmp_path: Path)
         race.whose(state(searched("staged", point(1, FAST))), {"threads": 7}, tmp_path)
 
 
-def test_the_report_tells_who_arrived_when(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_report_reports_who_arrived_when(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(race, "RESULTS", tmp_path)
     made = state(searched("staged", point(50, FAST)), searched("tpe", point(10, SLOW), point(100, FAST)))
     (tmp_path / "made_up.race.json").write_text(json.dumps(made))

@@ -32,11 +32,11 @@ class Nothing(rivals.Bare):
         return None
 
 
-def asked(*configs: Config) -> Any:
+def requested(*configs: Config) -> Any:
     return types.SimpleNamespace(trials=[types.SimpleNamespace(config=c) for c in configs])
 
 
-def told(monkeypatch: pytest.MonkeyPatch, rates: dict[Config, float]) -> None:
+def reported(monkeypatch: pytest.MonkeyPatch, rates: dict[Config, float]) -> None:
     monkeypatch.setattr(rivals, "screened", lambda study: rates)
 
 
@@ -45,8 +45,8 @@ def goes_on(rival: Any, rates: dict[Config, float | None], monkeypatch: pytest.M
     done: dict[Config, float] = {Config(): rates.get(Config()) or 1.0}
     line: list[Config] = []
     while True:
-        told(monkeypatch, done)
-        config = rival.propose(asked(Config(), *line), BATCHES)
+        reported(monkeypatch, done)
+        config = rival.propose(requested(Config(), *line), BATCHES)
         if config is None:
             return line
         line.append(config)
@@ -184,10 +184,10 @@ def test_what_the_mask_refuses_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_descent_begins_with_the_loader_where_the_loop_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    told(monkeypatch, {Config(): 1.0})
+    reported(monkeypatch, {Config(): 1.0})
     for waits, knob in ((0.5, "num_workers"), (0.0, "batch_size")):
         monkeypatch.setattr(rivals, "wait_frac", lambda study, frac=waits: frac)
-        (changed,) = rivals.PriorDescent().propose(asked(Config()), BATCHES, 0)
+        (changed,) = rivals.PriorDescent().propose(requested(Config()), BATCHES, 0)
         assert changed == knob
 
 
@@ -197,8 +197,8 @@ def test_the_descent_goes_on_from_the_fastest_and_ends_without_a_gain(
     monkeypatch.setattr(rivals, "wait_frac", lambda study: 0.0)
     done, line = {Config(): 1.0}, [Config()]
     while True:
-        told(monkeypatch, done)
-        config = rivals.PriorDescent().propose(asked(*line), BATCHES, 0)
+        reported(monkeypatch, done)
+        config = rivals.PriorDescent().propose(requested(*line), BATCHES, 0)
         if config is None:
             break
         line.append(config)

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-import foretold
+import prediction_error
 import pytest
 import recorded_world
 import score
@@ -46,16 +46,16 @@ def logs(table: Table, config: Config) -> list[float]:
 
 def test_a_config_gets_as_many_processes_as_the_script_has_around_what_is_true_of_it() -> None:
     recorded = single()
-    made, told = worlds.world(recorded), worlds.told_by(recorded)
+    made, reported = worlds.world(recorded), worlds.table_levels(recorded)
     base = statistics.fmean(logs(made.table, Config()))
     for config in recorded_world.CONFIGS:
         found = logs(made.table, config)
         assert len(found) == OWN
-        assert statistics.fmean(found) == pytest.approx(told.of[config], abs=1e-9)
+        assert statistics.fmean(found) == pytest.approx(reported.of[config], abs=1e-9)
         true = math.log(made.truth.rates[config] / made.truth.base)
         assert statistics.fmean(found) - base == pytest.approx(true, abs=1e-9)
         # One per cent of noise, so that a level is hardly off from what was read.
-        assert told.of[config] == pytest.approx(statistics.fmean(logs(recorded, config)), abs=0.02)
+        assert reported.of[config] == pytest.approx(statistics.fmean(logs(recorded, config)), abs=0.02)
     assert len({row.seed for row in made.table.of(BF16)}) == OWN
     assert made.notes["repeats"] == 1
     assert made.notes["own_runs"] == OWN
@@ -132,7 +132,7 @@ def test_a_slower_process_costs_what_it_trains_longer_and_starts_as_fast() -> No
     assert broken.slowed(1.5) == broken
 
 
-def test_a_table_of_several_repeats_is_replayed_as_it_is() -> None:
+def test_a_table_of_several_repeats_is_replayed_unchanged() -> None:
     made = worlds.world(TABLE)
     assert made.table.rows is TABLE.rows
     assert made.notes["repeats"] == 3
@@ -188,17 +188,17 @@ def test_too_few_runs_of_the_script_do_not_show_their_scatter() -> None:
 
 def test_the_oracle_of_one_repeat_is_the_fastest_by_its_level() -> None:
     recorded = single()
-    made, told = worlds.world(recorded), worlds.told_by(recorded)
+    made, reported = worlds.world(recorded), worlds.table_levels(recorded)
     truth = made.truth
-    fastest = max(recorded_world.CONFIGS, key=lambda c: told.of[c])
+    fastest = max(recorded_world.CONFIGS, key=lambda c: reported.of[c])
     assert truth.oracle == fastest
-    assert made.notes["level_sd"] == told.sd[fastest]
+    assert made.notes["level_sd"] == reported.sd[fastest]
     assert truth.quality(fastest) == 1.0
     assert truth.within(100) == len(recorded_world.CONFIGS)
     assert truth.within(0) == 1
 
 
-def test_a_machine_changes_as_much_and_as_quickly_as_it_is_said_to() -> None:
+def test_a_machine_changes_as_much_and_as_quickly_unchanged_reported_to() -> None:
     machine = worlds.Machine(0.1, 2.0, "a")
     path = [machine(worlds.MACHINE_STEP_S * n) for n in range(20_000)]
     assert statistics.pstdev(path) == pytest.approx(0.1, rel=0.15)
@@ -260,8 +260,8 @@ def test_a_search_on_one_repeat_is_confirmed_as_any_other() -> None:
 # Left out --------------------------------------------------------------------------------------
 
 
-def test_runs_of_what_ran_again_are_foretold_first_and_later_ones_apart() -> None:
-    found = foretold.foretold(uneven())
+def test_runs_of_what_ran_again_are_predicted_first_and_later_ones_apart() -> None:
+    found = prediction_error.predicted(uneven())
     assert {key: number for key, (number, _, _) in found.items()} == {
         ("first", "levels"): 1,
         ("later", "levels"): 2,
@@ -269,7 +269,7 @@ def test_runs_of_what_ran_again_are_foretold_first_and_later_ones_apart() -> Non
         ("later", "means"): 2,
     }
     assert all(0.0 <= error < 1.0 for _, error, _ in found.values())
-    assert foretold.foretold(single()) == {}
+    assert prediction_error.predicted(single()) == {}
 
 
 # Adverse variants ------------------------------------------------------------------------------

@@ -128,7 +128,7 @@ def test_all_that_acts_or_shows_has_a_name_for_those_who_hear_the_page(shown):
 
 @ON_BOTH
 def test_the_keyboard_alone_reaches_everything_in_order_and_shows_where_it_is(shown):
-    shown.prefer(still=True)  # else it is still scrolling when it is asked where the focus is
+    shown.prefer(still=True)  # else it is still scrolling when the focus is read
     shown.run(OPEN)
     count = shown.run(WANTED)
     assert count > 20

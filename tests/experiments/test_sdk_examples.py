@@ -22,7 +22,7 @@ _SPEC.loader.exec_module(RUN)
 RESULTS = sorted((HERE / "results").glob("*.json"))
 
 
-def asked(script: Path) -> dict[str, Any]:
+def requested(script: Path) -> dict[str, Any]:
     """Name -> default of every `autotune.value` in a script."""
     calls = [node for node in ast.walk(ast.parse(script.read_text())) if isinstance(node, ast.Call)]
     named = [call for call in calls if ast.unparse(call.func) == "autotune.value"]
@@ -33,7 +33,7 @@ def asked(script: Path) -> dict[str, Any]:
 def test_a_script_asks_for_what_its_space_declares(name: str) -> None:
     script = HERE / RUN.SCRIPTS[name][0]
     declared = {entry.name: entry.spec() for entry in read_space(HERE / f"{name}.yaml").declare}
-    defaults = asked(script)
+    defaults = requested(script)
     assert set(defaults) == set(declared)
     for knob, default in defaults.items():
         assert default in declared[knob].values
@@ -45,9 +45,9 @@ def test_a_script_asks_for_what_its_space_declares(name: str) -> None:
 def test_a_result_names_no_folder(path: Path) -> None:
     text = path.read_text()
     assert not re.search(r"/(?:work|tmp|root|home)\b", text)
-    told = json.loads(text)
-    assert told["budget"]
-    assert all(run["exit"] == 0 for run in told["applied"].values())
+    reported = json.loads(text)
+    assert reported["budget"]
+    assert all(run["exit"] == 0 for run in reported["applied"].values())
 
 
 def test_folders_and_the_machines_name_are_taken_out() -> None:

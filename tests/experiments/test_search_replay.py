@@ -315,7 +315,7 @@ def test_the_table_of_rivals_takes_the_sooner_rule_for_them_and_ours_for_our_own
     assert rows["staged"][2:5] == ["1, 100%", "1, 100%", "1, 0%"]
 
 
-def test_adverse_variants_are_told_apart_and_tables_are_described() -> None:
+def test_adverse_variants_are_distinguished_and_tables_are_described() -> None:
     noise = {"repeats": 1, "own_runs": 11, "own_sd": 0.05, "within": {"5": 9, "2": 3, "1": 2}}
     more = {"set": "adverse", "noise": noise, "configs": 70, "oracle_speedup": 1.5}
     lines = [
@@ -335,16 +335,16 @@ def test_a_planner_of_before_is_held_beside_on_the_searches_that_both_have() -> 
 
     now = [answered(line(table, "staged", 0, 100), proved=True) for table in "uvw"]
     before = [answered({**line(t, "staged", 0, 200), "code": "old"}, proved=t == "u") for t in "uvwx"]
-    told = analyse.beside([*now, line("u", "tpe", 0, 5)], before)
-    assert "3 pairs" in told
-    assert "| staged before | 2.00 [2.00, 2.00] | 2.00 [2.00, 2.00]" in told
-    assert "| staged | 3 | 0 | 3 of 3 |" in told
-    assert "| staged before | 1 | 0 | 1 of 1 |" in told
+    reported = analyse.beside([*now, line("u", "tpe", 0, 5)], before)
+    assert "3 pairs" in reported
+    assert "| staged before | 2.00 [2.00, 2.00] | 2.00 [2.00, 2.00]" in reported
+    assert "| staged | 3 | 0 | 3 of 3 |" in reported
+    assert "| staged before | 1 | 0 | 1 of 1 |" in reported
     with pytest.raises(SystemExit, match="no search is in both"):
         analyse.beside(now, [{**x, "seed": 7} for x in before])
 
 
-def test_several_workers_are_told_on_the_clock_beside_what_they_spent() -> None:
+def test_several_workers_are_reported_on_the_clock_beside_what_they_spent() -> None:
     lines = []
     for sampler, clock_s, spent_s in (("staged", 50, 200), ("tpe", 80, 320)):
         at = {"5": [clock_s, spent_s], "2": None, "1": None}
@@ -370,7 +370,7 @@ def test_what_a_file_shows_is_written_beside_it(tmp_path: Path, monkeypatch: pyt
     assert drawn == [path.with_suffix(".svg")]
 
 
-def test_a_search_after_another_is_told_by_that_one_alone(run: Any, tmp_path: Path) -> None:
+def test_a_search_after_another_is_reported_by_that_one_alone(run: Any, tmp_path: Path) -> None:
     put(tmp_path, "u")
     wanted = options(samplers=["staged", "staged after itself"], tables=["u"], budget=300.0)
     lines = [json.loads(line) for line in run.run("transfer", wanted).read_text().splitlines()]
@@ -484,7 +484,7 @@ def test_there_is_no_verdict_before_every_search_of_the_frozen_run_is_there(run:
         )
 
 
-def test_of_a_held_out_run_that_is_not_whole_nothing_is_drawn_or_said(run: Any, tmp_path: Path) -> None:
+def test_of_a_held_out_run_that_is_not_whole_nothing_is_drawn_or_reported(run: Any, tmp_path: Path) -> None:
     run.hold([f"held={put(tmp_path, 'held')}"])
     (entry,) = run.split().values()
     run.freeze(options(samplers=["staged", "tpe"], seeds=1, budget=1000.0))
@@ -494,8 +494,8 @@ def test_of_a_held_out_run_that_is_not_whole_nothing_is_drawn_or_said(run: Any, 
     path.write_text(json.dumps(both[0]) + "\n")
     analyse.write(path, run.FROZEN)
     assert not path.with_suffix(".svg").exists()
-    assert "100" not in run.told(both[0])
-    assert "100" in run.told({**both[0], "set": "develop"})
+    assert "100" not in run.reported(both[0])
+    assert "100" in run.reported({**both[0], "set": "develop"})
     path.write_text("".join(json.dumps(x) + "\n" for x in both))
     analyse.write(path, run.FROZEN)
     assert path.with_suffix(".svg").exists()
@@ -690,7 +690,7 @@ def test_everything_on_open_tables_is_run_seed_by_seed_into_files_of_their_own(
 
 
 @pytest.mark.parametrize(("text", "value"), [("90", 90), ("90s", 90), ("20m", 1200), ("1.5h", 5400)])
-def test_a_limit_is_said_in_seconds_minutes_or_hours(text: str, value: float) -> None:
+def test_a_limit_is_reported_in_seconds_minutes_or_hours(text: str, value: float) -> None:
     assert loaded().seconds(text) == value
 
 
@@ -712,7 +712,7 @@ def test_a_made_up_table_is_named_so_is_the_same_every_time_and_reads_back(
     assert len(made.header.configs) == 61
 
 
-def test_interactions_are_there_where_they_are_said_to_be() -> None:
+def test_interactions_are_there_where_they_are_reported_to_be() -> None:
     world = synthetic._World(synthetic.KINDS["interactions"], "interactions-0")
     base, bf16, layout, both = (
         world.step_s(Config(c))[0]

@@ -18,8 +18,8 @@ import pytest
 HERE = Path(__file__).resolve().parents[2] / "experiments" / "third_party"
 sys.path.insert(0, str(HERE))
 
-import third_party_envs as envs  # noqa: E402 - found by the line above
-import third_party_judge as judge  # noqa: E402 - the same
+import third_party_envs as envs  # noqa: E402 (needs the path set above)
+import third_party_judge as judge  # noqa: E402 (needs the path set above)
 
 _SPEC = importlib.util.spec_from_file_location("third_party_run", HERE / "run.py")
 assert _SPEC is not None
@@ -274,9 +274,9 @@ def test_every_line_is_of_a_candidate_and_says_how_it_ended() -> None:
 
 
 class Fake:
-    """A `Runs` that notes what is asked of it."""
+    """A `Runs` that notes its calls."""
 
-    asked: ClassVar[list[str]] = []
+    requested: ClassVar[list[str]] = []
     baseline_ok = True
     remembers = True
 
@@ -284,23 +284,23 @@ class Fake:
         self.candidate = candidate
 
     def bare(self) -> dict[str, Any]:
-        return self._said("bare")
+        return self._message("bare")
 
     def inspect(self) -> dict[str, Any]:
-        return self._said("inspect")
+        return self._message("inspect")
 
     def baseline(self) -> dict[str, Any]:
         reason = "" if self.baseline_ok else "no steps"
-        return {**self._said("baseline"), "ok": self.baseline_ok, "reason": reason}
+        return {**self._message("baseline"), "ok": self.baseline_ok, "reason": reason}
 
     def remember(self) -> bool:
         return self.remembers
 
     def knob(self, knob: str) -> dict[str, Any]:
-        return {**self._said(knob), "knob": knob, "outcome": "applied"}
+        return {**self._message(knob), "knob": knob, "outcome": "applied"}
 
-    def _said(self, what: str) -> dict[str, Any]:
-        Fake.asked.append(what)
+    def _message(self, what: str) -> dict[str, Any]:
+        Fake.requested.append(what)
         return {"ok": True, "reason": ""}
 
 
@@ -311,17 +311,19 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setitem(sys.modules, "third_party_runs", module)
     monkeypatch.setattr(judge, "results_path", lambda when: tmp_path / "results" / f"{when}.jsonl")
     monkeypatch.setattr(
-        envs, "install", lambda *_: Fake.asked.append("install") or {"ok": True, "reason": "", "versions": {}}
+        envs,
+        "install",
+        lambda *_: Fake.requested.append("install") or {"ok": True, "reason": "", "versions": {}},
     )
     monkeypatch.setattr(envs, "lay_out", lambda *_: "")
-    monkeypatch.setattr(Fake, "asked", [])
+    monkeypatch.setattr(Fake, "requested", [])
     monkeypatch.setattr(Fake, "remembers", True)
     monkeypatch.setattr(Fake, "baseline_ok", True)
 
     def start(knobs: list[str], *, again: bool = False) -> list[str]:
-        Fake.asked.clear()
+        Fake.requested.clear()
         RUN.Session(CANDIDATES[0], envs.Rooms(tmp_path), "before", again=again).all(knobs)
-        return list(Fake.asked)
+        return list(Fake.requested)
 
     return start
 

@@ -16,9 +16,9 @@ import pytest
 HERE = Path(__file__).resolve().parents[2] / "experiments" / "third_party"
 sys.path.insert(0, str(HERE))
 
-import third_party_envs as envs  # noqa: E402 - found by the line above
-import third_party_judge as judge  # noqa: E402 - the same
-import third_party_runs as runs  # noqa: E402 - the same
+import third_party_envs as envs  # noqa: E402 (needs the path set above)
+import third_party_judge as judge  # noqa: E402 (needs the path set above)
+import third_party_runs as runs  # noqa: E402 (needs the path set above)
 
 pytestmark = pytest.mark.torch
 
@@ -117,10 +117,10 @@ def test_a_bare_run_is_ended_after_some_steps(one: Any) -> None:
     assert bare["steps"] > 10
 
 
-def test_the_product_beside_the_experiment_is_asked_what_it_says(one: Any) -> None:
-    told = one.inspect()
-    assert told["ok"], told
-    assert told["knobs"]["threads"][0] == "searched"
+def test_the_product_beside_the_experiment_is_queried(one: Any) -> None:
+    reported = one.inspect()
+    assert reported["ok"], reported
+    assert reported["knobs"]["threads"][0] == "searched"
 
 
 def test_a_baseline_agrees_with_the_stopwatch_and_knobs_end_in_words(one: Any) -> None:

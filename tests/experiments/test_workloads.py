@@ -35,9 +35,9 @@ def test_options_can_be_read_and_the_loop_does_not_count_steps(path: Path) -> No
 
 
 def test_data_that_are_kept_here_are_attributed_and_plain_text() -> None:
-    said = (EXPERIMENTS / "workloads" / "README.md").read_text()
+    message = (EXPERIMENTS / "workloads" / "README.md").read_text()
     for path in sorted((EXPERIMENTS / "workloads" / "data").iterdir()):
-        assert path.name in said
+        assert path.name in message
         path.read_bytes().decode("ascii")
 
 
@@ -90,7 +90,7 @@ def test_a_workload_trains_and_the_stopwatch_sees_its_samples(
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
-    ("name", "words", "said"),
+    ("name", "words", "message"),
     [
         (
             "text_chargpt",
@@ -125,7 +125,7 @@ def test_a_workload_trains_and_the_stopwatch_sees_its_samples(
     ],
 )  # fmt: skip
 def test_a_workload_runs_to_its_end_and_says_how_good_it_is(
-    tmp_path: Path, name: str, words: tuple[str, ...], said: str
+    tmp_path: Path, name: str, words: tuple[str, ...], message: str
 ) -> None:
     script = EXPERIMENTS / "workloads" / f"{name}.py"
     done = subprocess.run(
@@ -137,8 +137,8 @@ def test_a_workload_runs_to_its_end_and_says_how_good_it_is(
         timeout=110,
     )
     assert done.returncode == 0, done.stderr
-    figures = [float(line.rsplit(" ", 1)[1]) for line in done.stdout.splitlines() if said in line]
+    figures = [float(line.rsplit(" ", 1)[1]) for line in done.stdout.splitlines() if message in line]
     assert len(figures) >= 2
     assert all(map(math.isfinite, figures))
-    assert figures[-1] >= 0.1 if "accuracy" in said else figures[-1] <= figures[0]
+    assert figures[-1] >= 0.1 if "accuracy" in message else figures[-1] <= figures[0]
     assert [path.suffix for path in tmp_path.iterdir()] == [".pt"]

@@ -45,11 +45,11 @@ def test_what_is_written_is_read_back_equal(tmp_path):
 
 
 def test_learning_rate_advice_stands_with_its_pick():
-    said = "Learning rate: the effective batch is 8 times your script's, and this ran with your rate."
+    message = "Learning rate: the effective batch is 8 times your script's, and this ran with your rate."
     wild = Config({"batch_size": 64})
-    answer = good_answer(fastest=pick("fastest", wild, ratio(2.6), effect=Effect.TRAINING, advice=said))
+    answer = good_answer(fastest=pick("fastest", wild, ratio(2.6), effect=Effect.TRAINING, advice=message))
     best = parse(render(build_best(study(), answer, changes_of)), source="best.yaml")
-    assert (best.picks["fastest"].advice, best.picks["best"].advice) == (said, "")
+    assert (best.picks["fastest"].advice, best.picks["best"].advice) == (message, "")
 
 
 def test_the_changes_come_back_as_they_were():
@@ -156,7 +156,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("script", "said"),
+    ("script", "message"),
     [
         ("my train.py", "Apply: autotune apply 'a b.yaml' -- python 'my train.py'"),
         ("a\nb: [.py", "Apply: autotune apply 'a b.yaml'"),
@@ -164,13 +164,13 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
         ("line\u2028sep.py", "Apply: autotune apply 'a b.yaml'"),
     ],
 )
-def test_whatever_the_script_is_called_its_answer_is_written(tmp_path, script, said):
+def test_whatever_the_script_is_called_its_answer_is_written(tmp_path, script, message):
     path = tmp_path / "a b.yaml"
     written = write_best(path, study(spec=spec(script=f"/project/{script}")), good_answer(), changes_of)
     assert read_best(path) == written
     assert written.study.script == script
     head = [line for line in path.read_text(encoding="utf-8").split("\n") if line.startswith("#")]
-    assert f"# {said}" in head
+    assert f"# {message}" in head
 
 
 def test_what_a_link_points_to_is_written_and_the_link_stays(tmp_path):

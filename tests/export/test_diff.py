@@ -32,9 +32,9 @@ def diffed(text, *changes, args=(), read=nothing, name="train.py", trust_lines=T
 
 def edited(text, *changes, **more):
     """The script after the edits, by the lines of the diff; nothing may be left out."""
-    said = diffed(text, *changes, **more)
-    assert said.left == ()
-    return applied(text, said.text)
+    message = diffed(text, *changes, **more)
+    assert message.left == ()
+    return applied(text, message.text)
 
 
 def applied(text, diff):
@@ -56,10 +56,10 @@ def applied(text, diff):
 
 
 def reason(text, one, **more):
-    said = diffed(text, one, **more)
-    assert said.said == ()
-    assert said.text == ""
-    return said.left[0].reason
+    message = diffed(text, one, **more)
+    assert message.included == ()
+    assert message.text == ""
+    return message.left[0].reason
 
 
 LOADER = """import torch
@@ -70,8 +70,8 @@ test = DataLoader(held_out, batch_size=32)
 
 
 def test_a_literal_in_the_training_loaders_call_is_the_only_thing_that_changes():
-    said = diffed(LOADER, loader("batch_size", 64))
-    assert said.text == (
+    message = diffed(LOADER, loader("batch_size", 64))
+    assert message.text == (
         "--- train.py\n"
         "+++ train.py\n"
         "@@ -1,4 +1,4 @@\n"
@@ -81,7 +81,7 @@ def test_a_literal_in_the_training_loaders_call_is_the_only_thing_that_changes()
         "+train = DataLoader(data, batch_size=64, shuffle=True)  # the training set\n"
         " test = DataLoader(held_out, batch_size=32)\n"
     )
-    assert said.data == {
+    assert message.data == {
         "files": ["train.py"],
         "edits": [{"file": "train.py", "line": 3, "knob": "batch_size", "from": "32", "to": "64"}],
     }
@@ -157,7 +157,7 @@ def test_a_value_that_is_no_literal_is_left_alone_and_shown(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "one", "said"),
+    ("text", "one", "message"),
     [
         (LOADER, loader("batch_size", 64, site="train.py:3<train.py:9"), "train.py:3 builds other loaders"),
         (LOADER, loader("batch_size", 64, site="train.py:1"), "line 1 of train.py does not call DataLoader"),
@@ -178,8 +178,8 @@ def test_a_value_that_is_no_literal_is_left_alone_and_shown(text):
         ("m = torch.compile(a)\n", patch("compile_mode", "off"), "inside the running process"),
     ],
 )  # fmt: skip
-def test_what_is_ambiguous_is_left_out_and_says_why(text, one, said):
-    assert said in reason(text, one)
+def test_what_is_ambiguous_is_left_out_and_says_why(text, one, message):
+    assert message in reason(text, one)
 
 
 @pytest.mark.parametrize(
@@ -206,10 +206,12 @@ def test_without_a_noted_line_the_only_call_is_meant():
 def test_a_loader_under_another_name_and_in_another_file_is_found():
     text = "from torch.utils.data import DataLoader as DL\ndef loaders():\n    return DL(x, 32), 1\n"
     read = {"lib/data.py": ScriptSource("lib/data.py", text.encode())}
-    said = diffed("import lib.data\n", loader("batch_size", 64, site="lib/data.py:3"), read=read.__getitem__)
-    assert said.text.startswith("--- lib/data.py\n+++ lib/data.py\n")
-    assert "+    return DL(x, 64), 1\n" in said.text
-    assert said.notes[0].startswith("lib/data.py was located by its recorded line")
+    message = diffed(
+        "import lib.data\n", loader("batch_size", 64, site="lib/data.py:3"), read=read.__getitem__
+    )
+    assert message.text.startswith("--- lib/data.py\n+++ lib/data.py\n")
+    assert "+    return DL(x, 64), 1\n" in message.text
+    assert message.notes[0].startswith("lib/data.py was located by its recorded line")
 
 
 def test_a_loader_without_workers_loses_what_only_workers_have():
@@ -219,11 +221,11 @@ def test_a_loader_without_workers_loses_what_only_workers_have():
     )
 
 
-def test_two_knobs_that_want_one_place_are_not_both_said():
+def test_two_knobs_that_want_one_place_are_not_both_reported():
     own = change("own", 5, Keyword("torch.utils.data.DataLoader", "batch_size"), site="train.py:3")
-    said = diffed(LOADER, loader("batch_size", 64), own)
-    assert said.said == ("batch_size",)
-    assert "changes the same place" in said.left[0].reason
+    message = diffed(LOADER, loader("batch_size", 64), own)
+    assert message.included == ("batch_size",)
+    assert "changes the same place" in message.left[0].reason
 
 
 # Options -------------------------------------------------------------------------------------
@@ -306,14 +308,14 @@ def test_an_option_on_the_command_line_beats_its_default(args):
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         ('p.add_argument("--batch-size", default=1)\n', "declared 2 times (lines 3, 10)"),
         ("p.set_defaults(batch_size=3)\n", "set_defaults"),
     ],
 )
-def test_a_default_that_may_not_count_is_left_alone(more, said):
-    assert said in reason(ARGPARSE + more, flag("batch_size", 64, "--batch-size", "-b"))
+def test_a_default_that_may_not_count_is_left_alone(more, message):
+    assert message in reason(ARGPARSE + more, flag("batch_size", 64, "--batch-size", "-b"))
 
 
 def test_a_default_that_is_no_literal_or_not_to_be_seen_is_left_alone():
@@ -390,12 +392,15 @@ def test_in_scripts_of_every_kind_only_the_arguments_of_the_one_call_change():
         data = path.read_bytes()
         for number, call in enumerate(ScriptSource("train.py", data).calls("DataLoader")):
             site = f"train.py:{call.lineno}"
-            said = diffed(data, loader("batch_size", 7, site=site), loader("num_workers", 3, site=site))
-            if not said.said:
+            message = diffed(data, loader("batch_size", 7, site=site), loader("num_workers", 3, site=site))
+            if not message.included:
                 continue
-            old, new = ScriptSource("x", data), ScriptSource("x", applied(data.decode(), said.text).encode())
+            old, new = (
+                ScriptSource("x", data),
+                ScriptSource("x", applied(data.decode(), message.text).encode()),
+            )
             before, after = old.calls("DataLoader")[number], new.calls("DataLoader")[number]
-            set_now = {name: _argument(after, name) for name in said.said}
+            set_now = {name: _argument(after, name) for name in message.included}
             if any(isinstance(node, ast.Name) for node in set_now.values()):
                 continue  # the literal is where the name gets its value
             values = {name: ast.literal_eval(node) for name, node in set_now.items()}
@@ -427,9 +432,9 @@ def test_patch_applies_it_and_takes_it_back(kind, name, tmp_path):
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(SCRIPTS[kind])
     pick = (loader("batch_size", 64), loader("num_workers", 4))
-    said = diffed(SCRIPTS[kind], *pick, name=name)
-    assert said.left == ()
-    (tmp_path / "tuned.diff").write_bytes(said.commented(["head"], ["tail"]).encode())
+    message = diffed(SCRIPTS[kind], *pick, name=name)
+    assert message.left == ()
+    (tmp_path / "tuned.diff").write_bytes(message.commented(["head"], ["tail"]).encode())
 
     def run(*options):
         done = subprocess.run(
@@ -489,9 +494,9 @@ def test_a_constant_of_a_module_is_changed_there():
     def read(file):
         return ScriptSource(file, b"BATCH = 16\n") if file == "config.py" else nothing(file)
 
-    said = diffed("import config\n", written("BATCH", 64, was=16, file="config.py"), read=read)
-    assert said.data["files"] == ["config.py"]
-    assert "-BATCH = 16\n+BATCH = 64\n" in said.text
+    message = diffed("import config\n", written("BATCH", 64, was=16, file="config.py"), read=read)
+    assert message.data["files"] == ["config.py"]
+    assert "-BATCH = 16\n+BATCH = 64\n" in message.text
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Exports are loaded by the libraries that they are for, where those are installed.
 
-By default the interpreter that runs the tests is asked; `FRAMEWORKS_PYTHON` names another one that
+By default the interpreter that runs the tests is queried; `FRAMEWORKS_PYTHON` names another one that
 has them. Libraries run in a process of their own: they import PyTorch, and warn in their own ways.
 """
 
@@ -44,9 +44,9 @@ def loaded(library, code, text, tmp_path):
 
 FIELDS = """
 from transformers import HfArgumentParser, TrainingArguments
-asked = json.load(open("tuned"))
-(args,) = HfArgumentParser(TrainingArguments).parse_dict({"output_dir": "out", "use_cpu": True, **asked})
-found = {name: getattr(args, name) for name in asked}
+requested = json.load(open("tuned"))
+(args,) = HfArgumentParser(TrainingArguments).parse_dict({"output_dir": "out", "use_cpu": True, **requested})
+found = {name: getattr(args, name) for name in requested}
 found["optim"] = getattr(args.optim, "value", args.optim)
 """
 
@@ -65,18 +65,20 @@ def test_transformers_takes_every_field(tmp_path):
         patch("mp_context", "spawn"),
         patch("in_order", False),
     )
-    said = training_arguments(pick, keywords=False)
-    assert said.left == ()
-    assert loaded("transformers", FIELDS, said.text, tmp_path) == said.data["training_arguments"]
+    message = training_arguments(pick, keywords=False)
+    assert message.left == ()
+    assert loaded("transformers", FIELDS, message.text, tmp_path) == message.data["training_arguments"]
 
 
 def test_transformers_takes_no_workers_and_no_compile(tmp_path):
-    said = training_arguments(
+    message = training_arguments(
         tuned(loader("num_workers", 0), patch("compile_mode", "off"), patch("precision", "fp32")),
         keywords=False,
     )
-    found = loaded("transformers", FIELDS, said.text, tmp_path)
-    assert {name: found[name] for name in said.data["training_arguments"]} == said.data["training_arguments"]
+    found = loaded("transformers", FIELDS, message.text, tmp_path)
+    assert {name: found[name] for name in message.data["training_arguments"]} == message.data[
+        "training_arguments"
+    ]
 
 
 TRAINER = """
@@ -110,9 +112,9 @@ def test_lightning_and_the_loader_take_every_keyword(tmp_path):
         loader("multiprocessing_context", "spawn", knob="mp_context"),
         loader("in_order", False),
     )
-    said = lightning_keywords(pick, keywords=True)
-    assert said.left == ()
-    assert loaded("lightning", TRAINER, said.commented(["head"]), tmp_path) == {
+    message = lightning_keywords(pick, keywords=True)
+    assert message.left == ()
+    assert loaded("lightning", TRAINER, message.commented(["head"]), tmp_path) == {
         "precision": "bf16-mixed",
         "parts": 4,
         "batch": 16,
@@ -124,8 +126,8 @@ def test_lightning_and_the_loader_take_every_keyword(tmp_path):
 
 
 def test_a_loader_without_workers_can_be_built(tmp_path):
-    said = lightning_keywords(tuned(loader("num_workers", 0)), keywords=True)
-    found = loaded("lightning", TRAINER, said.text, tmp_path)
+    message = lightning_keywords(tuned(loader("num_workers", 0)), keywords=True)
+    found = loaded("lightning", TRAINER, message.text, tmp_path)
     assert (found["workers"], found["prefetch"]) == (0, None)
 
 
@@ -214,10 +216,10 @@ found = trainer.strategy._ddp_kwargs
 
 
 def test_lightning_takes_the_arguments_of_its_strategy(tmp_path):
-    said = lightning_keywords(
+    message = lightning_keywords(
         tuned(patch("ddp_bucket_cap_mb", 100.0), patch("ddp_static_graph", True)), keywords=True
     )
-    assert loaded("lightning", STRATEGY, said.text, tmp_path) == said.data["strategy"]
+    assert loaded("lightning", STRATEGY, message.text, tmp_path) == message.data["strategy"]
 
 
 PROCESSES = """

@@ -42,7 +42,7 @@ def test_a_journal_that_acknowledges_before_it_writes_loses_events(
 
 def test_a_resume_that_forgets_outcomes_runs_trials_twice(injected, monkeypatch: pytest.MonkeyPatch) -> None:
     def forgetful(entries, **more):
-        return fold([entry for entry in entries if entry.kind != "told"], **more)
+        return fold([entry for entry in entries if entry.kind != "finished"], **more)
 
     monkeypatch.setattr(tune, "fold", forgetful)
     count = injected(drivers, {"key": "forgetful", "kills": 2})

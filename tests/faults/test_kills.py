@@ -40,7 +40,7 @@ NOT_TOLD = (
     "_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)\n    _let_notices_pass()",
     "_let_notices_pass()",
 )
-"""The kernel tells the keeper of its launcher's death."""
+"""The kernel signals the launcher's death to the keeper."""
 
 
 def test_without_the_life_pipe_and_the_kernels_word_a_trial_survives_its_runner(

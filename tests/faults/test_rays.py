@@ -26,7 +26,7 @@ def test_without_asking_again_what_a_worker_lost_it_is_missing(
     monkeypatch.setattr(Session, "lost", lambda *_: None)
     count = injected(rays, {**WORKER, "key": "forgotten"}, end_s=30.0)
     assert not count.survived
-    assert any("told were" in note for note in count.notes)
+    assert any("reported were" in note for note in count.notes)
 
 
 def test_without_looking_at_its_ray_the_search_has_no_answer_when_it_dies(

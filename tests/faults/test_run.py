@@ -47,5 +47,5 @@ def test_a_suite_that_was_not_run_to_its_end_is_none_that_passed(
     words = ["run.py", "documents", "--list", "--sample", "--work", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", words)
     assert suite.main() == code
-    told = capsys.readouterr().err
-    assert (f"documents: not run: {cases[0]['key']}" in told) == bool(left_out)
+    reported = capsys.readouterr().err
+    assert (f"documents: not run: {cases[0]['key']}" in reported) == bool(left_out)

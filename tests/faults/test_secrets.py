@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.mlflow, pytest.mark.timeout(1800)]
 
 
 @pytest.mark.parametrize("case", secrets.sample(), ids=lambda case: case["key"])
-def test_no_secret_is_written_sent_or_said(injected, is_clean, case) -> None:
+def test_no_secret_is_written_sent_or_reported(injected, is_clean, case) -> None:
     is_clean(injected(secrets, case))
 
 

@@ -31,7 +31,7 @@ def test_what_a_trial_leaves_behind_is_seen(injected) -> None:
 
 
 def _judged(memory) -> soak.Count:
-    """What is said of a driver that held so many bytes after every fifth trial of two thousand."""
+    """The report on a driver that held so many bytes after every fifth trial of two thousand."""
     watch, count = soak.Watch(), soak.Count()
     watch.rows = [(n, int(memory(n)), 8, 0) for n in range(5, 2001, 5)]
     watch.judge(count)

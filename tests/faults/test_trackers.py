@@ -80,7 +80,7 @@ class Failing(search.Nowhere):
         raise ConnectionResetError
 
 
-def _told(folder: Path, sink: type, **more: int) -> list[str]:
+def _reported(folder: Path, sink: type, **more: int) -> list[str]:
     """Every event of a search in simulated time, without what names its process and its place."""
     home = search.begin(folder, **more)
     with Child(lambda: search.lived(home, sink=sink), folder / "driver.log") as child:
@@ -98,13 +98,15 @@ def _told(folder: Path, sink: type, **more: int) -> list[str]:
 def test_in_replay_a_search_beside_a_failing_tracker_is_the_same_to_the_last_event(
     tmp_path: Path, ill: type
 ) -> None:
-    well = _told(tmp_path / "well", search.Nowhere)
+    well = _reported(tmp_path / "well", search.Nowhere)
     assert len(well) > 30
-    assert _told(tmp_path / "ill", ill) == well
+    assert _reported(tmp_path / "ill", ill) == well
 
 
 def test_a_search_that_took_another_course_is_not_the_same(tmp_path: Path) -> None:
-    told = [_told(tmp_path / str(n), search.Nowhere, trials=n) for n in (8, 9)]
-    assert told[0] != told[1]
-    # Nor by the spec alone, which says how many trials were asked for.
-    assert [row for row in told[0] if "told/" in row] != [row for row in told[1] if "told/" in row]
+    reported = [_reported(tmp_path / str(n), search.Nowhere, trials=n) for n in (8, 9)]
+    assert reported[0] != reported[1]
+    # Nor by the spec alone, which says how many trials were requested.
+    assert [row for row in reported[0] if "finished/" in row] != [
+        row for row in reported[1] if "finished/" in row
+    ]

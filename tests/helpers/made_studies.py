@@ -1,4 +1,4 @@
-"""Studies made by hand, as the journal's events tell them; shared by tests of store, report and driver."""
+"""Studies made by hand, as the journal's events report them; shared by tests of store, report and driver."""
 
 from __future__ import annotations
 
@@ -103,17 +103,17 @@ def events(
             number=number, config=config, stage=stage, fidelity=FIDELITY, reason="made by hand", group=group
         )
         place = {"number": number, "attempt": 1}
-        yield Event("asked", f"asked/{number}/1", {"trial": trial, "uid": f"t{number:04d}-a1-00ff00"})
+        yield Event("proposed", f"proposed/{number}/1", {"trial": trial, "uid": f"t{number:04d}-a1-00ff00"})
         yield Event("started", f"started/{number}/1", {**place, "uid": "u", "host": "h", "pid": 2})
         facts = RUN if number == 0 else None
-        told = {
+        reported = {
             **place,
             "outcome": outcome,
             "seconds": 10.0,
             "elapsed_s": 12.0 * (number + 1),
             "facts": facts,
         }
-        yield Event("told", f"told/{number}/1", told)
+        yield Event("finished", f"finished/{number}/1", reported)
     if stopped:
         yield Event("stopped", "stopped/1", {"why": stopped, "elapsed_s": 12.0 * len(outcomes) + 1})
 

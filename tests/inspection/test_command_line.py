@@ -131,10 +131,10 @@ def test_a_package_is_run_by_its_main_module(project: Path) -> None:
 def test_what_cannot_be_started_again_and_again_is_refused_with_a_remedy(
     words: list[str], message: str, hint: str
 ) -> None:
-    with pytest.raises(UsageError) as told:
+    with pytest.raises(UsageError) as raised:
         read_command(words)
-    assert message in told.value.message
-    assert hint in told.value.hint
+    assert message in raised.value.message
+    assert hint in raised.value.hint
 
 
 # Scripts that name their interpreter ---------------------------------------------------------
@@ -163,9 +163,9 @@ def test_env_in_a_first_line_means_what_python_means(project: Path, other: Path)
 @pytest.mark.parametrize("text", ["#!/bin/sh\npython train.py\n", "\x7fELF\0\0"])
 def test_a_program_that_is_no_python_is_refused(project: Path, text: str) -> None:
     program(project / "run", text)
-    with pytest.raises(UsageError, match="not a Python script") as told:
+    with pytest.raises(UsageError, match="not a Python script") as raised:
         read_command(["./run"])
-    assert "-- python train.py" in told.value.hint
+    assert "-- python train.py" in raised.value.hint
 
 
 CONSOLE = """#!{python}
@@ -195,7 +195,7 @@ def test_an_installers_long_first_line_is_understood(project: Path, other: Path)
 # Which interpreter ---------------------------------------------------------------------------
 
 
-def test_the_named_interpreter_counts_before_everything_and_is_said(other: Path, bare: Path) -> None:
+def test_the_named_interpreter_counts_before_everything_and_is_reported(other: Path, bare: Path) -> None:
     command = read_command([str(bare), "train.py"], python=str(other))
     assert command.python == str(other)
     (note,) = command.notes
@@ -225,14 +225,14 @@ def test_an_active_environment_with_torch_is_what_python_means(
     assert read_command([], script="train.py").python == str(other)
 
 
-def test_one_without_torch_is_passed_over_and_said(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_without_torch_is_passed_over_and_reported(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VIRTUAL_ENV", str(bare.parents[1]))
     command = read_command([], script="train.py")
     assert command.python == sys.executable
     assert f"{bare} has no torch" in command.notes[0]
 
 
-def test_an_active_environment_that_does_not_do_is_passed_over_and_said(
+def test_an_active_environment_that_does_not_do_is_passed_over_and_reported(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program(project / "env" / "bin" / "python", says("[3, 12, 1]", "2.5.1"))
@@ -289,9 +289,9 @@ def test_an_interpreter_that_does_not_do_is_named_with_the_reason(
     project: Path, text: str, kind: Any, message: str
 ) -> None:
     path = program(project / "python", text)
-    with pytest.raises(kind, match=message) as told:
+    with pytest.raises(kind, match=message) as raised:
         verify(read_command([], script="train.py", python=str(path)))
-    assert str(path) in told.value.message
+    assert str(path) in raised.value.message
 
 
 def test_a_file_without_the_right_to_run_it_is_no_interpreter(project: Path) -> None:
@@ -300,7 +300,7 @@ def test_a_file_without_the_right_to_run_it_is_no_interpreter(project: Path) -> 
         read_command([], script="train.py", python="./python")
 
 
-def test_torch_is_asked_for_only_where_the_script_imports_it(project: Path, bare: Path) -> None:
+def test_torch_is_requested_only_where_the_script_imports_it(project: Path, bare: Path) -> None:
     with pytest.raises(BackendError, match=r"train.py imports torch, and .* has none"):
         verify(read_command([], script="train.py", python=str(bare)))
     (project / "train.py").write_text("import math\n")
@@ -322,7 +322,7 @@ def test_uv_stands_for_the_interpreter_of_its_project(project: Path) -> None:
     assert read_command(["uv", "run", "train.py"], python=sys.executable).python == sys.executable
 
 
-def test_poetry_is_asked_for_its_interpreter(project: Path, other: Path) -> None:
+def test_poetry_is_queried_for_its_interpreter(project: Path, other: Path) -> None:
     program(
         project / "bin" / "poetry",
         f'#!/bin/sh\n[ "$1 $2 $3" = "env info --executable" ] && echo {other}\n',
@@ -343,7 +343,9 @@ def test_poetry_is_asked_for_its_interpreter(project: Path, other: Path) -> None
         ["accelerate", "launch", "--num_processes", "1", "train.py", "--lr", "1"],
     ],
 )
-def test_a_launcher_of_one_process_is_taken_for_its_script_and_said(project: Path, words: list[str]) -> None:
+def test_a_launcher_of_one_process_is_taken_for_its_script_and_reported(
+    project: Path, words: list[str]
+) -> None:
     command = read_command(words)
     assert (command.script, command.args) == (str(project / "train.py"), ("--lr", "1"))
     assert "one process" in command.notes[0]
@@ -351,7 +353,7 @@ def test_a_launcher_of_one_process_is_taken_for_its_script_and_said(project: Pat
 
 
 @pytest.mark.parametrize(("text", "count"), [("2", 2), ("cpu", os.cpu_count()), ("auto", os.cpu_count())])
-def test_torchrun_starts_so_many_processes_as_it_is_told(project: Path, text: str, count: int) -> None:
+def test_torchrun_starts_so_many_processes_unchanged_reported(project: Path, text: str, count: int) -> None:
     command = read_command(["torchrun", "--nproc-per-node", text, "train.py", "--lr", "1"])
     assert (command.script, command.args) == (str(project / "train.py"), ("--lr", "1"))
     assert ranks_of(command.launcher) == count
@@ -383,13 +385,13 @@ def test_several_machines_are_for_a_search_on_a_cluster(project: Path) -> None:
     check_one_machine(read_command(["torchrun", "--nproc-per-node", "3", "train.py"], python=sys.executable))
 
 
-def test_what_torchrun_does_beside_starting_is_left_out_and_said(project: Path) -> None:
+def test_what_torchrun_does_beside_starting_is_left_out_and_reported(project: Path) -> None:
     words = ["--max-restarts", "3", "-t", "3", "--monitor-interval", "1", "train.py"]
     command = read_command(["torchrun", "--nproc-per-node=2", *words])
     assert command.notes[0].endswith("left out: --max-restarts 3, -t 3")
 
 
-def test_the_older_launcher_tells_its_processes_their_numbers_by_an_option(project: Path) -> None:
+def test_the_older_launcher_reports_its_processes_their_numbers_by_an_option(project: Path) -> None:
     words = ["python", "-m", "torch.distributed.launch"]
     one = read_command([*words, "train.py", "--lr", "1"])
     assert (one.args, one.launcher) == (("--local-rank=0", "--lr", "1"), "torchrun")
@@ -549,10 +551,10 @@ def test_a_launcher_in_an_environment_is_one(project: Path) -> None:
 def test_a_launcher_that_one_process_cannot_stand_for_is_refused(
     words: list[str], message: str, hint: str
 ) -> None:
-    with pytest.raises(UsageError) as told:
+    with pytest.raises(UsageError) as raised:
         read_command(words)
-    assert message in told.value.message
-    assert hint in told.value.hint
+    assert message in raised.value.message
+    assert hint in raised.value.hint
 
 
 def test_where_accelerate_is_missing_it_is_named_with_another_launcher(
@@ -590,7 +592,7 @@ def test_a_script_with_requirements_of_its_own_has_no_environment_that_stays(pro
         (["torchrun", "train.py"], "by torchrun train.py", "--script train.py, or"),
     ],
 )
-def test_a_script_that_is_named_twice_is_told_before_anything_runs(
+def test_a_script_that_is_named_twice_is_reported_before_anything_runs(
     words: Any, named: str, alone: str
 ) -> None:
     with pytest.raises(UsageError, match=r"the script is named twice: by --script train\.py, and ") as caught:

@@ -1,7 +1,7 @@
 """Words of Hydra and OmegaConf, read from their files."""
 
 from autotune.inspection.script import script_facts
-from autotune.knobs.batch.batch_size import BATCH_OPTIONS, said_batch
+from autotune.knobs.batch.batch_size import BATCH_OPTIONS, given_batch_size
 
 MAIN = '@hydra.main(version_base=None, config_path="conf", config_name="config")\ndef main(cfg):\n    pass\n'
 
@@ -29,7 +29,7 @@ def test_every_value_of_the_composed_configuration_is_an_option(tmp_path):
     option = found.flag(*BATCH_OPTIONS.names)
     assert option is not None
     assert option.names == ("data.batch_size",)
-    assert said_batch(found, ["data.batch_size=16"]) == 16
+    assert given_batch_size(found, ["data.batch_size=16"]) == 16
 
 
 def test_of_two_batches_that_of_the_evaluation_is_left_aside(tmp_path):

@@ -232,7 +232,7 @@ def test_shapes_are_spoken_of_only_where_tensor_cores_are(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("lines", "told"),
+    ("lines", "reported"),
     [
         ("VOCAB = 50257\nhead = nn.Linear(768, VOCAB)\n", "VOCAB, 50257,"),
         (
@@ -246,10 +246,10 @@ def test_shapes_are_spoken_of_only_where_tensor_cores_are(tmp_path: Path) -> Non
         ),
     ],
 )
-def test_a_size_is_found_under_the_name_that_it_has(tmp_path: Path, lines: str, told: str) -> None:
+def test_a_size_is_found_under_the_name_that_it_has(tmp_path: Path, lines: str, reported: str) -> None:
     found = hints(tmp_path, lines, GPU)
     assert [hint.kind for hint in found] == ["shape"]
-    assert found[0].text.startswith(f"{told} is not a multiple of 8")
+    assert found[0].text.startswith(f"{reported} is not a multiple of 8")
     assert "50264" in found[0].text
 
 
@@ -264,7 +264,7 @@ def test_a_size_is_found_under_the_name_that_it_has(tmp_path: Path, lines: str, 
         "p.add_argument('size')\nnn.Linear(64, args.size)\n",
     ],
 )
-def test_a_name_that_may_have_another_value_tells_no_size(tmp_path: Path, lines: str) -> None:
+def test_a_name_that_may_have_another_value_reports_no_size(tmp_path: Path, lines: str) -> None:
     assert hints(tmp_path, lines, GPU) == []
 
 
@@ -340,12 +340,12 @@ def test_what_reading_a_value_costs_beside_an_accelerator_without_counters_has_n
 @pytest.mark.parametrize(
     "line", ["import gymnasium as gym", "from stable_baselines3 import PPO", "import tianshou.env"]
 )
-def test_who_learns_from_what_they_do_is_told_once_what_counts(tmp_path: Path, line: str) -> None:
+def test_who_learns_from_what_they_do_is_reported_once_what_counts(tmp_path: Path, line: str) -> None:
     found = [hint for hint in hints(tmp_path, f"{line}\nimport torchrl\n" + LOOP) if hint.kind == "rollout"]
     assert [(hint.place, hint.part) for hint in found] == [("train.py:1", "search")]
     assert "its time counts" in found[0].text
 
 
 @pytest.mark.parametrize("line", ["from .gym import tour", "import gymnastics", "gym = None"])
-def test_who_merely_sounds_like_it_is_told_nothing(tmp_path: Path, line: str) -> None:
+def test_a_similar_name_gets_no_note(tmp_path: Path, line: str) -> None:
     assert "rollout" not in {hint.kind for hint in hints(tmp_path, f"{line}\n" + LOOP)}

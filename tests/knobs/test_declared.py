@@ -1,4 +1,4 @@
-"""Knobs that a user declares: what they are by themselves, what may be tried, how values are said."""
+"""Knobs that a user declares: what they are by themselves, what may be tried, how values are reported."""
 
 from dataclasses import replace
 from typing import ClassVar
@@ -32,7 +32,7 @@ def own(one, *flags, args=(), environ=None):
     return own_values([one], script=script(*flags), args=args, environ=environ or {}).get("mine")
 
 
-def said(one, value, flag):
+def message(one, value, flag):
     """The words of the command line that say a value, or why there are none."""
     found = way(declared_knob(one), value, facts(script=script(flag)))
     if isinstance(found, str):
@@ -73,19 +73,19 @@ def test_a_switch_is_on_where_it_stands(kind, values) -> None:
     one = spec(Flag(("--fuse",)), values)
     assert own(one, switch) == values[0]
     assert own(one, switch, args=("--fuse",)) == values[1]
-    assert said(one, values[1], switch) == ("--fuse",)
-    assert "cannot express" in said(one, values[0], switch)
+    assert message(one, values[1], switch) == ("--fuse",)
+    assert "cannot express" in message(one, values[0], switch)
 
 
-def test_a_pair_is_said_either_way() -> None:
+def test_a_pair_is_reported_either_way() -> None:
     pair = ScriptFlag(names=("--amp", "--no-amp"), dest="amp", kind="pair", default=True)
     one, other = spec(Flag(("--amp",)), (False, True)), spec(Flag(("--no-amp",)), (False, True))
     assert (own(one, pair), own(other, pair)) == (True, False)
     assert (own(one, pair, args=("--no-amp",)), own(other, pair, args=("--no-amp",))) == (False, True)
     assert (own(one, pair, args=("--amp=false",)), own(other, pair, args=("--amp=false",))) == (False, True)
     assert own(one, pair, args=("--no-amp", "--amp=true")) is True
-    assert (said(one, True, pair), said(one, False, pair)) == (("--amp",), ("--no-amp",))
-    assert said(other, True, pair) == ("--no-amp",)
+    assert (message(one, True, pair), message(one, False, pair)) == (("--amp",), ("--no-amp",))
+    assert message(other, True, pair) == ("--no-amp",)
 
 
 @pytest.mark.parametrize(
@@ -101,13 +101,13 @@ def test_a_pair_is_said_either_way() -> None:
 )
 def test_values_go_over_as_they_are_written(kind, values, text) -> None:
     flag = ScriptFlag(names=("--x",), dest="x", kind=kind)
-    assert said(spec(Flag(("--x",)), values), values[1], flag) == (f"--x={text}",)
+    assert message(spec(Flag(("--x",)), values), values[1], flag) == (f"--x={text}",)
 
 
 def test_an_option_is_held_to_its_choices_and_its_kind() -> None:
     flag = ScriptFlag(names=("--x",), dest="x", kind="str", choices=("a", "b"))
-    assert "cannot express c" in said(spec(Flag(("--x",)), ("a", "c")), "c", flag)
-    assert "cannot express 0.5" in said(spec(), 0.5, BUCKET)
+    assert "cannot express c" in message(spec(Flag(("--x",)), ("a", "c")), "c", flag)
+    assert "cannot express 0.5" in message(spec(), 0.5, BUCKET)
 
 
 def test_the_users_own_spelling_is_replaced() -> None:

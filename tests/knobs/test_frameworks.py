@@ -150,7 +150,7 @@ def test_where_the_loop_is_the_scripts_own_its_option_is_better_than_the_framewo
         ("accumulation", 4, LIGHTNING, {"accumulate_grad_batches": 4}),
     ],
 )
-def test_a_value_is_said_in_the_words_of_the_framework(name, value, target, wanted) -> None:
+def test_a_value_is_reported_in_the_words_of_the_framework(name, value, target, wanted) -> None:
     row = next(s for s in KNOBS[name].spellings if isinstance(s, Keyword) and s.target == target)
     assert KNOBS[name].arguments(value, row) == wanted
 
@@ -217,7 +217,7 @@ def test_the_schedule_of_the_trainer_itself_does_not_refuse_accumulation() -> No
         ({"transformers.takes_items": True, "transformers.divides": False}, "sum", ARGUMENTS),
     ],
 )
-def test_the_trainer_is_told_to_divide_the_loss_where_the_model_does_not(settings, reduction, target) -> None:
+def test_the_trainer_is_set_to_divide_the_loss_where_the_model_does_not(settings, reduction, target) -> None:
     given = trained_by("transformers", settings=settings, reduction=reduction)
     assert way_of("accumulation", 2, given) == f"{target}:gradient_accumulation_steps"
 
@@ -369,8 +369,8 @@ def test_workers_under_keras_deal_a_drawn_order_otherwise(shuffles: bool, change
 def test_what_deepspeed_would_not_do_is_refused(
     settings: dict[str, Value | None], name: str, reason: str
 ) -> None:
-    told = {key: value for key, value in settings.items() if value is not None}
-    given = trained_by("deepspeed", settings=told)
+    reported = {key: value for key, value in settings.items() if value is not None}
+    given = trained_by("deepspeed", settings=reported)
     if None in settings.values():
         assert given.run is not None
         kept = {k: v for k, v in given.run.owner_settings.items() if k not in settings}

@@ -208,8 +208,8 @@ def test_the_recipe_names_what_there_is():
 
 @pytest.mark.thorough
 def test_a_knob_that_follows_the_recipe_keeps_the_contract_and_is_offered_everywhere(copy):
-    code, said = contract(copy)
-    assert code == 0, said
+    code, message = contract(copy)
+    assert code == 0, message
     page = copy / "knobs.md"
     done = run(copy, "autotune.testing.reference", str(page))
     assert done.returncode == 0, done.stderr
@@ -231,13 +231,13 @@ def test_a_knob_with_an_actuator_of_its_own_is_one_more_module(copy):
     (copy / "autotune/trial/actuators/backward_threads.py").write_text(ACTUATOR, encoding="utf-8")
     (copy / "autotune/knobs/host/backward_threads.py").write_text(ACTUATED, encoding="utf-8")
     (copy / "tests/test_backward_threads.py").write_text(ACTUATED_CONTRACT, encoding="utf-8")
-    code, said = contract(copy, "tests/test_backward_threads.py")
-    assert code == 0, said
+    code, message = contract(copy, "tests/test_backward_threads.py")
+    assert code == 0, message
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("right", "wrong", "told"),
+    ("right", "wrong", "reported"),
     [
         (
             "return bool(patches.torch.backends.mkldnn.enabled)",
@@ -258,11 +258,11 @@ def test_a_knob_with_an_actuator_of_its_own_is_one_more_module(copy):
     ],
     ids=["not read back", "not undone", "no sentence", "no source"],
 )
-def test_a_knob_that_leaves_a_step_out_is_found(copy, right, wrong, told):
+def test_a_knob_that_leaves_a_step_out_is_found(copy, right, wrong, reported):
     replaced(copy / ONEDNN, right, wrong)
-    code, said = contract(copy)
-    assert code == 1, said
-    assert told in said
+    code, message = contract(copy)
+    assert code == 1, message
+    assert reported in message
 
 
 @pytest.mark.slow

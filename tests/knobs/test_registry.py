@@ -48,7 +48,7 @@ def test_no_built_in_knob_goes_missing() -> None:
 def test_every_file_of_a_knob_is_registered_under_its_own_name() -> None:
     files = Path(registry.__file__).parent.rglob("*.py")
     knobs = {file.stem for file in files if "(Knob):\n" in file.read_text(encoding="utf-8")}
-    helpers = {"compiled", "declared", "deepspeed_knob", "nccl_knob", "wrapper_knob"}
+    helpers = {"compiled", "declared", "deepspeed_knob", "loader_keyword", "nccl_knob", "wrapper_knob"}
     assert knobs - helpers <= set(builtin())
     assert all(type(knob).__module__.endswith(f".{name}") for name, knob in builtin().items())
 

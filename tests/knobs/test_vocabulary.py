@@ -1,4 +1,4 @@
-"""Values that can mean nothing to a knob are told from those that mean nothing here."""
+"""Values that can mean nothing to a knob are distinguished from those that mean nothing here."""
 
 from __future__ import annotations
 

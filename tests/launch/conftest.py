@@ -1,4 +1,4 @@
-"""Tiny trials without torch: a script that tells its own events, run by the real launcher."""
+"""Tiny trials without torch: a script that reports its own events, run by the real launcher."""
 
 from __future__ import annotations
 

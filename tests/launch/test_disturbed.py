@@ -1,4 +1,4 @@
-"""What the launcher tells a trial of others on its device, and what is set aside for it on both sides."""
+"""What the launcher reports to a trial about others on its device, and what both sides set aside for it."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def test_a_step_is_touched_by_a_moment_inside_it_and_by_a_stretch_around_it() ->
     assert touched(begins, ends, []) == (False,) * 4
 
 
-def test_what_is_told_is_heard_line_by_line(tmp_path: Path) -> None:
-    teller, listener = DisturbanceWriter(tmp_path), DisturbanceReader(str(tmp_path))
-    teller.look(1 * S, is_disturbed=False)
+def test_what_is_reported_is_heard_line_by_line(tmp_path: Path) -> None:
+    writer, listener = DisturbanceWriter(tmp_path), DisturbanceReader(str(tmp_path))
+    writer.sample(1 * S, is_disturbed=False)
     assert list(listener.spans()) == []
     assert not (tmp_path / NAME).exists(), "there is nothing to tell"
-    teller.look(2 * S, is_disturbed=True)
-    teller.look(3 * S, is_disturbed=True)
+    writer.sample(2 * S, is_disturbed=True)
+    writer.sample(3 * S, is_disturbed=True)
     assert list(listener.spans()) == [(2 * S, 3 * S)]
     with (tmp_path / NAME).open("ab") as file:
         file.write(b"nonsense\n7000000000 70")  # a torn line is not there yet
@@ -51,16 +51,16 @@ def test_what_is_told_is_heard_line_by_line(tmp_path: Path) -> None:
     with (tmp_path / NAME).open("ab") as file:
         file.write(b"00000000\n")
     assert listener.spans()[-1] == (7 * S, 7 * S)
-    teller.look(8 * S, is_disturbed=False)
-    teller.look(9 * S, is_disturbed=True)
+    writer.sample(8 * S, is_disturbed=False)
+    writer.sample(9 * S, is_disturbed=True)
     assert listener.spans()[-1] == (9 * S, 9 * S)
 
 
 def test_both_sides_set_the_same_steps_aside(tmp_path: Path) -> None:
     looks = [(n * S // 4, 8 <= n <= 13 or n == 20) for n in range(40)]
-    teller, listener = DisturbanceWriter(tmp_path), DisturbanceReader(str(tmp_path))
+    writer, listener = DisturbanceWriter(tmp_path), DisturbanceReader(str(tmp_path))
     for t_ns, is_disturbed in looks:
-        teller.look(t_ns, is_disturbed=is_disturbed)
+        writer.sample(t_ns, is_disturbed=is_disturbed)
     begins = list(range(0, 10 * S, S // 20))
     ends = [begin + S // 20 for begin in begins]
     inside = touched(begins, ends, listener.spans())
@@ -69,9 +69,9 @@ def test_both_sides_set_the_same_steps_aside(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["", "/nowhere/at/all"])
-def test_where_nobody_tells_anything_nothing_is_heard(folder: str) -> None:
+def test_where_nothing_shows_anything_nothing_is_heard(folder: str) -> None:
     assert list(DisturbanceReader(folder).spans()) == []
-    DisturbanceWriter(Path("/nowhere/at/all")).look(1, is_disturbed=True)
+    DisturbanceWriter(Path("/nowhere/at/all")).sample(1, is_disturbed=True)
 
 
 STAT = b"""cpu  400 0 40 9000 10 4 2 1 7 7
@@ -85,7 +85,7 @@ ctxt 4
 
 
 def test_what_others_do_on_cpus_that_a_job_may_not_use_is_no_disturbance() -> None:
-    """A job that was given two of sixty-four was told of all that others did on the rest."""
+    """A job that was given two of sixty-four received all that others did on the rest."""
     assert busy_ticks(STAT, ()) == 400 + 40 + 4 + 2 + 1
     assert busy_ticks(STAT, {1, 3}) == 222 + 56
     with pytest.raises(ValueError, match="no such CPU"):
@@ -102,12 +102,12 @@ def test_cpu_time_is_that_of_the_cpus_that_may_be_used(monkeypatch: pytest.Monke
     assert HostSamples(start_ns=0).cpus == 2
     monkeypatch.setattr(guard.os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
     guard.busy_s()
-    assert seen in ([{2, 5}, set()], []), "as everybody is told, where all may be used"
+    assert seen in ([{2, 5}, set()], []), "as everybody is reported, where all may be used"
 
 
-def test_the_launcher_tells_while_the_trial_runs_what_it_sees(tmp_path: Path) -> None:
+def test_the_launcher_reports_while_the_trial_runs_what_it_sees(tmp_path: Path) -> None:
     running = object.__new__(Running)
-    running.devices, running.meter, running._teller = [], None, DisturbanceWriter(tmp_path)
+    running.devices, running.meter, running._disturbances = [], None, DisturbanceWriter(tmp_path)
     running.disturbs, running.disturbed, running._is_disturbed = bool, [], False
     running._looked_ns = time.perf_counter_ns()
     running._script = lambda: 0  # type: ignore[method-assign]
@@ -129,7 +129,7 @@ def test_the_start_of_the_search_is_reported_to_the_trial_without_a_gap(
 ) -> None:
     """A launcher that gets no CPU time for seconds, as while Ray starts, has not seen a quiet machine."""
     running = object.__new__(Running)
-    running.devices, running.meter, running._teller = [], None, DisturbanceWriter(tmp_path)
+    running.devices, running.meter, running._disturbances = [], None, DisturbanceWriter(tmp_path)
     running._script = lambda: 0  # type: ignore[method-assign]
     running.disturbed, running._is_disturbed, running._looked_ns = [], False, 1 * S
     for now_s, starting in ((2, True), (9, True), (10, False), (11, False)):
@@ -145,7 +145,7 @@ def test_a_launcher_that_was_stopped_reports_that_time_to_the_trial(
 ) -> None:
     """With the whole job stopped nobody sees the script stopped; the trial measures longer for it."""
     running = object.__new__(Running)
-    running.devices, running.meter, running._teller = [], None, DisturbanceWriter(tmp_path)
+    running.devices, running.meter, running._disturbances = [], None, DisturbanceWriter(tmp_path)
     running._script = lambda: 0  # type: ignore[method-assign]
     running.disturbs, running.disturbed, running._is_disturbed, running._looked_ns = bool, [], False, 1 * S
     for now_s in (2, 3, 23, 24):
@@ -159,5 +159,5 @@ def test_a_link_that_a_trial_has_put_in_the_place_leads_nowhere(tmp_path: Path) 
     aim = tmp_path / "of-the-user"
     aim.write_text("as it was\n")
     (tmp_path / NAME).symlink_to(aim)
-    DisturbanceWriter(tmp_path).look(1, is_disturbed=True)
+    DisturbanceWriter(tmp_path).sample(1, is_disturbed=True)
     assert aim.read_text() == "as it was\n"

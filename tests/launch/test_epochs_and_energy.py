@@ -1,4 +1,4 @@
-"""What a window tells of epoch starts and of energy counters."""
+"""What a window reports of epoch starts and of energy counters."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def run(
     marked: dict[int, tuple[int, float, int]], *, cuda: bool = False, energies=(), devices=()
 ) -> Measurement:
     """Forty steps of 0.1 s; a marked one has bits, seconds more, and an evaluation of so many ns."""
-    told, at = ProcessReports(), 0
+    reported, at = ProcessReports(), 0
     rows = [StepRow(t_ns=0, wait_ns=0, samples=8)]
     for number in range(1, 41):
         bits, more_s, aside_ns = marked.get(number, (0, 0.0, 0))
         at += int((0.1 + more_s) * S) + max(0, aside_ns)
         rows.append(StepRow(t_ns=at, wait_ns=0, samples=8, mark=bits, aside_ns=aside_ns))
-    told.take(Steps(rows=tuple(rows)))
+    reported.take(Steps(rows=tuple(rows)))
     known = (DeviceFacts(name="GPU", uuid="GPU-1", memory_bytes=1),) if cuda else ()
-    told.take(ReadBack(facts=RunFacts(samples_source="loader", devices=known)))
+    reported.take(ReadBack(facts=RunFacts(samples_source="loader", devices=known)))
     closed = Closed(
         trial=0, begin_ns=rows[10].t_ns, end_ns=at, ended="tight", steady="steady", first_step_ns=0,
         compile_s=0.0, allocator_peak_bytes=1 if cuda else None,
     )  # fmt: skip
-    found = measure(closed, told, HostSamples(start_ns=0, energies=energies, devices=devices))
+    found = measure(closed, reported, HostSamples(start_ns=0, energies=energies, devices=devices))
     assert isinstance(found, Measurement)
     return found
 

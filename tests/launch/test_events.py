@@ -58,8 +58,10 @@ def test_foreign_lines_change_nothing(tmp_path: Path, junk: bytes, at: int) -> N
 
 def test_what_is_no_text_is_spelled_out(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    said = Broke(kind="crash_exit", error="E", message="no caf\udce9.jpg \U0001f600", tail="\ud800", phase="")
-    path.write_bytes(encode(said, "nonce"))
+    message = Broke(
+        kind="crash_exit", error="E", message="no caf\udce9.jpg \U0001f600", tail="\ud800", phase=""
+    )
+    path.write_bytes(encode(message, "nonce"))
     (heard,) = Reader(path, "nonce").read()
     assert isinstance(heard, Broke)
     assert (heard.message, heard.tail) == ("no caf\\udce9.jpg \U0001f600", "\\ud800")
@@ -70,11 +72,11 @@ def test_a_fork_of_the_writer_writes_nothing(tmp_path: Path) -> None:
     writer.write(EVENTS[0])
     writer._pid = -1  # pyright: ignore[reportPrivateUsage]
     writer.write(EVENTS[1])
-    told = ProcessReports()
+    reported = ProcessReports()
     for event in Reader(tmp_path / "e", "nonce").read():
-        told.take(event)
-    assert told.hello == EVENTS[0]
-    assert told.rows == []
+        reported.take(event)
+    assert reported.hello == EVENTS[0]
+    assert reported.rows == []
 
 
 def test_a_large_file_is_read_in_pieces_and_nothing_is_lost_between_them(

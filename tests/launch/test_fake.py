@@ -64,7 +64,7 @@ def test_each_trap_of_the_tiny_world_springs(knobs: Any, kind: FailureKind) -> N
     assert (found.readings is not None) == (kind is FailureKind.DIVERGED)
 
 
-def test_a_broken_script_fails_as_it_is() -> None:
+def test_a_broken_script_fails_unchanged() -> None:
     assert outcome(FAILS_IN_BASELINE).kind is FailureKind.CRASH_EXIT
 
 

@@ -83,10 +83,10 @@ def in_a_fork():
         os.write(write, mark(os.getpid(), "AUTOTUNE_TRIAL").encode())
         os._exit(0)
     os.wait()
-    said = os.read(read, 1000).decode()
+    message = os.read(read, 1000).decode()
     os.close(read)
     os.close(write)
-    return said
+    return message
 
 
 def in_a_program():
@@ -129,7 +129,7 @@ seen = {
 drawn = {"key": bytes(multiprocessing.current_process().authkey).hex(), "modules": modules}
 with open(os.path.join(folder, "seen.json"), "w") as file:
     json.dump({"seen": seen, "drawn": drawn}, file)
-print("said", flush=True)
+print("message", flush=True)
 sys.stderr.write("wrote\\n")
 """
 
@@ -199,7 +199,7 @@ def compared(study: Path, runner: LocalRunner, make: Callable[[str], Assignment]
         assert ended.start is start, (ended.notes, ended.outcome)
         trial = study / "trials" / uid
         assert (trial / "seen.json").exists(), (trial / "stderr.log").read_text()
-        assert (trial / "stdout.log").read_text() == "said\n"
+        assert (trial / "stdout.log").read_text() == "message\n"
         assert (trial / "stderr.log").read_text() == "wrote\n"
         assert (trial / "guard.log").read_text() == ""
         found.append(observed(study, uid))
@@ -271,7 +271,7 @@ def test_a_forked_trial_is_measured(forks: Any, assignment: Any) -> None:
     assert len(servers_of(runner)) == 1
 
 
-def test_nothing_is_forked_that_was_not_asked_for(forks: Any, assignment: Any) -> None:
+def test_nothing_is_forked_that_was_not_requested(forks: Any, assignment: Any) -> None:
     runner = forks()
     ended = only(runner, assignment("import sys; sys.exit(3)", uid=f"t0020-f{MINE}"))
     assert ended.start is StartMode.COLD
@@ -554,17 +554,17 @@ def test_a_request_to_stop_ends_the_wait_for_a_server(assignment: Any, tmp_path:
     (tmp_path / "heavy_library.py").write_text("import time\ntime.sleep(60)")
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(tmp_path)}
     forks = Forks(tmp_path / "study", ("heavy_library",), ("heavy_library",))
-    asked: list[float] = []
+    requested: list[float] = []
 
     def stopped() -> bool:
-        asked.append(time.monotonic())
-        return len(asked) > 3
+        requested.append(time.monotonic())
+        return len(requested) > 3
 
     launch = assignment("", env=env).launch
     found = forks.server(launch, runtime_library.make(tmp_path / "lib"), within_s=30.0, stopped=stopped)
     assert found == "the search was stopped"
     assert forks._servers == {}
-    assert asked[-1] - asked[0] < 10
+    assert requested[-1] - requested[0] < 10
 
 
 def test_a_server_that_takes_too_long_is_given_up(assignment: Any, tmp_path: Path) -> None:
@@ -579,7 +579,9 @@ def test_a_server_that_takes_too_long_is_given_up(assignment: Any, tmp_path: Pat
     assert not (tmp_path / "study" / "forks").exists() or not list((tmp_path / "study" / "forks").iterdir())
 
 
-def test_what_refuses_in_every_environment_is_not_asked_in_the_next(assignment: Any, tmp_path: Path) -> None:
+def test_what_refuses_in_every_environment_is_not_requested_in_the_next(
+    assignment: Any, tmp_path: Path
+) -> None:
     tried = tmp_path / "tried"
     (tmp_path / "heavy_library.py").write_text(
         f"open({str(tried)!r}, 'a').write('1'); raise ImportError('no')"

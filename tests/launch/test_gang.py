@@ -209,12 +209,12 @@ class Beside:
     """A second machine: another runner, in a thread of its own."""
 
     def __init__(self, study_dir: Path) -> None:
-        self.told = ProcessReports()
+        self.reported = ProcessReports()
         self.study_dir = study_dir
         self.runner = LocalRunner(study_dir=study_dir, space_floor_bytes=1, witness=self._note)
 
-    def _note(self, part: Assignment, told: ProcessReports, seen: HostSamples) -> None:
-        self.told = told
+    def _note(self, part: Assignment, reported: ProcessReports, seen: HostSamples) -> None:
+        self.reported = reported
 
     def start(self, part: Assignment) -> None:
         self.report: NodeReport | None = None
@@ -224,7 +224,7 @@ class Beside:
     def _run(self, part: Assignment) -> None:
         (ended,) = self.runner.run(part)
         assert isinstance(ended.outcome, Failure)
-        self.report = gang.collected(self.study_dir, part, self.told, ended.outcome)
+        self.report = gang.collected(self.study_dir, part, self.reported, ended.outcome)
 
     def wait(self, seconds: float) -> NodeReport | None:
         self.thread.join(seconds)

@@ -174,7 +174,7 @@ ENCLOSED = """
 import json, multiprocessing, os, sys
 sys.path.insert(0, {ours!r})
 import namespace as enter
-told = {{}}
+reported = {{}}
 shm, base = "/dev/shm", {base!r}
 try:
     enter._own_namespace()
@@ -197,15 +197,15 @@ try:
 except OSError as error:
     sys.exit("not here: " + str(error))
 have = os.statvfs(shm)
-told["private"] = os.stat(shm).st_dev != before
-told["seen"] = sorted(os.listdir(shm))
-told["read"] = [open(os.path.join(shm, name)).read() for name in told["seen"]]
-told["like"] = [have.f_blocks * have.f_frsize, have.f_files, bool(have.f_flag & os.ST_NOSUID)]
-told["mode"] = oct(os.stat(shm).st_mode & 0o7777)
+reported["private"] = os.stat(shm).st_dev != before
+reported["seen"] = sorted(os.listdir(shm))
+reported["read"] = [open(os.path.join(shm, name)).read() for name in reported["seen"]]
+reported["like"] = [have.f_blocks * have.f_frsize, have.f_files, bool(have.f_flag & os.ST_NOSUID)]
+reported["mode"] = oct(os.stat(shm).st_mode & 0o7777)
 with multiprocessing.Semaphore(), open(os.path.join(shm, "cache"), "wb") as file:
     file.write(bytes(4096))
-told["outside"] = sorted(os.listdir(outside))
-print(json.dumps(told))
+reported["outside"] = sorted(os.listdir(outside))
+print(json.dumps(reported))
 """
 OTHER = 12345
 
@@ -230,17 +230,17 @@ def in_shared_memory(tmp_path: Path, *names: str, owner: int = 0, **more: Any) -
 
 @pytest.mark.skipif(not HAS_OVERLAY, reason="this machine lets nobody mount an overlay")
 def test_shared_memory_is_the_trials_own_and_as_large_as_the_machines(tmp_path: Path) -> None:
-    told = in_shared_memory(tmp_path)
-    assert told["private"]
-    assert (told["seen"], told["outside"]) == ([], ["torch_1_2_3"])
-    assert (told["like"], told["mode"]) == ([48 << 20, 777, True], "0o1777")
+    reported = in_shared_memory(tmp_path)
+    assert reported["private"]
+    assert (reported["seen"], reported["outside"]) == ([], ["torch_1_2_3"])
+    assert (reported["like"], reported["mode"]) == ([48 << 20, 777, True], "0o1777")
 
 
 @pytest.mark.skipif(not HAS_OVERLAY, reason="this machine lets nobody mount an overlay")
 def test_a_replay_that_left_its_journal_in_shared_memory_costs_no_trial_its_own(tmp_path: Path) -> None:
-    told = in_shared_memory(tmp_path, "autotune-replay-x1")
-    assert told["private"]
-    assert (told["seen"], told["outside"]) == ([], ["autotune-replay-x1", "torch_1_2_3"])
+    reported = in_shared_memory(tmp_path, "autotune-replay-x1")
+    assert reported["private"]
+    assert (reported["seen"], reported["outside"]) == ([], ["autotune-replay-x1", "torch_1_2_3"])
 
 
 @pytest.mark.skipif(not HAS_OVERLAY, reason="this machine lets nobody mount an overlay")
@@ -255,18 +255,18 @@ def test_a_replay_that_left_its_journal_in_shared_memory_costs_no_trial_its_own(
 def test_shared_memory_stays_the_machines_where_something_there_may_be_missed(
     tmp_path: Path, names: tuple[str, ...], more: dict[str, Any]
 ) -> None:
-    told = in_shared_memory(tmp_path, *names, **more)
-    assert not told["private"]
-    assert told["seen"] == sorted([*names, "torch_1_2_3"])
-    assert told["outside"] == sorted([*names, "cache", "torch_1_2_3"])
+    reported = in_shared_memory(tmp_path, *names, **more)
+    assert not reported["private"]
+    assert reported["seen"] == sorted([*names, "torch_1_2_3"])
+    assert reported["outside"] == sorted([*names, "cache", "torch_1_2_3"])
 
 
 @pytest.mark.skipif(not HAS_OVERLAY or os.geteuid() != 0, reason="nothing can be given to another user here")
 def test_what_other_users_have_in_shared_memory_is_there_as_before(tmp_path: Path) -> None:
-    told = in_shared_memory(tmp_path, "theirs", owner=OTHER, links=True)
-    assert told["private"]
-    assert (told["seen"], told["read"]) == (["link", "theirs"], ["theirs", "theirs"])
-    assert told["outside"] == ["link", "theirs", "torch_1_2_3"]
+    reported = in_shared_memory(tmp_path, "theirs", owner=OTHER, links=True)
+    assert reported["private"]
+    assert (reported["seen"], reported["read"]) == (["link", "theirs"], ["theirs", "theirs"])
+    assert reported["outside"] == ["link", "theirs", "torch_1_2_3"]
     many = in_shared_memory(tmp_path, *(f"theirs{n}" for n in range(65)), owner=OTHER)
     assert not many["private"]
 
@@ -297,7 +297,7 @@ def test_what_a_trial_keeps_in_shared_memory_goes_with_it(
         kept.unlink(missing_ok=True)
 
 
-def test_a_manifest_tells_changed_added_and_removed_files(tmp_path: Path) -> None:
+def test_a_manifest_reports_changed_added_and_removed_files(tmp_path: Path) -> None:
     for name in ("same", "changed", "removed"):
         (tmp_path / name).write_text(name)
     before = enclosure.manifest([str(tmp_path)])
@@ -308,7 +308,7 @@ def test_a_manifest_tells_changed_added_and_removed_files(tmp_path: Path) -> Non
     assert [Path(p).name for p in found] == ["added", "changed", "removed"]
 
 
-def test_a_manifest_tells_of_folders_and_permissions(tmp_path: Path) -> None:
+def test_a_manifest_reports_folders_and_permissions(tmp_path: Path) -> None:
     for name in ("same", "removed"):
         (tmp_path / name).mkdir()
     (tmp_path / "opened").touch(mode=0o600)
@@ -343,7 +343,7 @@ EITHER = pytest.mark.parametrize(
 
 
 @EITHER
-def test_what_a_script_writes_into_its_project_is_told(
+def test_what_a_script_writes_into_its_project_is_reported(
     runner: Any, assignment: Any, files: Path, isolation: str
 ) -> None:
     """In an overlay it is kept off the user's files; a program that Python does not see may get past a redirect."""
@@ -355,20 +355,20 @@ def test_what_a_script_writes_into_its_project_is_told(
     assert isinstance(ended.outcome, Measurement), ended.outcome
     if isolation == "overlay" and not ended.notes:
         pytest.skip("the layers are in memory here")
-    (said,) = ended.notes
+    (message,) = ended.notes
     if isolation == "overlay":
-        assert said.startswith("the script writes into its project (")
-        assert "such writes are redirected" in said
+        assert message.startswith("the script writes into its project (")
+        assert "such writes are redirected" in message
         assert {p: s for p, s in tree(files).items() if "train.py" not in p} == {
             p: s for p, s in before.items() if "train.py" not in p
         }
     else:
-        assert said.startswith("while a trial ran, by it or by others, files of yours changed: ")
-    assert "by_shell_a, by_shell_b, by_shell_c and " in said
+        assert message.startswith("while a trial ran, by it or by others, files of yours changed: ")
+    assert "by_shell_a, by_shell_b, by_shell_c and " in message
 
 
 @pytest.mark.skipif(not HAS_OVERLAY, reason="this machine lets nobody mount an overlay")
-def test_what_a_script_writes_outside_its_project_is_told(
+def test_what_a_script_writes_outside_its_project_is_reported(
     runner: Any, assignment: Any, files: Path, tmp_path: Path
 ) -> None:
     """It reaches nobody's files; whoever counts on it (a results folder, a database) is to know that."""
@@ -383,11 +383,11 @@ def test_what_a_script_writes_outside_its_project_is_told(
     (ended,) = runner(isolation="overlay").run(assignment(inside + writes + passing + "good()"))
     if not ended.notes:
         pytest.skip("the layers are in memory here")
-    _, said = ended.notes
-    assert said.startswith("the script writes outside its project (")
-    assert str(far / "w") in said
-    assert str(files.parent / "theirs.txt") in said
-    assert "hub" not in said
+    _, message = ended.notes
+    assert message.startswith("the script writes outside its project (")
+    assert str(far / "w") in message
+    assert str(files.parent / "theirs.txt") in message
+    assert "hub" not in message
     assert list(far.iterdir()) == []
     assert {p: s for p, s in tree(files.parent).items() if "train.py" not in p} == {
         p: s for p, s in before.items() if "train.py" not in p
@@ -395,7 +395,7 @@ def test_what_a_script_writes_outside_its_project_is_told(
 
 
 @EITHER
-def test_a_name_that_is_no_text_is_told_of_so_that_it_can_be_written_down(
+def test_a_name_that_is_no_text_is_reported_so_that_it_can_be_written_down(
     runner: Any, assignment: Any, files: Path, isolation: str
 ) -> None:
     """A data set that was packed where names are in another encoding."""
@@ -407,7 +407,7 @@ def test_a_name_that_is_no_text_is_told_of_so_that_it_can_be_written_down(
 
 
 @EITHER
-def test_a_script_that_writes_nothing_there_is_told_nothing_of(
+def test_a_script_that_writes_nothing_there_gets_no_note(
     runner: Any, assignment: Any, files: Path, isolation: str
 ) -> None:
     text = "Path(os.environ['TMPDIR'], 'x').write_text('x'); open('config.json').read(); good()"
@@ -415,7 +415,7 @@ def test_a_script_that_writes_nothing_there_is_told_nothing_of(
     assert ended.notes == ()
 
 
-def test_an_overlays_layer_tells_what_lies_in_which_folder(tmp_path: Path) -> None:
+def test_an_overlays_layer_reports_what_lies_in_which_folder(tmp_path: Path) -> None:
     layer = tmp_path / "upper" / "2"
     for name in (
         "home/me/project/runs/a.csv",
@@ -435,17 +435,17 @@ def test_an_overlays_layer_tells_what_lies_in_which_folder(tmp_path: Path) -> No
     assert enclosure.kept_off(tmp_path, ["/mnt/home/me/else"]) == ["/mnt/home/me/else/b"]
 
 
-def test_what_is_told_of_elsewhere_leaves_out_the_project_and_what_does_not_last(tmp_path: Path) -> None:
+def test_what_is_reported_elsewhere_leaves_out_the_project_and_what_does_not_last(tmp_path: Path) -> None:
     layer = tmp_path / "upper" / "1"
     for name in ("home/me/project/a", "home/me/b", "home/me/.cache/c", "tmp/d", "scratch/e", "srv/f"):
         (layer / name).parent.mkdir(parents=True, exist_ok=True)
         (layer / name).touch()
     (tmp_path / "upper" / "1.of").write_text("/")
-    told = enclosure.kept_off_elsewhere(tmp_path, ["/home/me/project"], ("/scratch",))
-    assert told == ["/home/me/b", "/srv/f"]
-    # Where the project lies in such a folder itself, what is beside it is told.
-    told = enclosure.kept_off_elsewhere(tmp_path, ["/tmp/project"], ("",))
-    assert "/tmp/d" in told
+    reported = enclosure.kept_off_elsewhere(tmp_path, ["/home/me/project"], ("/scratch",))
+    assert reported == ["/home/me/b", "/srv/f"]
+    # Where the project lies in such a folder itself, what is beside it is reported.
+    reported = enclosure.kept_off_elsewhere(tmp_path, ["/tmp/project"], ("",))
+    assert "/tmp/d" in reported
 
 
 def test_in_place_of_a_folder_of_ours_a_link_is_removed_and_nothing_behind_it(tmp_path: Path) -> None:

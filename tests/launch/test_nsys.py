@@ -82,9 +82,9 @@ def traced(runner: Any, assignment: Any, nsys: str, user: Path) -> Any:
 
 def test_the_report_is_kept_beside_the_trials_other_files(traced: Any, tmp_path: Path) -> None:
     assert isinstance(traced("as it should"), Measurement)
-    said = report(tmp_path).read_text()
-    assert "--trace=cuda,nvtx,osrt" in said
-    assert "--capture-range=cudaProfilerApi" in said
+    message = report(tmp_path).read_text()
+    assert "--trace=cuda,nvtx,osrt" in message
+    assert "--capture-range=cudaProfilerApi" in message
 
 
 @pytest.mark.parametrize("secret", ["", "CANARY-variable"])
@@ -113,7 +113,7 @@ def test_a_daemon_that_it_leaves_is_ended_and_the_report_kept(traced: Any, tmp_p
     assert report(tmp_path).is_file()
 
 
-def test_where_it_fails_nothing_is_measured_and_its_words_are_told(traced: Any) -> None:
+def test_where_it_fails_nothing_is_measured_and_its_words_are_reported(traced: Any) -> None:
     found = traced("fails")
     assert isinstance(found, Failure)
     assert "could not be launched" in str(found.evidence["log_tail"])

@@ -114,17 +114,17 @@ def test_every_trial_reads_the_file_on_standard_input_from_its_beginning(
 ) -> None:
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("words to learn\n", encoding="utf-8")
-    asked = assignment("sys.exit(sys.stdin.read().strip() or 'nothing')")
-    given = replace(asked, launch=replace(asked.launch, stdin=str(corpus)))
+    requested = assignment("sys.exit(sys.stdin.read().strip() or 'nothing')")
+    given = replace(requested, launch=replace(requested.launch, stdin=str(corpus)))
     trials = runner()
     assert failure(trials, given).message == "exit code 1: words to learn"
     again = replace(given, uid=given.uid.replace("t0000", "t0001"))
     assert failure(trials, again).message == "exit code 1: words to learn"
-    without = replace(asked, uid=given.uid.replace("t0000", "t0002"))
+    without = replace(requested, uid=given.uid.replace("t0000", "t0002"))
     assert failure(trials, without).message == "exit code 1: nothing"
 
 
-def test_an_interpreter_that_does_not_exist_is_told(runner: Any, assignment: Any) -> None:
+def test_an_interpreter_that_does_not_exist_is_reported(runner: Any, assignment: Any) -> None:
     found = failure(runner(command=lambda _: ("/no/such/python",)), assignment(""))
     assert found.kind is FailureKind.INFRA_LOST
     assert "could not be started" in found.message
@@ -217,9 +217,9 @@ def test_shared_memory_that_a_killed_tree_leaves_is_removed(
     try:
         ended = only(runner(isolation="redirect"), assignment(SHARED))
         assert isinstance(ended.outcome, Measurement), ended.outcome
-        told = (tmp_path / "study" / "trials" / f"t0000-{MINE}" / "stdout.log").read_text().split()
-        assert len(told) == 2
-        assert [name for name in told if Path("/dev/shm", name).exists()] == []
+        reported = (tmp_path / "study" / "trials" / f"t0000-{MINE}" / "stdout.log").read_text().split()
+        assert len(reported) == 2
+        assert [name for name in reported if Path("/dev/shm", name).exists()] == []
         assert other.exists()
     finally:
         other.unlink()
@@ -519,7 +519,7 @@ os._exit(3)
 
 
 def test_shared_memory_of_a_trial_that_crashed_by_itself_is_removed(runner: Any, assignment: Any) -> None:
-    """When it has gone nobody can tell whose it was: it is looked at while the trial runs."""
+    """When it has gone nothing shows whose it was: it is looked at while the trial runs."""
     name = Path(f"/dev/shm/nccl-{MINE}-crash")
     try:
         assert failure(runner(), assignment(CRASHED.format(mine=MINE))).kind is FailureKind.CRASH_EXIT
@@ -598,9 +598,9 @@ finish(begin)"""
     limit_s = roomy_limit_s(
         runner(isolation="redirect"), assignment(text.format(os.devnull), uid=f"t0001-{MINE}")
     )
-    asked = assignment(text.format(str(ready)), deadline_s=limit_s)
+    requested = assignment(text.format(str(ready)), deadline_s=limit_s)
     with suspended(ready, lambda: process_tree.marked(uid), limit_s):
-        outcome = only(runner(isolation="redirect"), replace(asked, patience_s=4.0 * limit_s)).outcome
+        outcome = only(runner(isolation="redirect"), replace(requested, patience_s=4.0 * limit_s)).outcome
     assert isinstance(outcome, Measurement), outcome
     assert "stopped" in outcome.contamination.flags
     assert outcome.window_s > limit_s
@@ -642,9 +642,9 @@ def test_a_trial_that_stays_stopped_is_ended_when_its_patience_is_used_up(
     uid = f"t0000-{MINE}"
     ready = temporary_folder(uid) / "ready"
     text = f"Path({str(ready)!r}).touch(); time.sleep(60)"
-    asked = replace(assignment(text, deadline_s=2.0), patience_s=1.5)
+    requested = replace(assignment(text, deadline_s=2.0), patience_s=1.5)
     with suspended(ready, lambda: process_tree.marked(uid), None):
-        ended = only(runner(isolation="redirect"), asked)
+        ended = only(runner(isolation="redirect"), requested)
     assert isinstance(ended.outcome, Failure)
     assert ended.outcome.kind is FailureKind.TIMEOUT_TOTAL
     assert ended.seconds >= 3.5
@@ -694,7 +694,7 @@ def test_a_notice_to_the_whole_job_ends_neither_guard_nor_keeper(runner: Any, as
 def test_a_guard_whose_launcher_has_died_removes_what_nobody_reads_any_more(
     runner: Any, assignment: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Plan and layers; and secrets out of what the trial has said."""
+    """Plan and layers; and secrets out of what the trial has reported."""
     started = assignment("print(sys.argv, flush=True); Path(plan.trial_dir, 'ready').touch(); time.sleep(60)")
     more = {
         "argv": ("--hf-token", "CANARY-option"),

@@ -27,14 +27,14 @@ def write(folder: Path, rank: int, samples: int, losses: list[float | None]) -> 
         writer.step((k + 1) * STEP_NS, 1000, samples, 0, 400, loss)
 
 
-def told_by_rank_0(steps: int, samples: int, losses: list[float]) -> ProcessReports:
+def reports_of_rank_0(steps: int, samples: int, losses: list[float]) -> ProcessReports:
     """Rank 0 multiplies its own samples by the number of ranks."""
-    told = ProcessReports()
-    told.rows = [StepRow(t_ns=(k + 1) * STEP_NS, wait_ns=0, samples=2 * samples) for k in range(steps)]
+    reported = ProcessReports()
+    reported.rows = [StepRow(t_ns=(k + 1) * STEP_NS, wait_ns=0, samples=2 * samples) for k in range(steps)]
     trace = tuple(
         LossPoint(samples=2 * samples * (k + 1), loss=x, t_s=0.01 * k) for k, x in enumerate(losses)
     )
-    told.closed[0] = Closed(
+    reported.closed[0] = Closed(
         trial=0,
         begin_ns=0,
         end_ns=steps * STEP_NS,
@@ -44,32 +44,32 @@ def told_by_rank_0(steps: int, samples: int, losses: list[float]) -> ProcessRepo
         compile_s=0.0,
         loss=trace,
     )
-    return told
+    return reported
 
 
 def test_samples_of_a_step_are_the_sum_over_ranks_with_unlike_batches(tmp_path: Path) -> None:
     write(tmp_path, 0, 8, [1.0] * 4)
     write(tmp_path, 1, 6, [3.0] * 4)
-    told = told_by_rank_0(4, 8, [1.0] * 4)
-    fold_ranks(told, tmp_path, 2)
-    assert [row.samples for row in told.rows] == [14, 14, 14, 14]
-    assert [point.samples for point in told.closed[0].loss] == [14, 28, 42, 56]
+    reported = reports_of_rank_0(4, 8, [1.0] * 4)
+    fold_ranks(reported, tmp_path, 2)
+    assert [row.samples for row in reported.rows] == [14, 14, 14, 14]
+    assert [point.samples for point in reported.closed[0].loss] == [14, 28, 42, 56]
 
 
 def test_the_loss_is_the_mean_over_the_ranks_that_computed_one(tmp_path: Path) -> None:
     write(tmp_path, 0, 8, [1.0, 1.0])
     write(tmp_path, 1, 8, [3.0, None])
-    told = told_by_rank_0(2, 8, [1.0, 1.0])
-    fold_ranks(told, tmp_path, 2)
-    assert [point.loss for point in told.closed[0].loss] == [2.0, 1.0]
+    reported = reports_of_rank_0(2, 8, [1.0, 1.0])
+    fold_ranks(reported, tmp_path, 2)
+    assert [point.loss for point in reported.closed[0].loss] == [2.0, 1.0]
 
 
 def test_a_step_that_a_killed_rank_did_not_log_counts_as_its_last_one(tmp_path: Path) -> None:
     write(tmp_path, 0, 8, [1.0] * 4)
     write(tmp_path, 1, 6, [1.0] * 3)
-    told = told_by_rank_0(4, 8, [1.0] * 4)
-    fold_ranks(told, tmp_path, 2)
-    assert [row.samples for row in told.rows] == [14] * 4
+    reported = reports_of_rank_0(4, 8, [1.0] * 4)
+    fold_ranks(reported, tmp_path, 2)
+    assert [row.samples for row in reported.rows] == [14] * 4
 
 
 def test_memory_is_the_maximum_over_ranks(tmp_path: Path) -> None:
@@ -78,17 +78,17 @@ def test_memory_is_the_maximum_over_ranks(tmp_path: Path) -> None:
         writer.step(STEP_NS, 0, 8, 0, None, None)
         writer.device(rank)
         writer.peak(size)
-    told = told_by_rank_0(1, 8, [1.0])
-    fold_ranks(told, tmp_path, 2)
-    assert told.closed[0].allocator_peak_bytes == 300
-    assert [log.device for log in told.ranks] == ["cuda:0", "cuda:1"]
+    reported = reports_of_rank_0(1, 8, [1.0])
+    fold_ranks(reported, tmp_path, 2)
+    assert reported.closed[0].allocator_peak_bytes == 300
+    assert [log.device for log in reported.ranks] == ["cuda:0", "cuda:1"]
 
 
 def test_without_the_log_of_a_rank_the_count_of_rank_0_stays(tmp_path: Path) -> None:
     write(tmp_path, 0, 8, [1.0] * 2)
-    told = told_by_rank_0(2, 8, [1.0] * 2)
-    fold_ranks(told, tmp_path, 2)
-    assert [row.samples for row in told.rows] == [16, 16]
+    reported = reports_of_rank_0(2, 8, [1.0] * 2)
+    fold_ranks(reported, tmp_path, 2)
+    assert [row.samples for row in reported.rows] == [16, 16]
 
 
 def test_a_torn_last_record_is_left_out(tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ class TestTrial:
         assert isinstance(found, Failure), found
         assert (found.kind, message in found.message) == (kind, True), found.message
 
-    def test_what_all_of_them_refuse_is_told_as_with_one(self, script: Path, tmp_path: Path) -> None:
+    def test_what_all_of_them_refuse_is_reported_as_with_one(self, script: Path, tmp_path: Path) -> None:
         # The first one is not the first to say so.
         script.write_text(
             TRAIN.replace("args = parser", "time.sleep(os.environ['RANK'] == '0')\nargs = parser")
@@ -190,9 +190,9 @@ class TestApply:
     def test_every_process_runs_to_its_end(self, script: Path, tmp_path: Path) -> None:
         assert run_plain(launch(script, "--steps", "40", batch=8, measure=False), tmp_path / "plan") == 0
         for rank in (0, 1):
-            said = (script.parent / f"rank{rank}.txt").read_text()
-            assert said.startswith("2 40 1 ")
-            assert "AUTOTUNE_RANK" not in said
+            message = (script.parent / f"rank{rank}.txt").read_text()
+            assert message.startswith("2 40 1 ")
+            assert "AUTOTUNE_RANK" not in message
 
     def test_the_code_of_the_one_that_fails_is_the_code(self, script: Path, tmp_path: Path) -> None:
         words = ("--steps", "40", "--at-thirty", "os._exit(9)")
@@ -276,18 +276,16 @@ class TestAsked:
         for rank in (0, 1):
             assert (script.parent / "checkpoints" / f"step9.rank{rank}").read_text() == "weights"
 
-    def test_a_terminal_has_told_all_of_them_and_nobody_is_told_twice(
-        self, script: Path, tmp_path: Path
-    ) -> None:
+    def test_a_terminal_shows_all_of_them_and_none_twice(self, script: Path, tmp_path: Path) -> None:
         script.write_text(ASKED.replace("os.kill(ORDER, signal.SIGINT)", "os.write(2, b'up')"))
         started = f"launch(Path({str(script)!r}), measure=False), Path({str(tmp_path / 'plan')!r})"
         words = f"from tests.launch.test_ranks import *; sys.exit(run_plain({started}))"
         pid, terminal = pty.fork()
         if not pid:
             os.execv(sys.executable, [sys.executable, "-c", words])
-        said = b""
-        while b"up" not in said:
-            said += os.read(terminal, 1024)
+        message = b""
+        while b"up" not in message:
+            message += os.read(terminal, 1024)
         os.write(terminal, b"\x03")
         _, status = os.waitpid(pid, 0)
         os.close(terminal)
@@ -318,21 +316,21 @@ OWN = broke("CUDA out of memory", rank=1)
 
 @pytest.mark.parametrize("events", [(LOST, OWN), (OWN, LOST)])
 def test_who_failed_by_itself_is_believed_before_who_lost_it(events: tuple[Broke, ...]) -> None:
-    told = ProcessReports()
+    reported = ProcessReports()
     for event in events:
-        told.take(event)
-    assert told.broke == OWN
+        reported.take(event)
+    assert reported.broke == OWN
 
 
 def test_of_two_that_failed_by_themselves_the_first_counts() -> None:
-    told = ProcessReports()
-    told.take(OWN)
-    told.take(broke("something else"))
-    assert told.broke == OWN
+    reported = ProcessReports()
+    reported.take(OWN)
+    reported.take(broke("something else"))
+    assert reported.broke == OWN
 
 
 def test_who_fails_once_the_first_is_done_fails_for_that() -> None:
-    told = ProcessReports()
-    told.take(Done(why="measured", steps=10))
-    told.take(OWN)
-    assert told.broke is None
+    reported = ProcessReports()
+    reported.take(Done(why="measured", steps=10))
+    reported.take(OWN)
+    assert reported.broke is None

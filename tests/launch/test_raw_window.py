@@ -19,7 +19,7 @@ from autotune.testing.raw_window import raw_window
 S = 1_000_000_000
 
 
-def told(steps: list[dict[str, Any]], workers: int = 2) -> ProcessReports:
+def reported(steps: list[dict[str, Any]], workers: int = 2) -> ProcessReports:
     """A run whose first step ended at 10 s; steps are given by their period and what else they hold."""
     at, rows = 10 * S, [StepRow(t_ns=10 * S, wait_ns=0, samples=8)]
     for step in steps:
@@ -57,7 +57,7 @@ MIXED = [
 
 @pytest.mark.parametrize("steps", [PLAIN, MIXED])
 def test_blocks_give_the_throughput_that_was_measured(steps: list[dict[str, Any]]) -> None:
-    run = told(steps)
+    run = reported(steps)
     measured = measure(closed(run), run, HostSamples(start_ns=0))
     assert isinstance(measured, Measurement)
     blocks, produced = raw_window(closed(run), run, HostSamples(start_ns=0))
@@ -67,8 +67,8 @@ def test_blocks_give_the_throughput_that_was_measured(steps: list[dict[str, Any]
     assert sum(blocks.elapsed_s) == pytest.approx(measured.window_s)
 
 
-def test_nothing_is_removed_and_what_spoils_a_block_is_said() -> None:
-    run = told(MIXED)
+def test_nothing_is_removed_and_what_spoils_a_block_is_reported() -> None:
+    run = reported(MIXED)
     blocks, _ = raw_window(closed(run), run, HostSamples(start_ns=0))
     (compiled,) = [i for i, words in enumerate(blocks.flags) if "compile" in words]
     assert blocks.flags[compiled].split() == ["compile", "aside"]
@@ -80,21 +80,21 @@ def test_nothing_is_removed_and_what_spoils_a_block_is_said() -> None:
     assert min(n for i, n in enumerate(blocks.num_steps) if i != compiled) >= 2
 
 
-def test_a_queue_that_was_draining_is_told_beside() -> None:
-    run = told(PLAIN)
+def test_a_queue_that_was_draining_is_reported_beside() -> None:
+    run = reported(PLAIN)
     _, produced = raw_window(closed(run, ready_begin=12, ready_end=2), run, HostSamples(start_ns=0))
     assert produced == pytest.approx(20 / 30)
 
 
 def test_run_delay_is_unknown_where_the_kernel_is_silent() -> None:
-    silent, talking = told(PLAIN), told([{"period_s": 0.1, "queue_ns": S // 50}] * 30)
+    silent, talking = reported(PLAIN), reported([{"period_s": 0.1, "queue_ns": S // 50}] * 30)
     assert set(raw_window(closed(silent), silent, HostSamples(start_ns=0))[0].run_delay_s) == {None}
-    told_s = raw_window(closed(talking), talking, HostSamples(start_ns=0))[0].run_delay_s
-    assert sum(s or 0.0 for s in told_s) == pytest.approx(0.6)
+    delays_s = raw_window(closed(talking), talking, HostSamples(start_ns=0))[0].run_delay_s
+    assert sum(s or 0.0 for s in delays_s) == pytest.approx(0.6)
 
 
 def test_a_neighbour_on_the_device_spoils_its_block_alone() -> None:
-    run = told(PLAIN)
+    run = reported(PLAIN)
     seen = [DeviceReading(t_ns=int((10.05 + 0.25 * i) * S), foreign=i == 4) for i in range(12)]
     blocks, _ = raw_window(closed(run), run, HostSamples(start_ns=0, devices=seen))
     assert [words for words in blocks.flags if words] == ["foreign_gpu"]
@@ -102,7 +102,7 @@ def test_a_neighbour_on_the_device_spoils_its_block_alone() -> None:
 
 
 def test_a_window_without_a_step_has_no_blocks() -> None:
-    run = told([])
+    run = reported([])
     blocks, produced = raw_window(closed(run), run, HostSamples(start_ns=0))
     assert (len(blocks), produced) == (0, 1.0)
 
@@ -110,8 +110,8 @@ def test_a_window_without_a_step_has_no_blocks() -> None:
 def test_a_runner_shows_what_it_heard_to_a_witness(runner: Any, assignment: Any) -> None:
     shown: list[Any] = []
     end = list(runner(witness=lambda *what: shown.append(what)).run(assignment("exact()")))[-1]
-    ((asked, heard, outside),) = shown
-    assert asked.uid == f"t0000-a1-{os.getpid() % 2**24:06x}"
+    ((requested, heard, outside),) = shown
+    assert requested.uid == f"t0000-a1-{os.getpid() % 2**24:06x}"
     blocks, _ = raw_window(heard.closed[0], heard, outside)
     assert sum(blocks.num_steps) == end.outcome.steps
     rate = window_estimate(blocks.plain(), unit="samples/s").value

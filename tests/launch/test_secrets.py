@@ -34,21 +34,21 @@ def launch(**more: Any) -> Launch:
 
 
 def test_output_events_and_plan_lose_their_secrets(tmp_path: Path) -> None:
-    said = f"lr=0.1 {VARIABLE} {OPTION} ({SHORT})\n"
+    message = f"lr=0.1 {VARIABLE} {OPTION} ({SHORT})\n"
     for name in ("stdout.log", "stderr.log", "stacks.txt", "faults.log", "guard.log"):
-        (tmp_path / name).write_text(said)
+        (tmp_path / name).write_text(message)
     verdict = {"why": "spawn", "spawn_error": f"no such file: /x/{VARIABLE}/python", "samples": [[1, 2.5]]}
     (tmp_path / "result.json").write_text(json.dumps(verdict))
     steps = '{"n":"t","e":"Steps","d":[[1,2,3]]}'
-    (tmp_path / "events.jsonl").write_text(f'{steps}\n{{"e":"Broke","d":"{said.strip()}"}}\n')
+    (tmp_path / "events.jsonl").write_text(f'{steps}\n{{"e":"Broke","d":"{message.strip()}"}}\n')
     (tmp_path / "plan.json").write_text(json.dumps({"argv": launch().argv, "seed": 3}))
     hide_secrets(tmp_path, launch().command, launch().env)
     texts = [path.read_text() for path in sorted(tmp_path.iterdir())]
     assert [s for s in (VARIABLE, OPTION, SHORT) for text in texts if s in text] == []
     assert (tmp_path / "stdout.log").read_text() == "lr=0.1 <redacted:MY_API_TOKEN> <redacted> (<redacted>)\n"
     assert (tmp_path / "events.jsonl").read_text().startswith(steps)
-    told = json.loads((tmp_path / "result.json").read_text())
-    assert told == {**verdict, "spawn_error": "no such file: /x/<redacted:MY_API_TOKEN>/python"}
+    reported = json.loads((tmp_path / "result.json").read_text())
+    assert reported == {**verdict, "spawn_error": "no such file: /x/<redacted:MY_API_TOKEN>/python"}
     plan = json.loads((tmp_path / "plan.json").read_text())
     assert plan == {
         "argv": ["--password", "<redacted>", "--pin-token", "<redacted>", "--lr", "0.1"],
@@ -96,8 +96,8 @@ def test_secret_arguments_reach_the_script_without_a_file(tmp_path: Path, ranks:
     script.write_text(
         "import json, os, sys\n"
         "plan = open(os.environ['AUTOTUNE_PLAN']).read()\n"
-        "told = {'argv': sys.argv[1:], 'plan': plan, 'names': sorted(os.environ)}\n"
-        "json.dump(told, open(f\"told.{os.environ.get('RANK', '0')}\", 'w'))\n"
+        "reported = {'argv': sys.argv[1:], 'plan': plan, 'names': sorted(os.environ)}\n"
+        "json.dump(reported, open(f\"reported.{os.environ.get('RANK', '0')}\", 'w'))\n"
     )
     env = {"PATH": os.environ["PATH"], "MY_API_TOKEN": VARIABLE}
     started = launch(
@@ -106,10 +106,10 @@ def test_secret_arguments_reach_the_script_without_a_file(tmp_path: Path, ranks:
     )  # fmt: skip
     run_plain(started, tmp_path / "plan")
     for rank in range(ranks):
-        told = json.loads((tmp_path / f"told.{rank}").read_text())
-        assert told["argv"] == list(started.argv)
-        assert [s for s in (VARIABLE, OPTION, SHORT) if s in told["plan"]] == []
-        assert HIDDEN_VARIABLE not in told["names"]
+        reported = json.loads((tmp_path / f"reported.{rank}").read_text())
+        assert reported["argv"] == list(started.argv)
+        assert [s for s in (VARIABLE, OPTION, SHORT) if s in reported["plan"]] == []
+        assert HIDDEN_VARIABLE not in reported["names"]
 
 
 def test_a_real_trial_that_prints_its_secrets_leaves_none(

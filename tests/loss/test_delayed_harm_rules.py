@@ -80,7 +80,7 @@ RAGGED = RunFacts(model=ModelFacts(name="Net"), input_shapes_vary=True, reductio
     ],
     ids=lambda given: given.text() if isinstance(given, Config) else "",
 )
-def test_a_harm_that_comes_late_is_refused_and_said(made: Study, config: Config, words: str) -> None:
+def test_a_harm_that_comes_late_is_refused_and_reported(made: Study, config: Config, words: str) -> None:
     found = barred(made, config, 240)
     assert found is not None
     assert found.sentence.startswith(f"What {config.text()} may cost is not shown by a trace of 240 steps: ")
@@ -106,11 +106,11 @@ def test_what_a_short_trace_shows_is_not_refused(made: Study, config: Config) ->
     assert barred(made, config, 240) is None
 
 
-def test_parts_of_a_step_that_differ_in_length_are_told_and_not_refused() -> None:
-    """A mean over samples is that of the whole step, and no fact tells it from a mean over tokens."""
+def test_parts_of_a_step_that_differ_in_length_are_reported_and_not_refused() -> None:
+    """A mean over samples is that of the whole step, and no fact distinguishes it from a mean over tokens."""
     assert barred(study(RAGGED), PARTS, 240) is None
-    (said,) = unshown(study(RAGGED), PARTS, 240)
-    assert "where the loss is a mean over tokens" in said.sentence
+    (message,) = unshown(study(RAGGED), PARTS, 240)
+    assert "where the loss is a mean over tokens" in message.sentence
     assert unshown(study(replace(RAGGED, reduction="sum")), PARTS, 240) == ()
     assert unshown(study(replace(RAGGED, model=ModelFacts(name="Net", has_4d=True))), PARTS, 240) == ()
 
@@ -139,8 +139,8 @@ def test_what_training_cannot_show_at_all_no_trace_shows() -> None:
 def test_the_user_takes_it_by_name() -> None:
     allowed = allowing(study(), "precision")
     assert barred(allowed, FP16, 240) is None
-    (said,) = unshown(allowed, FP16, 240)
-    assert said.sentence.endswith("overflows late; you requested it by name.")
+    (message,) = unshown(allowed, FP16, 240)
+    assert message.sentence.endswith("overflows late; you requested it by name.")
     pinned = study(space=SpaceRequest(name="test", fixed={"precision": "fp16"}))
     assert barred(pinned, FP16, 240) is None
 
@@ -151,8 +151,8 @@ def test_what_follows_from_a_pinned_micro_batch_is_taken_with_it() -> None:
     # Without accumulation the pin makes the effective batch, which the search adds to its own pins.
     held = replace(pinned, space=replace(SPACE, fixed=smaller))
     assert barred(held, smaller, 240) is None
-    (said,) = unshown(replace(pinned, space=replace(SPACE, fixed=Config({"batch_size": 8}))), PARTS, 240)
-    assert said.sentence.endswith("; you requested it by name.")
+    (message,) = unshown(replace(pinned, space=replace(SPACE, fixed=Config({"batch_size": 8}))), PARTS, 240)
+    assert message.sentence.endswith("; you requested it by name.")
     # Where the effective batch is varied beside the pin, it is nobody's wish.
     varied = replace(pinned, space=replace(SPACE, fixed=Config({"batch_size": 16})))
     assert barred(varied, smaller, 240) is not None
@@ -166,11 +166,11 @@ def test_bounds_on_the_effective_batch_are_a_permission() -> None:
     assert barred(study(effective_batch="16..64"), smaller, 240) is None
 
 
-def test_a_larger_effective_batch_is_told_and_not_refused() -> None:
+def test_a_larger_effective_batch_is_reported_and_not_refused() -> None:
     larger = Config({"effective_batch": 64})
     assert barred(study(), larger, 240) is None
-    (said,) = unshown(study(), larger, 240)
-    assert said.sentence.endswith("on held-out data.")
+    (message,) = unshown(study(), larger, 240)
+    assert message.sentence.endswith("on held-out data.")
 
 
 def test_a_verification_recommends_nothing_and_so_refuses_nothing() -> None:
@@ -191,7 +191,7 @@ def test_every_rule_says_where_it_is_known_from() -> None:
     assert all(rule.source and rule.harm and not rule.harm.endswith(".") for rule in rules)
 
 
-# In a search: what is refused is neither confirmed nor recommended, and it is said.
+# In a search: what is refused is neither confirmed nor recommended, and it is reported.
 
 
 def trace(steps: int, seed: int) -> tuple[LossPoint, ...]:
@@ -246,10 +246,10 @@ def test_an_answer_says_what_it_passed_over_and_how_to_take_it() -> None:
     made = searched({"fp32": 100.0, "bf16": 150.0, "fp16": 250.0}, confirmed=("bf16",))
     found = answer(made)
     assert found.best.config == Config({"precision": "bf16"})
-    told = next(c for c in found.caveats if "fp16" in c)
-    assert "read 2.50 in screening and was not confirmed" in told
-    assert "not shown by a trace of 60 steps" in told
-    assert "--allow precision" in told
+    reported = next(c for c in found.caveats if "fp16" in c)
+    assert "read 2.50 in screening and was not confirmed" in reported
+    assert "not shown by a trace of 60 steps" in reported
+    assert "--allow precision" in reported
 
 
 def test_what_was_confirmed_all_the_same_is_not_recommended() -> None:

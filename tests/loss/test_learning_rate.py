@@ -1,4 +1,4 @@
-"""Learning-rate advice: by the optimizer's class, told and never applied."""
+"""Learning-rate advice: by the optimizer's class, reported and never applied."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def seen(optimizer: OptimizerFacts | None, batch: float = 128.0) -> Study:
     ],
 )
 def test_the_rate_goes_with_the_batch_as_is_usual_with_the_optimizer(name: str, words: str) -> None:
-    said = learning_rate_advice(seen(OptimizerFacts(name=name)), WILD)
-    assert said.startswith("Learning rate: the effective batch is 4 times your script's")
-    assert words in said
-    assert "arXiv" in said
-    assert said.endswith("nothing sets it.")
+    message = learning_rate_advice(seen(OptimizerFacts(name=name)), WILD)
+    assert message.startswith("Learning rate: the effective batch is 4 times your script's")
+    assert words in message
+    assert "arXiv" in message
+    assert message.endswith("nothing sets it.")
 
 
 @pytest.mark.parametrize(
@@ -52,15 +52,15 @@ def test_the_rate_goes_with_the_batch_as_is_usual_with_the_optimizer(name: str, 
     ],
 )
 def test_what_no_rule_is_about_gets_no_factor(optimizer: OptimizerFacts | None) -> None:
-    said = learning_rate_advice(seen(optimizer), WILD)
-    assert "is not known for" in said
-    assert "times your rate" not in said
+    message = learning_rate_advice(seen(optimizer), WILD)
+    assert "is not known for" in message
+    assert "times your rate" not in message
 
 
 def test_a_smaller_batch_takes_a_smaller_rate_and_no_slow_start() -> None:
-    said = learning_rate_advice(seen(OptimizerFacts(name="SGD"), batch=16.0), WILD)
-    assert "0.5 times your script's" in said
-    assert "in proportion, 0.5 times your rate (" in said
+    message = learning_rate_advice(seen(OptimizerFacts(name="SGD"), batch=16.0), WILD)
+    assert "0.5 times your script's" in message
+    assert "in proportion, 0.5 times your rate (" in message
 
 
 def test_the_scripts_own_batch_needs_no_advice() -> None:
@@ -78,7 +78,7 @@ def test_a_script_that_moves_its_rate_with_its_batch_is_advised_nothing() -> Non
         for t in known.trials
         if t.measurement is not None
     ]
-    said = learning_rate_advice(replace(known, trials=tuple(ran)), WILD)
-    assert said.endswith("your script itself made its rate 4 times as high with it.")
+    message = learning_rate_advice(replace(known, trials=tuple(ran)), WILD)
+    assert message.endswith("your script itself made its rate 4 times as high with it.")
     same = [replace(t, outcome=replace(t.outcome, extra={"learning_rate": 0.1})) for t in ran]
     assert "ran with your rate" in learning_rate_advice(replace(known, trials=tuple(same)), WILD)

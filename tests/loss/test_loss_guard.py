@@ -177,7 +177,7 @@ def test_a_margin_of_few_runs_is_not_used_up() -> None:
     assert judge(far, base, changes_rng_streams=False).verdict == "fail"
 
 
-def test_a_script_that_does_not_learn_tells_nothing() -> None:
+def test_a_script_that_does_not_learn_reports_nothing() -> None:
     flat = traces(range(5), stuck=True)
     jittered = traces(range(5), stuck=True, jitter=1e-3, jitter_seed=5)
     assert judge(jittered, flat, changes_rng_streams=False).verdict != "fail"

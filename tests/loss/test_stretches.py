@@ -98,13 +98,13 @@ def test_a_script_whose_seeds_change_nothing_is_compared_over_its_last_third() -
 
 
 def test_beyond_the_usual_runs_a_stricter_bound_counts() -> None:
-    def told(runs: int) -> LossVerdict:
+    def reported(runs: int) -> LossVerdict:
         seeds = range(runs)
         return judge(
             of(seeds, wander_sd=0.02, stream="x"), of(seeds), changes_rng_streams=False, most_runs=MOST_CYCLES
         )
 
-    usual, more = told(USUAL_RUNS + 2), told(USUAL_RUNS + 3)
+    usual, more = reported(USUAL_RUNS + 2), reported(USUAL_RUNS + 3)
     # One run more knows more, but for the level; the bound would else have become narrower.
     assert more.delay_frac_upper95 - more.delta / more.margin * more.noise_frac > (
         usual.delay_frac_upper95 - usual.delta / usual.margin * usual.noise_frac
@@ -122,8 +122,8 @@ def confirming(cycles: int, *, budget_s: float = 3600.0, trials: int | None = No
         for g in range(1, cycles + 1)
         for k, config in enumerate((Config(), NEW))
     ]
-    asked = spec(budget=Budget(seconds=budget_s, trials=trials))
-    return replace(study(), spec=asked, trials=tuple(runs))
+    proposal = spec(budget=Budget(seconds=budget_s, trials=trials))
+    return replace(study(), spec=proposal, trials=tuple(runs))
 
 
 def test_before_any_cycle_there_are_the_usual_ones() -> None:

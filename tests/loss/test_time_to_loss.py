@@ -93,15 +93,15 @@ def test_the_interval_holds_the_truth_as_often_as_it_says(level: Level) -> None:
     held = 0
     for k in range(60):
         found = pairs(level, lambda s: level(s * 0.9), random.Random(f"{level.__name__}/{k}"))
-        told = ratio_interval(list(found.logs.values()), confidence=0.95)
-        held += told.low <= 0.9 <= told.high
+        reported = ratio_interval(list(found.logs.values()), confidence=0.95)
+        held += reported.low <= 0.9 <= reported.high
     assert held >= 53
 
 
 @CURVES
 def test_a_single_run_that_misses_bars_no_config_that_learns_the_same(level: Level) -> None:
     shown = [pairs(level, level, random.Random(k), 2.0) for k in range(40)]
-    # Where nothing falls any more, ten pairs do not always tell that a loss is the same.
+    # Where nothing falls any more, ten pairs do not always show that a loss is the same.
     assert sum(map(claims, shown)) >= (24 if level is flat else 38)
 
 
@@ -171,7 +171,7 @@ def test_a_run_that_ended_early_bars_the_config_for_good() -> None:
 
 @pytest.mark.parametrize("side", [0, 1])
 @pytest.mark.parametrize("bad", ["nan", "short", "none"])
-def test_a_loss_that_is_no_number_or_too_short_tells_nothing(side: int, bad: str) -> None:
+def test_a_loss_that_is_no_number_or_too_short_reports_nothing(side: int, bad: str) -> None:
     base = {s: loss_trace(seed=s, batch_sd=0.02) for s in range(4)}
     nan = (*base[2][:30], replace(base[2][30], loss=math.nan), *base[2][31:])
     sides = [base, base]

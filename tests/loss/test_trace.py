@@ -62,7 +62,7 @@ def test_a_measurement_is_the_same_whichever_way_its_loss_was_given() -> None:
     assert json.loads(dumps(with_loss(THREE)))["loss"] == to_wire(THREE)
 
 
-def test_what_does_not_fit_is_left_as_it_is() -> None:
+def test_what_does_not_fit_is_left_unchanged() -> None:
     far = (LossPoint(samples=2**60 + 1, loss=math.inf, t_s=1.0),)
     assert with_loss(far).loss == far
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from autotune.model.environment_variables import says, with_setting
+from autotune.model.environment_variables import contains_setting, with_setting
 
 NEW, OLD = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
 ROUNDED = "roundup_power2_divisions:[256:1,512:2,>:8]"
@@ -36,12 +36,12 @@ EXPANDABLE = "expandable_segments:True"
 )
 def test_ours_joins_what_is_there(env, name, text, changed) -> None:
     assert with_setting(env, name, text) == changed
-    assert says({**env, **changed}, name, text)
+    assert contains_setting({**env, **changed}, name, text)
     assert with_setting({**env, **changed}, name, text) == changed
 
 
 def test_a_variable_says_only_what_it_holds() -> None:
-    assert not says({}, "LD_PRELOAD", "/j.so")
-    assert not says({"LD_PRELOAD": "/my/j.so"}, "LD_PRELOAD", "/j.so")
-    assert not says({"OMP_NUM_THREADS": "12"}, "OMP_NUM_THREADS", "1")
-    assert not says({NEW: "expandable_segments:False"}, NEW, EXPANDABLE)
+    assert not contains_setting({}, "LD_PRELOAD", "/j.so")
+    assert not contains_setting({"LD_PRELOAD": "/my/j.so"}, "LD_PRELOAD", "/j.so")
+    assert not contains_setting({"OMP_NUM_THREADS": "12"}, "OMP_NUM_THREADS", "1")
+    assert not contains_setting({NEW: "expandable_segments:False"}, NEW, EXPANDABLE)

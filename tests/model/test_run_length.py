@@ -1,4 +1,4 @@
-"""The length of the real run: said, read off the script's options, or unknown."""
+"""The length of the real run: reported, read off the script's options, or unknown."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def study(
         (study(EPOCHS, seen=False), None),
     ],
 )
-def test_the_length_follows_what_was_said_before_what_is_found(made: Study, steps: int | None) -> None:
+def test_the_length_follows_what_was_reported_before_what_is_found(made: Study, steps: int | None) -> None:
     assert planned_steps(made) == steps
 
 
@@ -90,7 +90,7 @@ def test_a_script_is_short_where_every_run_of_it_ended_before_its_warm_up() -> N
     ("steps", "width", "repeats"),
     [(4, 0.5, 3), (6, 0.5, 2), (1, math.inf, 5), (30, 0.5, 1), (4, 0.05, 1), (4, 0.14, 2), (2, 3.0, 5)],
 )
-def test_so_many_processes_of_a_short_script_tell_what_one_long_run_tells(
+def test_so_many_processes_of_a_short_script_tell_what_one_long_run_reports(
     steps: int, width: float, repeats: int
 ) -> None:
     assert useful_repeats(of_runs(short_run(steps, width), short_run(steps, width))) == repeats

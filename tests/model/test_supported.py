@@ -117,12 +117,12 @@ def test_pytorch_is_refused_by_its_version_alone(version: str, refused: bool) ->
 
 
 def test_a_first_run_that_its_pytorch_ended_is_the_machines_fault_and_not_the_scripts() -> None:
-    from study_fakes import spec, told
+    from study_fakes import reported, spec
 
     sentence = "autotune needs PyTorch 2.6 or newer, and this is 2.5.1"
     evidence = {"error": supported.UNSUPPORTED, "traceback": sentence}
     failure = Failure(kind=FailureKind.CRASH_EXIT, message="x", evidence=evidence)
-    error = why_nothing(Study(spec=spec(), trials=(told(0, Config(), failure, Stage.BASELINE),)))
+    error = why_nothing(Study(spec=spec(), trials=(reported(0, Config(), failure, Stage.BASELINE),)))
     assert (type(error), error.message) == (BackendError, sentence)
     assert "--python" in error.hint
 

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from autotune.answer.answer import Answer
 from autotune.model.change import Change, Env, Flag, Keyword, Patch
 from autotune.model.config import Config, Value
-from autotune.model.facts import Facts
+from autotune.model.facts import REPORTED, Facts, InputFacts, RunFacts
 from autotune.model.measurement import Estimate, Measurement, Memory
 from autotune.model.study import StudySpec
 from autotune.model.trial import Assignment, Failure, FailureKind, Outcome, Trial
-from autotune.model.wire import dumps, from_wire, loads, to_wire
+from autotune.model.wire import OLD_FIELDS, dumps, from_wire, loads, to_wire
 
 TEXT = st.text(alphabet=st.characters(exclude_categories=("Cs",)), max_size=12)
 NUMBERS = st.floats(allow_nan=False)
@@ -66,7 +66,7 @@ def core_dataclasses() -> list[type]:
 
 def is_plain(kind: type) -> bool:
     """Holds no function, no space and nothing derived from one: those never cross a border."""
-    words = ("Callable", "LateHarm", "SearchSpace", "Study]", "model.study.Study'", "transfer.Foretold")
+    words = ("Callable", "LateHarm", "SearchSpace", "Study]", "model.study.Study'", "transfer.PredictedRate")
     return not any(word in str(hint) for hint in typing.get_type_hints(kind).values() for word in words)
 
 
@@ -119,6 +119,18 @@ def test_a_run_that_was_written_before_a_field_was_known_is_read() -> None:
     written = to_wire(made)
     assert written.pop("late_compile_s") == 0.0
     assert from_wire(Measurement, written) == made
+
+
+def test_names_of_older_journals_are_read_as_today_s() -> None:
+    inputs = {"_": "InputFacts", "said": 32, "dims": [1], "shape": [16, 32], "told": 0.5}
+    run = from_wire(RunFacts, {"_": "RunFacts", "samples_source": "told", "inputs": inputs})
+    assert run.samples_source == REPORTED
+    assert run.inputs == InputFacts(batch_size=32, dims=(1,), shape=(16, 32), reported_per_sample=0.5)
+
+
+def test_an_alias_of_a_field_names_a_field_of_today() -> None:
+    fields = {kind.__name__: {f.name for f in dataclasses.fields(kind)} for kind in core_dataclasses()}
+    assert all(new in fields[kind] and old not in fields[kind] for (kind, old), new in OLD_FIELDS.items())
 
 
 @pytest.mark.parametrize("spelling", [Flag(("--a", "--b")), Env("A"), Keyword("torch.x", "y"), Patch()])

@@ -127,7 +127,7 @@ def logged(study, found, tmp_path, tmp_path_factory):
 
 
 def changed(knobs, own):
-    """What a pick changes, told by its complete values and those of the script."""
+    """What a pick changes, reported by its complete values and those of the script."""
     return {knob: value for knob, value in knobs.items() if knob in own and value != own[knob]}
 
 

@@ -232,9 +232,9 @@ def test_what_came_closest_is_the_same_everywhere(shown: Shown) -> None:
         assert f"{ratio}x" in row
         assert near.config.text() in row
         assert f"trial {near.trial}" in row
-    said = f"he closest, {near.config.text()}, reads {ratio}"
+    message = f"he closest, {near.config.text()}, reads {ratio}"
     for text in (shown.screen, shown.note, shown.html.by_id("answer").text, shown.printed["sentence"]):
-        assert said in text
+        assert message in text
 
 
 def test_no_interval_ends_at_zero_or_beyond_a_hundred(shown: Shown) -> None:
@@ -269,9 +269,9 @@ def test_a_script_that_differs_from_itself_as_much_as_the_claim_says_so_in_the_f
     assert "weak" not in answer_screen(study, found) + summary.headline(study, found) + found.sentence
     small = Estimate(value=1.005, low=1.002, high=1.008, n=5, unit="ratio")
     found = replace(found, best=replace(found.best, speedup=small))
-    said = f"weak: your script differs from itself by {self_difference(study):.2f}x"
-    assert said in answer_screen(study, found).splitlines()[0]
-    assert said in study_notes.note(study, found).splitlines()[0]
-    assert said in summary.run_name(study, found)
-    assert said in sentence(study, found.best, None, (), 1.0)
-    assert said in pages.read(report_html(study, found)).by_id("answer").text
+    message = f"weak: your script differs from itself by {self_difference(study):.2f}x"
+    assert message in answer_screen(study, found).splitlines()[0]
+    assert message in study_notes.note(study, found).splitlines()[0]
+    assert message in summary.run_name(study, found)
+    assert message in sentence(study, found.best, None, (), 1.0)
+    assert message in pages.read(report_html(study, found)).by_id("answer").text

@@ -14,7 +14,7 @@ from autotune.model.facts import DeviceFacts, Facts
 from autotune.model.study import Study
 from autotune.model.trial import CEILINGS, Failure, FailureKind, Stage
 from autotune.search.costs import Costs
-from autotune.search.diagnosis import kept_s, nsys_s, probe_s, spare_probe
+from autotune.search.diagnosis import nsys_s, probe_s, reserved_s, spare_probe
 from autotune.search.stages import Staged
 
 BASE = Config()
@@ -57,9 +57,9 @@ def test_the_first_run_counts_steps_where_a_probe_may_look_into_the_script(
     kept_apart: dict[str, object],
 ) -> None:
     def probe(**more: object) -> str:
-        asked = Staged().ask(Study(spec=spec(**more), facts=WORLD.facts()), 180.0)
-        assert asked is not None
-        return asked.fidelity.probe
+        proposal = Staged().ask(Study(spec=spec(**more), facts=WORLD.facts()), 180.0)
+        assert proposal is not None
+        return proposal.fidelity.probe
 
     assert probe(why=True) == CEILINGS
     assert not probe(**kept_apart)
@@ -84,9 +84,9 @@ def test_a_minute_is_spent_on_candidates_and_pairs_and_not_on_a_probe() -> None:
 def test_a_long_search_keeps_time_for_both_probes_and_a_short_one_keeps_none() -> None:
     made, costs = long_search(), Costs.of(long_search())
     made = replace(made, trials=tuple(t for t in made.trials if t.stage is not Stage.DIAGNOSE))
-    assert kept_s(made, costs, BASE) == 0.0
+    assert reserved_s(made, costs, BASE) == 0.0
     longer = replace(made, spec=replace(made.spec, budget=replace(made.spec.budget, seconds=3600.0)))
-    assert kept_s(longer, costs, BASE) == 2.0 * probe_s(longer, costs, BASE) > 0.0
+    assert reserved_s(longer, costs, BASE) == 2.0 * probe_s(longer, costs, BASE) > 0.0
 
 
 def test_both_are_probed_at_the_end_where_a_short_search_has_won_early() -> None:
@@ -106,16 +106,16 @@ def test_where_nothing_wins_only_the_script_is_probed() -> None:
     assert len(probes) == 1
 
 
-def test_a_probe_that_failed_is_not_asked_again() -> None:
+def test_a_probe_that_failed_is_not_proposed_again() -> None:
     made = long_search()
     kept = tuple(t for t in made.trials if t.stage is not Stage.DIAGNOSE)
     study, costs = replace(made, trials=kept), Costs.of(made)
     failure = Failure(kind=FailureKind.TIMEOUT_TOTAL, message="not done")
-    asked: list[bool] = []
+    requested: list[bool] = []
     while (proposal := spare_probe(study, costs, 200.0)) is not None:
-        asked.append(proposal.config.is_baseline)
+        requested.append(proposal.config.is_baseline)
         study = tell(study, proposal, failure, 8.0)
-    assert asked == [True, False]
+    assert requested == [True, False]
 
 
 def test_nothing_is_probed_beside_another_trial_or_before_anything_was_measured() -> None:
@@ -150,15 +150,15 @@ def test_where_nsight_systems_is_installed_a_profile_has_a_second_run_under_it()
 def test_without_a_profile_or_after_a_failure_nothing_runs_under_it() -> None:
     made, costs = long_search(), Costs.of(long_search())
     assert nsys_s(made, costs, BASE) == 0.0
-    asked = replace(made, spec=replace(made.spec, profile=True), facts=TRACED.facts())
-    assert nsys_s(asked, costs, BASE) > probe_s(asked, costs, BASE) > 0.0
-    first = asked.finished(Stage.DIAGNOSE)[0]
+    proposal = replace(made, spec=replace(made.spec, profile=True), facts=TRACED.facts())
+    assert nsys_s(proposal, costs, BASE) > probe_s(proposal, costs, BASE) > 0.0
+    first = proposal.finished(Stage.DIAGNOSE)[0]
     failed = replace(
         first,
         fidelity=replace(first.fidelity, probe="nsys"),
         outcome=Failure(kind=FailureKind.NO_METRIC, message="nsys left no report"),
     )
-    assert nsys_s(asked.with_trial(failed), costs, BASE) == 0.0
+    assert nsys_s(proposal.with_trial(failed), costs, BASE) == 0.0
 
 
 def test_on_a_device_a_window_is_recorded() -> None:
@@ -180,14 +180,14 @@ def test_on_a_device_a_window_is_recorded() -> None:
 
 def test_both_runs_of_a_profile_have_to_fit_into_the_fifth_that_is_theirs() -> None:
     made = long_search()
-    asked = replace(made, spec=replace(made.spec, profile=True), facts=TRACED.facts())
+    proposal = replace(made, spec=replace(made.spec, profile=True), facts=TRACED.facts())
     costs = Costs.of(made)
-    first, second = probe_s(asked, costs, BASE), nsys_s(asked, costs, BASE)
+    first, second = probe_s(proposal, costs, BASE), nsys_s(proposal, costs, BASE)
     assert 0.0 < first < second
 
     def within(seconds: float) -> float:
-        budget = replace(asked.spec.budget, seconds=seconds)
-        return nsys_s(replace(asked, spec=replace(asked.spec, budget=budget)), costs, BASE)
+        budget = replace(proposal.spec.budget, seconds=seconds)
+        return nsys_s(replace(proposal, spec=replace(proposal.spec, budget=budget)), costs, BASE)
 
     assert within(5.0 * (first + second) + 1.0) == second
     assert within(5.0 * second + 1.0) == 0.0

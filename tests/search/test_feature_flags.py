@@ -45,10 +45,10 @@ def screened(
     for number, (config, rate) in enumerate(runs):
         stage = Stage.REFINE if config else Stage.BASELINE
         seed = 0 if config else number
-        asked = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="x", seed=seed)
+        proposal = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="x", seed=seed)
         lag = delay if "a" in config else 0.0
         trace = loss_trace(seed=seed, jitter_seed=number, delay=lag)
-        study = tell(study, asked, measurement(rate, loss=trace), 7.0)
+        study = tell(study, proposal, measurement(rate, loss=trace), 7.0)
     return study
 
 
@@ -59,23 +59,23 @@ def test_parts_are_put_in_and_left_out_by_name() -> None:
     assert EVERY.put("ceilings", present=False) == replace(DEFAULT, ceilings=False)
     assert NONE.put("focuses", "gives_up", present=True) == replace(NONE, focuses=True, gives_up=True)
     assert all(getattr(EVERY, name) and not getattr(NONE, name) for name in NAMES)
-    with pytest.raises(UsageError) as told:
+    with pytest.raises(UsageError) as raised:
         DEFAULT.put("free_draw", present=False)
-    assert told.value.hint == 'Did you mean "free_draws"?'
+    assert raised.value.hint == 'Did you mean "free_draws"?'
 
 
 # Ties --------------------------------------------------------------------------------------------
 
 
-def test_of_two_that_no_run_tells_apart_the_one_that_takes_far_less_memory_is_confirmed() -> None:
+def test_of_two_that_no_run_reports_apart_the_one_that_takes_far_less_memory_is_confirmed() -> None:
     def leaders(rate: float, gib: float, first: float = 150.0) -> tuple[Config, ...]:
         study = Study(spec=spec(seconds=900), space=switches("a", "b"))
         runs = ((Config(), 100.0, 1.0), (A, first, 1.0), (B, rate, gib))
         for number, (config, value, peak) in enumerate(runs):
             stage = Stage.REFINE if config else Stage.BASELINE
-            asked = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="x", seed=number)
+            proposal = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="x", seed=number)
             read = measurement(value, peak_bytes=int(peak * 2**30), loss=loss_trace(seed=number))
-            study = tell(study, asked, read, 7.0)
+            study = tell(study, proposal, read, 7.0)
         return shortlist(study, EVERY)
 
     assert leaders(151.0, 5.0)[0] == A
@@ -116,7 +116,7 @@ def in_pairs(ahead: float, scatter: float) -> Config:
     return answer(study).best.config
 
 
-def test_of_two_that_nobody_can_tell_apart_the_simpler_is_taken_only_where_little_is_lost() -> None:
+def test_of_two_that_cannot_be_distinguished_the_simpler_is_taken_only_where_little_is_lost() -> None:
     assert in_pairs(ahead=1.005, scatter=0.01) == A
     assert in_pairs(ahead=1.015, scatter=0.08) == AB, "it may as well be five per cent behind"
     assert in_pairs(ahead=1.03, scatter=0.01) == AB
@@ -149,12 +149,12 @@ def test_the_one_beside_the_first_takes_no_time_from_screening_and_leaves_first_
 
 
 def started(space: SearchSpace, rates: dict[Config, float], parts: FeatureFlags) -> Proposal:
-    """What is asked next after these starts, in this order."""
+    """What is requested next after these starts, in this order."""
     study = Study(spec=spec(seconds=900), space=space)
     for number, (config, rate) in enumerate([(Config(), rates[Config()]), *rates.items()]):
         stage = Stage.INITIAL if config else Stage.BASELINE
-        asked = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="x", seed=number)
-        study = tell(study, asked, measurement(rate), 7.0)
+        requested = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="x", seed=number)
+        study = tell(study, requested, measurement(rate), 7.0)
     proposal = Staged(parts=parts).ask(study, 800.0)
     assert proposal is not None
     return proposal
@@ -162,12 +162,12 @@ def started(space: SearchSpace, rates: dict[Config, float], parts: FeatureFlags)
 
 def test_the_next_change_is_tried_beside_what_helped() -> None:
     space = switches("a", "b")
-    told = {Config(): 100.0, A: 150.0}
-    assert started(space, told, EVERY).config == AB
-    assert started(space, told, EVERY).reason.startswith("What b=1 brings beside the best so far.")
+    reported = {Config(): 100.0, A: 150.0}
+    assert started(space, reported, EVERY).config == AB
+    assert started(space, reported, EVERY).reason.startswith("What b=1 brings beside the best so far.")
     listed = replace(EVERY, expects=False)
-    assert started(space, told, listed).config == AB
-    assert started(space, told, replace(listed, from_leader=False)).config == B
+    assert started(space, reported, listed).config == AB
+    assert started(space, reported, replace(listed, from_leader=False)).config == B
 
 
 def test_beside_what_does_not_help_a_change_is_tried_by_itself() -> None:
@@ -200,10 +200,10 @@ def in_cycles(*cycles: dict[Config, float]) -> Study:
 
 
 def after_run(study: Study, config: Config, rate: float, group: int) -> Study:
-    asked = Proposal(
+    proposal = Proposal(
         stage=Stage.CONFIRM, config=config, fidelity=FIDELITY, reason="x", seed=group + 1, group=group
     )
-    return tell(study, asked, measurement(rate) if rate else CRASH, 7.0)
+    return tell(study, proposal, measurement(rate) if rate else CRASH, 7.0)
 
 
 def taking_part(
@@ -275,7 +275,7 @@ def test_one_look_at_what_a_rule_refuses_is_enough_and_no_bar_to_what_may_win() 
     batch = dimension("effective_batch", (32, 64, 128, 256), 32, ordinal=True, effect=Effect.TRAINING)
     bf16, fp16 = Config({"precision": "bf16"}), Config({"precision": "fp16"})
 
-    def asked(rates: dict[Config, float], *dimensions: Dimension) -> Config:
+    def proposal(rates: dict[Config, float], *dimensions: Dimension) -> Config:
         space = SearchSpace(dimensions={d.knob: d for d in dimensions})
         search = SearchState.of(screened(space, rates, baselines=(100.0, 101.0)), space, 800.0, EVERY)
         assert search is not None
@@ -283,9 +283,9 @@ def test_one_look_at_what_a_rule_refuses_is_enough_and_no_bar_to_what_may_win() 
         assert picked is not None
         return picked.config
 
-    assert asked({bf16: 120.0}, precision) == fp16
+    assert proposal({bf16: 120.0}, precision) == fp16
     rates = {bf16: 120.0, Config({"effective_batch": 64}): 115.0, fp16: 300.0}
-    looked = asked(rates, precision, batch)
+    looked = proposal(rates, precision, batch)
     assert looked.get("precision") != "fp16"
     assert "effective_batch" in looked
 
@@ -393,13 +393,13 @@ def confirmed(study: Study, config: Config) -> int:
     return sum(t.config == config for t in study.finished(Stage.CONFIRM))
 
 
-def test_a_finalist_whose_loss_cannot_be_cleared_makes_room_and_it_is_said_why() -> None:
+def test_a_finalist_whose_loss_cannot_be_cleared_makes_room_with_a_reason() -> None:
     ended = near_the_margin(EVERY, {A: 160.0, B: 130.0})
     assert 3 <= confirmed(ended, A) <= 6
     assert answer(ended).best.config == B
-    told = next(t.reason for t in ended.trials if "makes room" in t.reason)
-    assert "a=1 makes room: The loss may be worse" in told
-    assert "unlikely" in told
+    reported = next(t.reason for t in ended.trials if "makes room" in t.reason)
+    assert "a=1 makes room: The loss may be worse" in reported
+    assert "unlikely" in reported
     stuck = near_the_margin(replace(EVERY, gives_up=False), {A: 160.0, B: 130.0})
     assert confirmed(stuck, A) == 12
     assert confirmed(stuck, B) == 0

@@ -26,7 +26,7 @@ def trial(number=2, stage=Stage.REFINE, config=WORKERS, **more) -> Trial:
     return Trial(number=number, config=config, stage=stage, fidelity=FIDELITY, **more)
 
 
-def told(number, stage, config, start, *, seconds, startup_s=0.0) -> Trial:
+def reported(number, stage, config, start, *, seconds, startup_s=0.0) -> Trial:
     outcome = replace(measurement(), startup_s=startup_s)
     return trial(
         number, stage, config, state=TrialState.FINISHED, outcome=outcome, seconds=seconds, start=start
@@ -38,7 +38,7 @@ def test_what_chooses_may_be_forked_and_what_is_claimed_may_not():
     assert forked == {Stage.INITIAL, Stage.REFINE}
 
 
-def test_nothing_is_forked_that_was_not_asked_for_nor_what_is_run_again():
+def test_nothing_is_forked_that_was_not_requested_nor_what_is_run_again():
     assert start_of(study(start=StartPolicy.COLD), trial()) is StartMode.COLD
     assert start_of(study(start=StartPolicy.AUTO), trial()) is StartMode.FORK
     assert start_of(study(), trial(attempt=2)) is StartMode.COLD
@@ -59,7 +59,7 @@ DEVICE = DeviceFacts(name="a", uuid="GPU-1", memory_bytes=2**34)
         (study(run=replace(RUN, environ_set=("A", "B", "C", "D"))), "the script sets A, B, C before"),
     ],
 )
-def test_where_a_fork_is_not_safe_the_reason_is_said(changed, words):
+def test_where_a_fork_is_not_safe_the_reason_is_reported(changed, words):
     assert words in refusal(changed)
     assert start_of(changed, trial()) is StartMode.COLD
 
@@ -73,9 +73,9 @@ def test_an_accelerator_of_the_machine_is_enough():
 
 def test_what_a_trial_costs_is_learned_for_each_way_to_start_it():
     trials = [
-        told(0, Stage.BASELINE, Config(), StartMode.COLD, seconds=12.0, startup_s=8.0),
-        told(1, Stage.BASELINE, Config(), StartMode.COLD, seconds=12.0, startup_s=8.0),
-        told(2, Stage.INITIAL, WORKERS, StartMode.FORK, seconds=5.0, startup_s=1.0),
+        reported(0, Stage.BASELINE, Config(), StartMode.COLD, seconds=12.0, startup_s=8.0),
+        reported(1, Stage.BASELINE, Config(), StartMode.COLD, seconds=12.0, startup_s=8.0),
+        reported(2, Stage.INITIAL, WORKERS, StartMode.FORK, seconds=5.0, startup_s=1.0),
     ]
     costs = Costs.of(replace(study(), trials=tuple(trials)))
     assert costs.plain_s == 12.0
@@ -90,9 +90,9 @@ def test_what_a_trial_costs_is_learned_for_each_way_to_start_it():
 
 def test_once_trials_are_started_anew_again_they_cost_as_much_as_those():
     trials = (
-        told(0, Stage.BASELINE, Config(), StartMode.COLD, seconds=12.0),
-        told(1, Stage.INITIAL, WORKERS, StartMode.FORK, seconds=5.0),
-        told(2, Stage.REFINE, Config({"workers": 2}), StartMode.COLD, seconds=14.0),
+        reported(0, Stage.BASELINE, Config(), StartMode.COLD, seconds=12.0),
+        reported(1, Stage.INITIAL, WORKERS, StartMode.FORK, seconds=5.0),
+        reported(2, Stage.REFINE, Config({"workers": 2}), StartMode.COLD, seconds=14.0),
     )
     costs = Costs.of(replace(study(), trials=trials))
     assert costs.screening(WORKERS) == costs.plain_s == 13.0

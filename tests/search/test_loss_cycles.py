@@ -22,12 +22,15 @@ def searched(
 ) -> Study:
     """A search from its screening on, with one change of which the loss is all that is in question."""
 
-    def outcome(study: Study, asked: Proposal) -> Measurement:
-        scatter = SCATTER if asked.config else 1e-4
+    def outcome(study: Study, proposal: Proposal) -> Measurement:
+        scatter = SCATTER if proposal.config else 1e-4
         trace = loss_trace(
-            seed=asked.seed, jitter_seed=len(study.trials), jitter=scatter, delay=lag if asked.config else 0.0
+            seed=proposal.seed,
+            jitter_seed=len(study.trials),
+            jitter=scatter,
+            delay=lag if proposal.config else 0.0,
         )
-        return measurement(rate if asked.config else 100.0, loss=trace)
+        return measurement(rate if proposal.config else 100.0, loss=trace)
 
     return confirmed(budget_s, effect, outcome)
 

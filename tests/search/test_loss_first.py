@@ -43,21 +43,21 @@ def searched(
 ) -> Study:
     """A search from its screening on; `scatter` is of a point of the losses of what changes anything."""
 
-    def outcome(study: Study, asked: Proposal):
-        own = scatter if asked.config else 1e-4
+    def outcome(study: Study, proposal: Proposal):
+        own = scatter if proposal.config else 1e-4
         trace = loss_trace(
-            seed=asked.seed, jitter_seed=len(study.trials) + 1000 * salt, jitter=own, delay=0.0
+            seed=proposal.seed, jitter_seed=len(study.trials) + 1000 * salt, jitter=own, delay=0.0
         )
-        return measurement(rates[asked.config], loss=trace)
+        return measurement(rates[proposal.config], loss=trace)
 
     study = Study(spec=spec(seconds=budget_s), space=space)
     for config in (Config(), *rates):
         stage = Stage.REFINE if config else Stage.BASELINE
         seed = 0 if config else len(study.trials)
-        asked = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="x", seed=seed)
-        study = tell(study, asked, outcome(study, asked), RUN_S)
-    while (asked := Staged(parts=parts).ask(study, budget_s - study.elapsed_s)) is not None:
-        study = tell(study, asked, outcome(study, asked), RUN_S)
+        proposal = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="x", seed=seed)
+        study = tell(study, proposal, outcome(study, proposal), RUN_S)
+    while (proposal := Staged(parts=parts).ask(study, budget_s - study.elapsed_s)) is not None:
+        study = tell(study, proposal, outcome(study, proposal), RUN_S)
     return study
 
 

@@ -103,12 +103,12 @@ def test_what_crashed_beside_the_leader_is_tried_by_itself_before_it_is_left_out
     leader, beside = {"precision": "bf16"}, {"precision": "bf16", "threads": 4}
     seen = study(({}, measurement(100.0)), (leader, measurement(120.0)), (beside, CRASH), stage=Stage.INITIAL)
     assert Feasible.of(seen, SPACE).allows(Config({"threads": 4}))
-    asked: list[Config] = []
-    told = seen
-    while len(asked) < 12 and (proposal := Staged().ask(told, 800.0)) is not None:
-        asked.append(proposal.config)
-        told = tell(told, proposal, measurement(100.0), 7.0)
-    assert Config({"threads": 4}) in asked
+    requested: list[Config] = []
+    reported = seen
+    while len(requested) < 12 and (proposal := Staged().ask(reported, 800.0)) is not None:
+        requested.append(proposal.config)
+        reported = tell(reported, proposal, measurement(100.0), 7.0)
+    assert Config({"threads": 4}) in requested
     both = (({}, measurement(100.0)), (leader, measurement(120.0)), (beside, CRASH), ({"threads": 4}, CRASH))
     again = study(*both, stage=Stage.INITIAL)
     assert not Feasible.of(again, SPACE).allows(Config({"threads": 4, "fused_optimizer": True}))
@@ -117,14 +117,16 @@ def test_what_crashed_beside_the_leader_is_tried_by_itself_before_it_is_left_out
 def test_what_crashed_beside_several_changes_is_tried_by_itself_before_beside_some_of_them() -> None:
     leader = {"precision": "bf16", "channels_last": True}
     beside = {**leader, "threads": 4}
-    told = study(({}, measurement(100.0)), (leader, measurement(120.0)), (beside, CRASH), stage=Stage.INITIAL)
+    reported = study(
+        ({}, measurement(100.0)), (leader, measurement(120.0)), (beside, CRASH), stage=Stage.INITIAL
+    )
     with_it: list[Config] = []
-    asked = 0
-    while asked < 12 and (proposal := Staged().ask(told, 800.0)) is not None:
-        asked += 1
+    requested = 0
+    while requested < 12 and (proposal := Staged().ask(reported, 800.0)) is not None:
+        requested += 1
         if proposal.config.get("threads") == 4:
             with_it.append(proposal.config)
-        told = tell(told, proposal, measurement(100.0), 7.0)
+        reported = tell(reported, proposal, measurement(100.0), 7.0)
     assert with_it[:1] == [Config({"threads": 4})]
 
 

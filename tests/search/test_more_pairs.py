@@ -29,8 +29,8 @@ def searched(budget_s: float, *, gain: float, seed: int, scatter: float = SCATTE
     """A search from its screening on, of one change that leaves the arithmetic and gains so much."""
     draw = random.Random(seed)
 
-    def outcome(_study: Study, asked: Proposal) -> Measurement:
-        rate = 100.0 * (1.0 + gain if asked.config else 1.0)
+    def outcome(_study: Study, proposal: Proposal) -> Measurement:
+        rate = 100.0 * (1.0 + gain if proposal.config else 1.0)
         return measurement(rate * math.exp(draw.gauss(0.0, scatter)))
 
     return confirmed(budget_s, Effect.EXACT, outcome)

@@ -13,12 +13,12 @@ from autotune.search.stages import Staged
 
 @pytest.mark.parametrize("seconds", [60.0, 600.0, 7200.0])
 def test_the_first_run_is_the_one_that_is_proposed_first(seconds: float) -> None:
-    asked = spec(budget=Budget(seconds=seconds))
-    proposal = Staged().ask(Study(spec=asked), seconds)
+    requested = spec(budget=Budget(seconds=seconds))
+    proposal = Staged().ask(Study(spec=requested), seconds)
     assert proposal is not None
-    assert proposal.stage is course(asked).stages[0]
+    assert proposal.stage is course(requested).stages[0]
     assert proposal.config.is_baseline
-    assert proposal.fidelity.deadline_s == course(asked).first_run_s
+    assert proposal.fidelity.deadline_s == course(requested).first_run_s
 
 
 def test_more_rounds_are_kept_as_far_as_they_fit_into_their_share() -> None:

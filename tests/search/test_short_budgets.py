@@ -61,19 +61,19 @@ def test_a_first_run_from_a_cold_disk_is_not_believed_of_later_ones() -> None:
     for number, (config, startup_s) in enumerate([(Config(), 13.0), (Config({"threads": 1}), 3.0)]):
         stage = Stage.INITIAL if config else Stage.BASELINE
         fidelity = Costs.of(study).fidelity(stage, config, remaining_s=100.0, reserve_s=0.0)
-        asked = Proposal(stage=stage, config=config, fidelity=fidelity, reason="x", seed=number)
-        study = tell(study, asked, measurement(100.0, startup_s=startup_s), startup_s + 4.0)
+        proposal = Proposal(stage=stage, config=config, fidelity=fidelity, reason="x", seed=number)
+        study = tell(study, proposal, measurement(100.0, startup_s=startup_s), startup_s + 4.0)
     assert Costs.of(study).plain_s == pytest.approx(7.0)
 
 
 def test_counting_steps_after_the_first_run_is_no_price_of_later_ones() -> None:
     study = Study(spec=spec(seconds=120.0), facts=WORLD.facts(), space=space())
-    asked = Staged().ask(study, 120.0)
-    assert asked is not None
-    plain = tell(study, asked, measurement(100.0), 7.0)
+    proposal = Staged().ask(study, 120.0)
+    assert proposal is not None
+    plain = tell(study, proposal, measurement(100.0), 7.0)
     counted = replace(measurement(100.0), extra={AFTER_WINDOW_S: 1.5})
-    assert Costs.of(tell(study, asked, counted, 8.5)) == replace(
-        Costs.of(plain), study=tell(study, asked, counted, 8.5)
+    assert Costs.of(tell(study, proposal, counted, 8.5)) == replace(
+        Costs.of(plain), study=tell(study, proposal, counted, 8.5)
     )
 
 
@@ -149,9 +149,9 @@ def test_more_workers_than_there_are_cores_for_are_expected_to_gain_nothing() ->
 
 def test_a_search_whose_time_is_over_says_that_no_run_fits() -> None:
     study = with_workers((0, 2), cores=2)
-    said = "Nothing new was tried any more, as no further run fits into the time left."
-    assert Staged().ending(study, 2.0) == said
-    assert Staged().ending(study, 200.0) != said
+    message = "Nothing new was tried any more, as no further run fits into the time left."
+    assert Staged().ending(study, 2.0) == message
+    assert Staged().ending(study, 200.0) != message
 
 
 def pairs_of(*rates: tuple[Config, float, float]) -> Study:
@@ -160,11 +160,11 @@ def pairs_of(*rates: tuple[Config, float, float]) -> Study:
     for number, (config, rate, compile_s) in enumerate(rates):
         stage = Stage.INITIAL if config else Stage.BASELINE
         fidelity = Costs.of(study).fidelity(stage, config, remaining_s=200.0, reserve_s=0.0)
-        asked = Proposal(stage=stage, config=config, fidelity=fidelity, reason="x", seed=number)
+        proposal = Proposal(stage=stage, config=config, fidelity=fidelity, reason="x", seed=number)
         outcome: Outcome = measurement(
             rate, compile_s=compile_s, cold=compile_s > 0, loss=loss_trace(seed=0, jitter_seed=number)
         )
-        study = tell(study, asked, outcome, 6.0 + compile_s)
+        study = tell(study, proposal, outcome, 6.0 + compile_s)
     return study
 
 
@@ -194,9 +194,9 @@ def test_where_few_pairs_fit_a_cheaper_one_that_reads_alike_is_confirmed_first()
 def test_windows_of_slow_steps_wait_for_fewer_of_them_where_a_run_only_screens() -> None:
     study = Study(spec=spec(seconds=120.0), facts=WORLD.facts(), space=space())
     fidelity = Costs.of(study).fidelity(Stage.BASELINE, Config(), remaining_s=110.0, reserve_s=0.0)
-    asked = Proposal(stage=Stage.BASELINE, config=Config(), fidelity=fidelity, reason="x")
+    proposal = Proposal(stage=Stage.BASELINE, config=Config(), fidelity=fidelity, reason="x")
     slow = replace(measurement(32.0), step_time_s=replace(measurement(32.0).step_time_s, value=1.0))
-    costs = Costs.of(tell(study, asked, slow, 15.0))
+    costs = Costs.of(tell(study, proposal, slow, 15.0))
     screening = costs.fidelity(Stage.INITIAL, BF16, remaining_s=90.0, reserve_s=0.0)
     pairs = costs.fidelity(Stage.CONFIRM, BF16, remaining_s=90.0, reserve_s=0.0)
     assert screening.min_steps == 4
@@ -207,10 +207,10 @@ def test_windows_of_slow_steps_wait_for_fewer_of_them_where_a_run_only_screens()
 def test_before_anything_was_screened_a_run_costs_what_its_shorter_window_leaves() -> None:
     study = Study(spec=spec(seconds=120.0), facts=WORLD.facts(), space=space())
     fidelity = Costs.of(study).fidelity(Stage.BASELINE, Config(), remaining_s=110.0, reserve_s=0.0)
-    asked = Proposal(stage=Stage.BASELINE, config=Config(), fidelity=fidelity, reason="x")
+    proposal = Proposal(stage=Stage.BASELINE, config=Config(), fidelity=fidelity, reason="x")
     long = replace(measurement(32.0), window_s=55.0)
     long = replace(long, step_time_s=replace(long.step_time_s, value=5.5))
-    costs = Costs.of(tell(study, asked, long, 65.0))
+    costs = Costs.of(tell(study, proposal, long, 65.0))
     window_s = costs.fidelity(Stage.INITIAL, BF16, remaining_s=50.0, reserve_s=0.0).max_window_s
     assert costs.plain_s == 65.0
     assert costs.screening(BF16) == pytest.approx(65.0 - 55.0 + window_s)
@@ -328,7 +328,7 @@ def test_in_a_short_search_what_changes_the_training_waits_for_what_keeps_it() -
     share = {}
     for seconds in (240.0, 1800.0):
         study = simulate(Staged(), world, spec(seconds=seconds))
-        told = study.finished(Stage.INITIAL, Stage.REFINE)
-        wild = [t for t in told if world.space.effect(t.config) is Effect.TRAINING]
-        share[seconds] = sum(t.seconds for t in wild) / sum(t.seconds for t in told)
+        reported = study.finished(Stage.INITIAL, Stage.REFINE)
+        wild = [t for t in reported if world.space.effect(t.config) is Effect.TRAINING]
+        share[seconds] = sum(t.seconds for t in wild) / sum(t.seconds for t in reported)
     assert share[240.0] < share[1800.0]

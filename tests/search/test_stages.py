@@ -129,7 +129,7 @@ def test_screening_has_a_bar_below_what_was_seen_and_a_comparison_has_none() -> 
 
 
 @pytest.mark.thorough
-def test_a_long_search_looks_at_the_script_as_it_is_now_and_then_and_a_short_one_does_not() -> None:
+def test_a_long_search_looks_at_the_unchanged_script_now_and_then_and_a_short_one_does_not() -> None:
     long = searched("compute-bound", 1800)
     screening = [t for t in long.trials if t.stage in (*SCREENS, Stage.DRIFT_CHECK)]
     looks = [t for t in screening if t.stage is Stage.DRIFT_CHECK]
@@ -205,11 +205,11 @@ def test_where_nothing_is_left_to_try_the_baseline_is_run_again_before_confirmat
     assert Stage.CONFIRM in order[3:]
 
 
-def test_while_a_baseline_runs_nothing_else_is_asked() -> None:
+def test_while_a_baseline_runs_nothing_else_is_requested() -> None:
     proposal = Staged().ask(Study(spec=spec()), 180.0)
     assert proposal is not None
-    told = tell(Study(spec=spec()), proposal, measurement(100.0), 7.0)
-    waiting = replace(told, trials=(replace(told.trials[0], outcome=None, state=TrialState.RUNNING),))
+    reported = tell(Study(spec=spec()), proposal, measurement(100.0), 7.0)
+    waiting = replace(reported, trials=(replace(reported.trials[0], outcome=None, state=TrialState.RUNNING),))
     assert Staged().ask(waiting, 180.0) is None
     assert not Staged().is_finished(waiting, 180.0)
 
@@ -246,22 +246,22 @@ def test_after_a_first_crash_the_next_run_asks_once_which_value_is_to_blame() ->
     study = Study(spec=spec(seconds=900), space=SPACE, facts=family("compute-bound", 0).facts())
     both = Config({"precision": "bf16", "threads": 4})
     for config in (Config(), Config(), both):
-        asked = Staged().ask(study, 800.0)
-        assert asked is not None
+        proposal = Staged().ask(study, 800.0)
+        assert proposal is not None
         stage = Stage.INITIAL if config else Stage.BASELINE
         seed = len(study.trials) if stage is Stage.BASELINE else 0
-        asked = replace(asked, config=config, stage=stage, seed=seed)
-        study = tell(study, asked, measurement(100.0) if config.is_baseline else crash, 7.0)
-    asked = Staged().ask(study, 700.0)
-    assert asked is not None
-    assert asked.config == Config({"precision": "bf16"})
-    assert asked.reason == "What failed, without its least proven value: is that to blame?"
-    works = tell(study, asked, measurement(130.0), 7.0)
+        proposal = replace(proposal, config=config, stage=stage, seed=seed)
+        study = tell(study, proposal, measurement(100.0) if config.is_baseline else crash, 7.0)
+    proposal = Staged().ask(study, 700.0)
+    assert proposal is not None
+    assert proposal.config == Config({"precision": "bf16"})
+    assert proposal.reason == "What failed, without its least proven value: is that to blame?"
+    works = tell(study, proposal, measurement(130.0), 7.0)
     following = Staged().ask(works, 690.0)
     assert following is not None
     assert "threads" not in following.config or following.config["threads"] != 4
     # Both crash: there is no third question of the kind.
-    again = Staged().ask(tell(study, asked, crash, 7.0), 690.0)
+    again = Staged().ask(tell(study, proposal, crash, 7.0), 690.0)
     assert again is not None
     assert not again.reason.startswith("What failed")
 
@@ -330,8 +330,8 @@ class Next(Sampler):
     def propose(
         self, study: Study, space: SearchSpace, count_seed: int, may: Callable[[Config], bool] | None = None
     ) -> Config | None:
-        asked = {t.config for t in study.trials}
-        return next((c for c in space.enumerate() if c not in asked and (may is None or may(c))), None)
+        proposal = {t.config for t in study.trials}
+        return next((c for c in space.enumerate() if c not in proposal and (may is None or may(c))), None)
 
 
 def test_every_third_refining_run_is_the_samplers_where_no_other_turn_has_anything_to_propose() -> None:
@@ -352,7 +352,7 @@ def test_every_third_refining_run_is_the_samplers_where_no_other_turn_has_anythi
     assert all(reason.startswith(("Drawn by the sampler", *others)) for reason in thirds)
 
 
-def test_the_sampler_is_not_asked_for_what_cannot_be_the_fastest_any_more() -> None:
+def test_the_sampler_proposes_no_config_that_cannot_be_the_fastest_any_more() -> None:
     drawn = 0
 
     def note(study: Study, proposal: Proposal, remaining_s: float) -> None:
@@ -406,8 +406,8 @@ def test_a_kept_effective_batch_is_never_changed() -> None:
 
 def test_what_changes_the_training_gets_at_most_a_quarter_of_the_search() -> None:
     study = searched("compute-bound", 1800)
-    told = study.finished(*SCREENS)
-    training_changing = [t for t in told if SPACE.effect(t.config) is Effect.TRAINING]
+    reported = study.finished(*SCREENS)
+    training_changing = [t for t in reported if SPACE.effect(t.config) is Effect.TRAINING]
     assert 0 < sum(t.seconds for t in training_changing) <= 0.25 * 1800
     assert not any("sampler" in t.reason for t in training_changing), "it has turns of its own"
 
@@ -415,26 +415,26 @@ def test_what_changes_the_training_gets_at_most_a_quarter_of_the_search() -> Non
 @pytest.mark.parametrize("name", ["tpe", "random", "coordinate"])
 def test_so_it_does_with_another_sampler_which_would_look_there_most_of_the_time(name: str) -> None:
     study = simulate(strategy_for(name), family("compute-bound", 0), spec(seconds=900))
-    told = study.finished(*SCREENS)
-    training_changing = [t for t in told if SPACE.effect(t.config) is Effect.TRAINING]
-    training_preserving = [t for t in told if t not in training_changing]
+    reported = study.finished(*SCREENS)
+    training_changing = [t for t in reported if SPACE.effect(t.config) is Effect.TRAINING]
+    training_preserving = [t for t in reported if t not in training_changing]
     assert training_changing
-    longest_s = max(t.seconds for t in told)
+    longest_s = max(t.seconds for t in reported)
     assert sum(t.seconds for t in training_changing) <= 0.25 * (900 - longest_s)
     assert len(training_preserving) > 1.5 * len(training_changing)
 
 
 def test_what_runs_at_the_moment_counts_as_spent_of_that_quarter() -> None:
-    """A dozen at once, asked one after the other."""
+    """A dozen at once, proposed one after the other."""
     study, strategy, world = Study(spec=spec(seconds=400)), strategy_for("random"), family("compute-bound", 0)
-    asked = strategy.ask(study, 400.0)
-    assert asked is not None
-    outcome, seconds = world.run(asked, 0, set(), 0)
-    study = replace(tell(study, asked, outcome, seconds), space=world.space, facts=world.facts())
+    proposal = strategy.ask(study, 400.0)
+    assert proposal is not None
+    outcome, seconds = world.run(proposal, 0, set(), 0)
+    study = replace(tell(study, proposal, outcome, seconds), space=world.space, facts=world.facts())
     for number in range(1, 13):
-        asked = strategy.ask(study, 400.0 - study.elapsed_s)
-        assert asked is not None
-        begun = tell(study, asked, outcome, 0.0).trials[-1]
+        proposal = strategy.ask(study, 400.0 - study.elapsed_s)
+        assert proposal is not None
+        begun = tell(study, proposal, outcome, 0.0).trials[-1]
         begun = replace(begun, number=number, outcome=None, state=TrialState.RUNNING)
         study = replace(study, trials=(*study.trials, begun))
     training_changing = [t for t in study.open_trials if SPACE.effect(t.config) is Effect.TRAINING]
@@ -450,8 +450,8 @@ def test_a_sampler_whose_tame_part_is_spent_goes_on_with_the_rest() -> None:
     study = simulate(
         strategy_for("brute"), replace(family("compute-bound", 0), space=small), spec(seconds=900)
     )
-    asked = {t.config for t in study.finished(*SCREENS)}
-    assert asked == set(small.enumerate()) - {Config()}
+    proposal = {t.config for t in study.finished(*SCREENS)}
+    assert proposal == set(small.enumerate()) - {Config()}
 
 
 def test_what_a_rule_refuses_is_looked_at_within_that_quarter_and_never_confirmed() -> None:
@@ -503,9 +503,9 @@ def test_a_search_says_why_it_tries_nothing_new() -> None:
     assert "found nothing faster" in why(seconds=36000) or "was expected to be faster" in why(seconds=36000)
     nothing = Study(spec=spec(), space=SearchSpace(dimensions={}))
     assert Staged().ending(nothing, 60.0) == ""
-    asked = Staged().ask(Study(spec=spec()), 180.0)
-    assert asked is not None
-    measured = replace(tell(nothing, asked, measurement(100.0), 7.0), space=SearchSpace(dimensions={}))
+    proposal = Staged().ask(Study(spec=spec()), 180.0)
+    assert proposal is not None
+    measured = replace(tell(nothing, proposal, measurement(100.0), 7.0), space=SearchSpace(dimensions={}))
     assert Staged().ending(measured, 60.0) == "Nothing new was tried, as no knob can be varied."
 
 
@@ -579,7 +579,7 @@ def test_the_leader_is_confirmed_alone_where_the_time_left_shows_its_gain_only_s
     assert active(7, parts=replace(DEFAULT, focuses=False)) == (a, b)
 
 
-def test_what_changes_the_training_is_no_bar_to_what_leaves_it_as_it_is() -> None:
+def test_what_changes_the_training_is_no_bar_to_what_leaves_it_unchanged() -> None:
     study = replace(Study(spec=spec(seconds=900), facts=World(space=SPACE, speed={}).facts()), space=SPACE)
     wild = Config({"effective_batch": 128})
     runs = (
@@ -588,8 +588,8 @@ def test_what_changes_the_training_is_no_bar_to_what_leaves_it_as_it_is() -> Non
         (Stage.INITIAL, wild, 800.0),
     )
     for number, (stage, config, rate) in enumerate(runs):
-        asked = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="x", seed=number % 2)
-        study = tell(study, asked, measurement(rate, batch=128.0 if config else 32.0), 7.0)
+        requested = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="x", seed=number % 2)
+        study = tell(study, requested, measurement(rate, batch=128.0 if config else 32.0), 7.0)
     proposal = Staged().ask(study, 870.0)
     assert proposal is not None
     assert SPACE.effect(proposal.config) is not Effect.TRAINING

@@ -1,4 +1,4 @@
-"""A search that was told of earlier ones: sooner where they are true, little later where they mislead."""
+"""A search with records of earlier ones: sooner where they are true, little later where they mislead."""
 
 from __future__ import annotations
 
@@ -74,40 +74,47 @@ def turn_of(study: Study, config: Config) -> int:
     return next(t.number for t in study.trials if t.config == config)
 
 
-# What a study tells --------------------------------------------------------------------------------
+# What a study reports --------------------------------------------------------------------------------
 
 
-def test_a_study_tells_what_was_confirmed_read_and_gained() -> None:
-    told = lesson()
-    assert told.starts[0].config == answer(first()).best.config == BEST
-    assert math.exp(told.starts[0].log) == pytest.approx(WORLD.rate(BEST) / WORLD.rate(Config()), rel=0.05)
-    gains = {(g.knob, g.value): math.exp(g.log) for g in told.gains}
+def test_a_study_reports_what_was_confirmed_read_and_gained() -> None:
+    reported = lesson()
+    assert reported.starts[0].config == answer(first()).best.config == BEST
+    assert math.exp(reported.starts[0].log) == pytest.approx(
+        WORLD.rate(BEST) / WORLD.rate(Config()), rel=0.05
+    )
+    gains = {(g.knob, g.value): math.exp(g.log) for g in reported.gains}
     assert gains["precision", "bf16"] == pytest.approx(1.37, rel=0.05)
     assert gains["threads", 4] == pytest.approx(1.14, rel=0.08)
-    assert told.owns == {"precision": "fp32", "channels_last": False, "threads": 2, "fused_optimizer": False}
-    assert len(told.seen) <= 32
-    assert 0.01 < told.noise < 0.04
+    assert reported.owns == {
+        "precision": "fp32",
+        "channels_last": False,
+        "threads": 2,
+        "fused_optimizer": False,
+    }
+    assert len(reported.seen) <= 32
+    assert 0.01 < reported.noise < 0.04
 
 
-def test_what_was_told_to_a_study_is_not_told_on() -> None:
+def test_records_that_a_study_received_are_not_exported() -> None:
     """Else three searches would make a certainty of one reading."""
     rumour = Read(config=Config({"threads": 1}), log=0.02)
     liar = replace(lesson(), starts=(), seen=(rumour,), gains=())
     second = searched(WORLD, liar, salt=8)
-    told = lessons(second)
-    assert told is not None
-    read = {r.config for r in told.seen}
+    reported = lessons(second)
+    assert reported is not None
+    read = {r.config for r in reported.seen}
     assert read <= {t.config for t in second.trials if t.measurement is not None}
 
 
-def test_a_study_that_measured_nothing_but_the_script_tells_nothing() -> None:
+def test_a_study_that_measured_nothing_but_the_script_reports_nothing() -> None:
     only = replace(first(), trials=tuple(t for t in first().trials if t.config.is_baseline))
     assert lessons(only) is None
     assert "nothing but the script" in unfit(seen(only))
 
 
 def seen(study: Study) -> Study:
-    """With facts of a process that told its Python."""
+    """With facts of a process that reported its Python."""
     assert study.facts is not None
     assert study.facts.run is not None
     run = replace(study.facts.run, versions={"python": "3.11"})
@@ -123,26 +130,26 @@ def marked(trial: Trial, flag: str) -> Trial:
 
 
 @pytest.mark.parametrize("flag", ["cpu_contended", "foreign_gpu", "throttled"])
-def test_a_study_of_a_disturbed_machine_tells_nothing(flag: str) -> None:
+def test_a_study_of_a_disturbed_machine_reports_nothing(flag: str) -> None:
     study = seen(first())
     assert not unfit(study)
     trials = tuple(marked(t, flag) if t.number % 3 else t for t in study.trials)
     assert "disturbed, or held down" in unfit(replace(study, trials=trials))
 
 
-def test_a_study_whose_script_scattered_tells_nothing() -> None:
+def test_a_study_whose_script_scattered_reports_nothing() -> None:
     study = seen(first())
     loud = Study(spec=study.spec, facts=study.facts, space=SPACE)
     for k, rate in enumerate((100.0, 140.0, 90.0, 130.0, 150.0)):
         config = Config() if k < 4 else Config({"threads": 4})
         stage = Stage.DRIFT_CHECK if config.is_baseline else Stage.REFINE
-        asked = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="x")
-        loud = tell(loud, asked, measurement(rate), 5.0)
+        proposal = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="x")
+        loud = tell(loud, proposal, measurement(rate), 5.0)
     assert "runs of the unchanged script differed" in unfit(loud)
     assert NOISIEST < 0.2
 
 
-def test_a_study_of_a_version_that_kept_less_tells_nothing() -> None:
+def test_a_study_of_a_version_that_kept_less_reports_nothing() -> None:
     assert "too little" in unfit(first())
 
 
@@ -160,14 +167,14 @@ def test_what_was_confirmed_before_is_tried_right_after_the_script() -> None:
     assert found.best.config == BEST
     pairs = [t for t in again.finished(Stage.CONFIRM) if t.config == BEST]
     assert found.best.speedup.n <= len(pairs)
-    assert beliefs(again).told == (
+    assert beliefs(again).notes == (
         "start points from 1 earlier study of this script (test), none taken over unmeasured",
     )
 
 
 def test_a_resumed_search_goes_on_as_the_undisturbed_one_would() -> None:
-    """Whatever was told is in the study; asked again from what a journal keeps, it asks for the same."""
-    for told in (lesson(), lesson(opposite=True)):
+    """All of its records are in the study; the same study read from a journal proposes the same."""
+    for reported in (lesson(), lesson(opposite=True)):
         turns = 0
 
         def check(study: Study, proposal: Proposal, remaining_s: float) -> None:
@@ -178,23 +185,23 @@ def test_a_resumed_search_goes_on_as_the_undisturbed_one_would() -> None:
                 assert again.transfer == study.transfer
                 assert Staged().ask(again, remaining_s) == proposal
 
-        searched(WORLD, told, salt=2, each=check)
+        searched(WORLD, reported, salt=2, each=check)
         assert turns > 10
 
 
 def test_what_single_values_did_elsewhere_is_tried_together_first() -> None:
     """Of a script that has changed since, nothing of which was confirmed."""
     before = replace(lesson().fingerprint, script="before")
-    told = replace(lesson(), starts=(), fingerprint=before)
-    study = searched(WORLD, told, salt=6)
+    reported = replace(lesson(), starts=(), fingerprint=before)
+    study = searched(WORLD, reported, salt=6)
     assert study.trials[1].stage is Stage.INITIAL
     assert study.trials[1].reason.startswith("What is likely to help, together")
     assert study.trials[1].config == BEST
 
 
 def test_a_study_of_another_device_changes_nothing() -> None:
-    told = lesson()
-    elsewhere = replace(told, fingerprint=replace(told.fingerprint, device="another"))
+    reported = lesson()
+    elsewhere = replace(reported, fingerprint=replace(reported.fingerprint, device="another"))
     assert course(searched(WORLD, elsewhere, salt=1)) == course(searched(WORLD, salt=1))
 
 
@@ -204,7 +211,7 @@ def test_a_study_that_misleads_is_dropped_and_costs_a_few_runs(changed: bool) ->
     if changed:
         liar = replace(liar, fingerprint=replace(liar.fingerprint, script="before"))
     plain, misled = searched(WORLD, salt=2), searched(WORLD, liar, salt=2)
-    assert any("no longer counts" in text for text in beliefs(misled).told)
+    assert any("no longer counts" in text for text in beliefs(misled).notes)
     assert not beliefs(misled).first
     assert answer(misled).best.config == answer(plain).best.config == BEST
     assert turn_of(misled, BEST) <= turn_of(plain, BEST) + 6
@@ -212,10 +219,10 @@ def test_a_study_that_misleads_is_dropped_and_costs_a_few_runs(changed: bool) ->
 
 def test_what_others_have_seen_ends_no_search() -> None:
     """Told that nothing gains, by a script that has changed since: too little to be contradicted at once."""
-    told = lesson()
-    gains = tuple(Gain(knob=g.knob, value=g.value, log=-0.3, sd=0.01) for g in told.gains)
-    before = replace(told.fingerprint, script="before")
-    dull = replace(told, starts=(), seen=(), gains=gains, fingerprint=before)
+    reported = lesson()
+    gains = tuple(Gain(knob=g.knob, value=g.value, log=-0.3, sd=0.01) for g in reported.gains)
+    before = replace(reported.fingerprint, script="before")
+    dull = replace(reported, starts=(), seen=(), gains=gains, fingerprint=before)
     found = answer(searched(WORLD, dull, salt=3))
     assert found.best.config == BEST
 
@@ -235,15 +242,15 @@ def test_what_is_recommended_rests_on_present_runs_alone() -> None:
 
 
 def test_the_model_takes_first_beliefs_for_what_was_not_measured() -> None:
-    told = lesson()
+    reported = lesson()
     study = Study(spec=spec(), space=SPACE, facts=WORLD.facts())
     for config, rate in ((Config(), 100.0), (Config({"precision": "bf16"}), 140.0)):
         stage = Stage.REFINE if config else Stage.BASELINE
-        asked = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="x")
-        study = tell(study, asked, measurement(rate), 5.0)
+        proposal = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="x")
+        study = tell(study, proposal, measurement(rate), 5.0)
     assert not beliefs(study).first
     bare = replace(study, trials=(), facts=replace(WORLD.facts(), run=None))
-    study = replace(study, transfer=Transfer(present=fingerprint(bare), earlier=(told,)))
+    study = replace(study, transfer=Transfer(present=fingerprint(bare), earlier=(reported,)))
     informed, own = (ThroughputModel.of(study, SPACE, informed=i) for i in (True, False))
     assert informed is not None
     assert own is not None
@@ -255,20 +262,20 @@ def test_the_model_takes_first_beliefs_for_what_was_not_measured() -> None:
     assert informed.predict(Config({"precision": "bf16"}))[0] == pytest.approx(math.log(1.4), abs=0.03)
 
 
-def told_of(told: Earlier, space: SearchSpace = SPACE) -> Study:
-    """The script measured once, and this told."""
+def with_records(reported: Earlier, space: SearchSpace = SPACE) -> Study:
+    """The script measured once, and this recorded."""
     bare = Study(spec=spec(), facts=replace(WORLD.facts(), run=None))
-    transfer = Transfer(present=fingerprint(bare), earlier=(told,))
+    transfer = Transfer(present=fingerprint(bare), earlier=(reported,))
     study = Study(spec=spec(), space=space, facts=WORLD.facts(), transfer=transfer)
-    asked = Proposal(stage=Stage.BASELINE, config=Config(), fidelity=FIDELITY, reason="x")
-    return tell(study, asked, measurement(100.0), 5.0)
+    proposal = Proposal(stage=Stage.BASELINE, config=Config(), fidelity=FIDELITY, reason="x")
+    return tell(study, proposal, measurement(100.0), 5.0)
 
 
 def test_a_value_that_failed_before_comes_later_and_is_not_forbidden() -> None:
     bf16 = Config({"precision": "bf16"})
     failed = (Setting(knob="precision", value="bf16"),)
     doubting = replace(lesson(), starts=(), seen=(), gains=(), doubted=failed)
-    feasible = Feasible.of(told_of(doubting), SPACE)
+    feasible = Feasible.of(with_records(doubting), SPACE)
     assert feasible.allows(bf16)
     assert feasible.works(bf16) < 0.4 < feasible.works(Config({"threads": 4}))
     plain, later = searched(WORLD, salt=5), searched(WORLD, doubting, salt=5)
@@ -282,26 +289,26 @@ def test_a_value_that_failed_before_comes_later_and_is_not_forbidden() -> None:
     assert not Feasible.of(later, SPACE).doubted
 
 
-def test_what_failed_for_certain_is_told() -> None:
+def test_what_failed_for_certain_is_reported() -> None:
     study = first()
     crash = Failure(kind=FailureKind.CRASH_EXIT, message="crash")
-    asked = Proposal(stage=Stage.REFINE, config=Config({"other": 1}), fidelity=FIDELITY, reason="x")
-    told = lessons(tell(study, asked, crash, 3.0))
-    assert told is not None
-    assert told.doubted == (Setting(knob="other", value=1),)
+    proposal = Proposal(stage=Stage.REFINE, config=Config({"other": 1}), fidelity=FIDELITY, reason="x")
+    reported = lessons(tell(study, proposal, crash, 3.0))
+    assert reported is not None
+    assert reported.doubted == (Setting(knob="other", value=1),)
 
 
 def test_what_won_its_pairs_and_failed_in_another_is_no_start_for_others() -> None:
     crash = Failure(kind=FailureKind.OOM_CUDA, message="no memory")
-    asked = Proposal(stage=Stage.CONFIRM, config=BEST, fidelity=FIDELITY, reason="x", group=9)
-    told = lessons(tell(first(), asked, crash, 3.0))
-    assert told is not None
-    assert BEST not in {read.config for read in told.starts}
+    proposal = Proposal(stage=Stage.CONFIRM, config=BEST, fidelity=FIDELITY, reason="x", group=9)
+    reported = lessons(tell(first(), proposal, crash, 3.0))
+    assert reported is not None
+    assert BEST not in {read.config for read in reported.starts}
 
 
 def test_a_first_compile_is_expected_to_take_what_it_took_before() -> None:
     space = SearchSpace(dimensions={"compile": dimension("compile", ("off", "default"), "off")})
     config = Config({"compile": "default"})
-    told = replace(lesson(), compile_s={"default": 123.0}, owns={})
-    assert Costs.of(told_of(told, space)).cold_compile(config) == 123.0
-    assert Costs.of(replace(told_of(told, space), transfer=None)).cold_compile(config) < 100.0
+    reported = replace(lesson(), compile_s={"default": 123.0}, owns={})
+    assert Costs.of(with_records(reported, space)).cold_compile(config) == 123.0
+    assert Costs.of(replace(with_records(reported, space), transfer=None)).cold_compile(config) < 100.0

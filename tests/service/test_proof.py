@@ -9,7 +9,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 HERE = Path(__file__).parents[2] / "experiments" / "service"
 sys.path.append(str(HERE))
 
-import api_checks  # noqa: E402 (found through the line above)
+import api_checks  # noqa: E402 (needs the path set above)
 import canaries  # noqa: E402
 import growth  # noqa: E402
 import kill_matrix  # noqa: E402

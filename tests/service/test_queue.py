@@ -47,7 +47,7 @@ def test_users_of_a_project_alternate():
     assert ids(ordered(rows, {}, {})) == ["s00", "s02", "s01"]
 
 
-def test_what_fits_starts_and_the_rest_is_told_why_it_waits():
+def test_what_fits_starts_and_the_rest_waits_with_a_reason():
     found = decide([waiting(1), waiting(2), waiting(3)], [waiting(0)], {}, {}, 2)
     assert found.start == ("s01",)
     assert found.reasons["s02"] == "2 of 2 slots in use"
@@ -61,7 +61,7 @@ def test_a_large_search_is_not_overtaken_for_ever_by_small_ones():
     assert found.reasons["s01"] == "2 of 4 slots in use"
 
 
-def test_what_can_never_fit_is_said_at_once_and_holds_up_nothing():
+def test_what_can_never_fit_is_reported_at_once_and_holds_up_nothing():
     found = decide([waiting(1, gpus=8), waiting(2, gpus=1)], [], {}, {}, 4)
     assert found.start == ("s02",)
     assert found.reasons["s01"] == "it needs 8 slots, and the service has 4"

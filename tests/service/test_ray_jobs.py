@@ -26,17 +26,17 @@ def ray(tmp_path):
 
     class Ray:
         answers = {}  # noqa: RUF012
-        asked = []  # noqa: RUF012
+        requested = []  # noqa: RUF012
 
         def answer(self, request):
-            self.asked.append((request.method, request.url.path))
+            self.requested.append((request.method, request.url.path))
             found = self.answers[request.method, request.url.path]
             if isinstance(found, Exception):
                 raise found
             return httpx.Response(found[0], json=found[1])
 
     ray = Ray()
-    ray.answers, ray.asked = {("GET", f"/api/jobs/{ID}"): (404, {})}, []
+    ray.answers, ray.requested = {("GET", f"/api/jobs/{ID}"): (404, {})}, []
     with httpx.Client(transport=httpx.MockTransport(ray.answer)) as client:
         ray.jobs = RayJobs("http://head:8265/", client, tmp_path / "jobs")
         ray.folder = tmp_path / "jobs" / ID
@@ -120,15 +120,15 @@ def test_a_stop_goes_by_file_first_and_by_ray_where_that_is_ignored(ray):
     ray.answers["POST", f"/api/jobs/{ID}/stop"] = (200, {})
     ray.folder.mkdir()
     ray.jobs.stop(ID)
-    assert ray.asked == [("POST", f"/api/jobs/{ID}/stop")], "nothing runs that could read the file"
+    assert ray.requested == [("POST", f"/api/jobs/{ID}/stop")], "nothing runs that could read the file"
     (ray.folder / BEGAN).write_text("1")
-    ray.asked.clear()
+    ray.requested.clear()
     ray.jobs.stop(ID)
-    assert (ray.asked, (ray.folder / STOP).exists()) == ([], True)
+    assert (ray.requested, (ray.folder / STOP).exists()) == ([], True)
     past_s = time.time() - 3 * GRACE_S
     os.utime(ray.folder / STOP, (past_s, past_s))
     ray.jobs.stop(ID)
-    assert ray.asked == [("POST", f"/api/jobs/{ID}/stop")]
+    assert ray.requested == [("POST", f"/api/jobs/{ID}/stop")]
 
 
 # -- a real cluster ---------------------------------------------------------------------------------

@@ -205,6 +205,6 @@ def test_a_failed_search_is_listed_with_its_reason_and_not_with_its_progress(ser
     answer = {"headline": "so far 1.2x"}
     database.move(row.id, SearchState.STARTING, SearchState.FAILED, failed, answer=answer)
     assert run(["status"]) == 0
-    told = capsys.readouterr().out
-    assert failed in told
-    assert "so far" not in told
+    reported = capsys.readouterr().out
+    assert failed in reported
+    assert "so far" not in reported

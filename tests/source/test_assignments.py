@@ -25,7 +25,7 @@ def assigned(*texts: str) -> list[tuple[str, bool]]:
     )
 
 
-def test_what_stands_in_the_loop_over_batches_is_told_from_what_stands_around_it() -> None:
+def test_what_stands_in_the_loop_over_batches_is_reported_from_what_stands_around_it() -> None:
     text = """
     a.before = 1
     for epoch in range(9):

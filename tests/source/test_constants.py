@@ -109,7 +109,7 @@ def test_a_replaced_value_stands_where_the_old_one_did():
 @pytest.mark.parametrize(
     "source", ["batch_size = 16", "batch_size = 8\nbatch_size = 8", "train(batch_size=8)", "size = 8"]
 )
-def test_a_file_that_does_not_say_the_value_exactly_once_is_left_as_it_is(source):
+def test_a_file_that_does_not_say_the_value_exactly_once_is_left_unchanged(source):
     tree = ast.parse(source)
     assert rewritten(tree, {"batch_size": (8, 4)}) == ["batch_size"]
     assert ast.unparse(tree) == source

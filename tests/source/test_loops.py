@@ -111,7 +111,7 @@ def test_the_end_of_a_dry_run_is_no_count() -> None:
         "while i:\n    loss(next(batches)).backward()\n",
     ],
 )
-def test_a_loop_that_ends_by_a_count_of_steps_is_told(text: str) -> None:
+def test_a_loop_that_ends_by_a_count_of_steps_is_reported(text: str) -> None:
     assert STEP_COUNTED in hazards(text)
 
 
@@ -135,7 +135,7 @@ def test_a_loop_that_nothing_ends_ends_by_no_count(text: str) -> None:
         "if i % 50 == 0:\n            model.eval(); print(total(model)); model.train()",
     ],
 )
-def test_an_evaluation_every_so_many_steps_is_told(line: str) -> None:
+def test_an_evaluation_every_so_many_steps_is_reported(line: str) -> None:
     helpers = "def score(model):\n    model.eval()\n    return total(model)\n"
     assert hazards(EPOCHS.format(line), modules=(helpers,)) == {STEP_EVALUATED}
     assert hazards(EPOCHS.replace("        {}", "    {}").format("pass")) == set()
@@ -198,7 +198,7 @@ def test_what_a_step_counts_ends_the_loops_around_it() -> None:
         ("helpers.adjust(optimizer, i)", OWN_RATE),
     ],
 )
-def test_code_that_does_more_than_step_is_told_also_in_what_the_loop_calls(line: str, word: str) -> None:
+def test_code_that_does_more_than_step_is_reported_also_in_what_the_loop_calls(line: str, word: str) -> None:
     helpers = """
     def clip_gradient(optimizer, limit):
         inner(optimizer, limit)
@@ -261,7 +261,7 @@ def test_where_no_loop_is_seen_nothing_is_known(text: str) -> None:
         ("clip_all(model)", True),
     ],
 )
-def test_clipping_where_gradients_may_not_be_whole_is_told(line: str, clips: bool) -> None:
+def test_clipping_where_gradients_may_not_be_whole_is_reported(line: str, clips: bool) -> None:
     helper = """
     def clip_all(model):
         clip_grad_value_(model.parameters(), 1.0)
@@ -361,7 +361,7 @@ def test_other_loops_collect_nothing(step: str, begin: str) -> None:
         ("while steps < n:\n    for x in batches():\n        loss.backward()\n        steps += 1", False),
     ],
 )
-def test_a_loop_over_passes_alone_is_told_from_one_that_a_count_of_steps_ends(text, is_one):
+def test_a_loop_over_passes_alone_is_reported_from_one_that_a_count_of_steps_ends(text, is_one):
     assert is_only_pass([frame(text)]) is is_one
 
 

@@ -65,7 +65,7 @@ def scripted(facts, knob, value):
     return replace(facts, script=script)
 
 
-def test_whatever_a_search_would_choose_is_taken_over_as_it_is():
+def test_whatever_a_search_would_choose_is_taken_over_unchanged():
     seen = set()
     for imagined in _imagined():
         for knob in builtin().values():
@@ -188,7 +188,7 @@ def test_anything_else_has_to_be_allowed_by_name(change, reason):
         flag("mine", "my.ckpt", "--resume"),
     ],
 )
-def test_what_is_allowed_by_name_is_taken_as_it_is_written(change):
+def test_what_is_allowed_by_name_is_taken_unchanged_written(change):
     assert taken(change, allow=("mine",)) == change
 
 

@@ -1,4 +1,4 @@
-"""The space of one script: what is asked, narrowed by facts."""
+"""The space of one script: the request, narrowed by facts."""
 
 from dataclasses import replace
 
@@ -252,13 +252,13 @@ def test_cuda_graphs_stay_in_a_space_only_where_zeroed_gradients_can_go() -> Non
 
 
 def test_values_that_cannot_be_had_here_are_named() -> None:
-    asked = {
+    requested = {
         "precision": ("asis", "bf16", "fp16"),
         "compile_mode": ("off", "default", "reduce-overhead"),
         "pin_memory": (True,),
         "threads": (),
     }
-    request = SpaceRequest(name="t", knobs=asked)
+    request = SpaceRequest(name="t", knobs=requested)
     space, refusals = build_space(request, facts(), builtin())
     assert "pin_memory" in refusals
     lost = not_here(request, facts(), builtin(), space)

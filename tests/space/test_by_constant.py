@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from autotune.knobs.batch.accumulation import Accumulation
-from autotune.knobs.batch.batch_size import BatchSize, said_batch
+from autotune.knobs.batch.batch_size import BatchSize, given_batch_size
 from autotune.knobs.compile.compile_mode import CompileMode
 from autotune.knobs.loader.num_workers import NumWorkers
 from autotune.knobs.numerics.precision import Precision
@@ -32,7 +32,7 @@ OWN_BATCHES = replace(
     CPU_RUN,
     loader=None,
     samples_source="option",
-    inputs=InputFacts(said=32, dims=(0,), shape=(32, 20)),
+    inputs=InputFacts(batch_size=32, dims=(0,), shape=(32, 20)),
 )
 
 
@@ -192,11 +192,11 @@ def test_a_framework_that_owns_accumulation_is_not_passed_by():
 
 
 def test_the_size_of_a_batch_is_read_off_the_constants_where_no_option_says_it():
-    assert said_batch(having(constant()).script, ()) == 32
-    assert said_batch(having(constant(), constant("eval.batch_size", 64)).script, ()) == 0
-    assert said_batch(having(constant("lr", 64)).script, ()) == 0
+    assert given_batch_size(having(constant()).script, ()) == 32
+    assert given_batch_size(having(constant(), constant("eval.batch_size", 64)).script, ()) == 0
+    assert given_batch_size(having(constant("lr", 64)).script, ()) == 0
     option = ScriptFlag(names=("--batch-size",), dest="batch_size", kind="int", default=8)
-    assert said_batch(having(constant(), flags=(option,)).script, ()) == 8
+    assert given_batch_size(having(constant(), flags=(option,)).script, ()) == 8
 
 
 def test_a_script_whose_batch_is_unknown_says_what_would_make_it_known():

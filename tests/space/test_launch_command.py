@@ -50,7 +50,7 @@ def test_an_option_is_given_once(args, expected) -> None:
         (("-k", "4"), "-rf", ("-k=-rf",)),
     ],
 )
-def test_an_option_of_one_letter_is_said_in_two_words(args, value, expected) -> None:
+def test_an_option_of_one_letter_is_reported_in_two_words(args, value, expected) -> None:
     change = Change(knob="k", value=value, spelling=Flag(("-k", "--bucket")), delivered=value)
     assert with_flags(args, [change]) == expected
 
@@ -170,13 +170,13 @@ def test_a_trial_is_quiet_and_keeps_what_the_user_set() -> None:
     assert not any(name.startswith("OMP") for name in env)
 
 
-def test_loggers_stay_on_when_asked_and_telemetry_does_not() -> None:
+def test_loggers_stay_on_when_requested_and_telemetry_does_not() -> None:
     env = user_environment({}, keep_loggers=True, trial=True)
     assert "WANDB_MODE" not in env
     assert env["DO_NOT_TRACK"] == "true"
 
 
-def test_the_real_run_gets_the_users_environment_as_it_is() -> None:
+def test_the_real_run_gets_the_users_environment_unchanged() -> None:
     assert user_environment({"A": "1"}, keep_loggers=False, trial=False) == {"A": "1"}
 
 

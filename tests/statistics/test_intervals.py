@@ -161,7 +161,7 @@ def test_an_interval_that_is_narrow_by_luck_is_not_tight() -> None:
     assert is_tight(blocks_of([1.0] * 6), 0.0, unit="samples/s"), "nothing varies"
 
 
-def test_a_window_that_ends_as_soon_as_it_is_tight_still_covers_the_truth() -> None:
+def test_a_window_that_ends_as_soon_unchanged_tight_still_covers_the_truth() -> None:
     held, held_by_width, runs = 0, 0, 400
     for k in range(runs):
         draw = random.Random(k)

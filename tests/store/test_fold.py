@@ -30,7 +30,7 @@ def entries(*more: made.Event, **changes: object) -> list[Entry]:
     return [entry(i, e) for i, e in enumerate([*made.events(**changes), *more], start=1)]
 
 
-def test_a_whole_journal_folds_to_the_study_it_tells() -> None:
+def test_a_whole_journal_folds_to_the_study_it_reports() -> None:
     study = fold(entries())
     assert study.spec == made.spec()
     assert [t.outcome for t in study.trials] == [outcome for _, _, outcome in made.OUTCOMES]
@@ -46,11 +46,11 @@ def test_a_whole_journal_folds_to_the_study_it_tells() -> None:
 def test_any_prefix_folds_and_can_be_resumed(length: int) -> None:
     prefix = entries()[:length]
     study = fold(prefix)
-    told = [e.data["number"] for e in prefix if e.kind == "told"]
-    asked = [e.data["trial"]["number"] for e in prefix if e.kind == "asked"]
-    assert [t.number for t in study.finished()] == told
-    assert [t.number for t in study.open_trials] == [n for n in asked if n not in told]
-    # Resume: a new life, the open trial given up and asked again, the rest of the story as before.
+    reported = [e.data["number"] for e in prefix if e.kind == "finished"]
+    requested = [e.data["trial"]["number"] for e in prefix if e.kind == "proposed"]
+    assert [t.number for t in study.finished()] == reported
+    assert [t.number for t in study.open_trials] == [n for n in requested if n not in reported]
+    # Resume: a new life, the open trial given up and proposed again, the rest of the story as before.
     again = list(prefix)
 
     def add(kind: str, uid: str, data: dict[str, object]) -> None:
@@ -66,18 +66,22 @@ def test_any_prefix_folds_and_can_be_resumed(length: int) -> None:
             {"number": trial.number, "attempt": 1, "reason": "killed"},
         )
     for number, (_, _, outcome) in enumerate(made.OUTCOMES):
-        if number in told:
+        if number in reported:
             continue
-        attempt = 2 if number in asked else 1
-        if number not in asked:
+        attempt = 2 if number in requested else 1
+        if number not in requested:
             add(
-                "asked",
-                f"asked/{number}/1",
-                next(e.data for e in made.events() if e.uid == f"asked/{number}/1"),
+                "proposed",
+                f"proposed/{number}/1",
+                next(e.data for e in made.events() if e.uid == f"proposed/{number}/1"),
             )
         data = {"number": number, "attempt": attempt, "outcome": outcome, "seconds": 10.0}
         facts = made.RUN if number == 0 else None
-        add("told", f"told/{number}/{attempt}", {**data, "elapsed_s": 12.0 * (number + 1), "facts": facts})
+        add(
+            "finished",
+            f"finished/{number}/{attempt}",
+            {**data, "elapsed_s": 12.0 * (number + 1), "facts": facts},
+        )
     ended = fold(again)
     assert [t.outcome for t in ended.trials] == [outcome for _, _, outcome in made.OUTCOMES]
     assert not ended.open_trials
@@ -98,7 +102,7 @@ def test_the_journal_gives_back_the_same_study_as_the_events(tmp_path: Path) -> 
         ]
 
 
-def told(number: int, attempt: int, rate: float) -> made.Event:
+def reported(number: int, attempt: int, rate: float) -> made.Event:
     data = {
         "number": number,
         "attempt": attempt,
@@ -106,12 +110,12 @@ def told(number: int, attempt: int, rate: float) -> made.Event:
         "seconds": 1.0,
         "elapsed_s": 99.0,
     }
-    return made.Event("told", f"told/{number}/{attempt}", data)
+    return made.Event("finished", f"finished/{number}/{attempt}", data)
 
 
 def test_an_outcome_is_final() -> None:
     study = fold(
-        entries(told(3, 2, 1.0), made.Event("requeued", "r", {"number": 3, "attempt": 1, "reason": ""}))
+        entries(reported(3, 2, 1.0), made.Event("requeued", "r", {"number": 3, "attempt": 1, "reason": ""}))
     )
     assert study.trials[3].outcome == made.OUTCOMES[3][2]
     assert study.trials[3].state is TrialState.FINISHED
@@ -122,10 +126,10 @@ def test_an_outcome_of_an_attempt_that_was_given_up_changes_nothing() -> None:
     begun = entries(stopped="", outcomes=made.OUTCOMES[:3])[:-1]
     n = len(begun)
     requeued = entry(n + 1, made.Event("requeued", "r", {"number": 2, "attempt": 1, "reason": "lost"}))
-    late = entry(n + 2, told(2, 1, 5.0))
+    late = entry(n + 2, reported(2, 1, 5.0))
     study = fold([*begun, requeued, late])
     assert (study.trials[2].state, study.trials[2].attempt) == (TrialState.WAITING, 2)
-    fresh = entry(n + 3, told(2, 2, 7.0))
+    fresh = entry(n + 3, reported(2, 2, 7.0))
     assert fold([*begun, requeued, late, fresh]).trials[2].outcome == made.measured(7.0)
 
 
@@ -159,8 +163,8 @@ def test_a_newer_version_s_events_and_fields_are_passed_over() -> None:
 
 
 def test_an_event_that_does_not_hold_what_its_kind_says_is_located() -> None:
-    bad = Entry(seq=7, uid="told/0/1", epoch=1, kind="told", data={"number": 0}, wall_s=0.0)
-    with pytest.raises(JournalDamaged, match=r"event 7 \(told/0/1\)"):
+    bad = Entry(seq=7, uid="finished/0/1", epoch=1, kind="finished", data={"number": 0}, wall_s=0.0)
+    with pytest.raises(JournalDamaged, match=r"event 7 \(finished/0/1\)"):
         fold([*entries()[:4], bad])
     with pytest.raises(JournalDamaged, match="no `opened` event"):
         fold([])

@@ -26,7 +26,7 @@ import made_studies as made
 
 GOOD, BAD = "01JD0000000000000000000001", "01JE0000000000000000000002"
 ENDLESS = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r)"
-COLUMNS = "n AS seq, 'u' || n AS uid, 1 AS epoch, 'told' AS kind, 1.0 AS wall_s, '{}' AS json, 'x' AS sha"
+COLUMNS = "n AS seq, 'u' || n AS uid, 1 AS epoch, 'finished' AS kind, 1.0 AS wall_s, '{}' AS json, 'x' AS sha"
 REBUILT = "seq INTEGER PRIMARY KEY, uid TEXT, epoch INTEGER, kind TEXT, wall_s REAL, sha TEXT"
 
 pytestmark = pytest.mark.timeout(60)
@@ -204,7 +204,7 @@ def test_a_statement_that_takes_too_many_steps_is_ended(bad: Path, monkeypatch: 
         journal.unsent(MLFLOW)
 
 
-def test_a_log_of_another_journal_beside_it_is_told_by_the_chain_of_events(bad: Path) -> None:
+def test_a_log_of_another_journal_beside_it_is_reported_by_the_chain_of_events(bad: Path) -> None:
     """SQLite applies a write-ahead log to whatever file it lies beside; the digests do not fit then."""
     other = put("01JF0000000000000000000003")
     writer = Journal.open(other, ballast_bytes=0)

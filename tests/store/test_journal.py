@@ -88,8 +88,8 @@ def test_text_that_no_encoding_has_is_spelled_out(tmp_path: Path) -> None:
 def test_an_event_with_a_known_uid_is_written_once_and_so_are_its_rows(tmp_path: Path) -> None:
     row = OutboxRow(sink="mlflow", op="trial_ended", key="k", payload={"number": 1})
     with create(tmp_path) as journal:
-        first = journal.append("told", "told/1/1", {"n": 1}, outbox=[row])
-        assert journal.append("told", "told/1/1", {"n": 2}, outbox=[row]) == first
+        first = journal.append("finished", "finished/1/1", {"n": 1}, outbox=[row])
+        assert journal.append("finished", "finished/1/1", {"n": 2}, outbox=[row]) == first
         assert [e.data for e in journal.entries()] == [{"n": 1}]
         (pending,) = journal.pending("mlflow")
         assert (pending.op, pending.payload, pending.key) == ("trial_ended", {"number": 1}, "k")
@@ -109,7 +109,7 @@ def test_infinity_is_kept_and_what_has_no_place_in_json_is_refused(tmp_path: Pat
         assert uids(tmp_path) == ["a"]
 
 
-def test_a_second_writer_is_refused_and_told_who_holds_the_lock(tmp_path: Path) -> None:
+def test_a_second_writer_is_refused_with_the_holder_of_the_lock(tmp_path: Path) -> None:
     with create(tmp_path) as journal:
         journal.append("noted", "a", {})
         with pytest.raises(StudyLocked, match=rf"pid {os.getpid()} on host \S+"):
@@ -338,7 +338,7 @@ def test_a_full_disk_stops_the_study_and_says_so_in_the_reserve(tmp_path: Path) 
     journal._connection.execute(f"PRAGMA max_page_count={pages + 2}")
     with pytest.raises(DiskFull, match="full"):  # noqa: PT012 (which of them it is does not matter)
         for i in range(50):
-            journal.append("told", f"told/{i}", {"text": "x" * 6000, "elapsed_s": 7.0})
+            journal.append("finished", f"finished/{i}", {"text": "x" * 6000, "elapsed_s": 7.0})
     assert not (tmp_path / "journal.ballast").exists()
     journal.close()
     with reopen(tmp_path) as again:
@@ -378,10 +378,10 @@ def test_a_quota_that_is_used_up_is_a_full_disk_and_not_a_broken_one(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "write", refuse)
-    with pytest.raises(StoreError) as told:
-        journal.append("told", "told/1", {"elapsed_s": 7.0})
+    with pytest.raises(StoreError) as raised:
+        journal.append("finished", "finished/1", {"elapsed_s": 7.0})
     monkeypatch.setattr(os, "write", write)
-    assert isinstance(told.value, DiskFull) is used_up
+    assert isinstance(raised.value, DiskFull) is used_up
     assert reserve.exists() is not used_up
     journal.close()
     with reopen(tmp_path) as again:
@@ -391,7 +391,7 @@ def test_a_quota_that_is_used_up_is_a_full_disk_and_not_a_broken_one(
 def test_room_is_what_takes_a_small_file(tmp_path: Path) -> None:
     assert has_room(tmp_path)
     assert list(tmp_path.iterdir()) == []
-    assert has_room(tmp_path / "missing"), "that is another error, and told as such"
+    assert has_room(tmp_path / "missing"), "that is another error, and reported as such"
 
 
 def test_write_errors_lose_no_acknowledged_event(tmp_path: Path) -> None:

@@ -17,14 +17,14 @@ from autotune.errors import JournalDamaged
 from autotune.model.measurement import Measurement
 from autotune.model.study import Study
 from autotune.model.trial import Failure, FailureKind, Stage
-from autotune.model.wire import to_wire
+from autotune.model.wire import OLD_EVENTS, to_wire
 from autotune.store.fold import fold
-from autotune.store.journal import Journal
+from autotune.store.journal import FORMAT, Journal
 
 SAMPLES = sorted(Path(__file__).with_name("samples").glob("*.db.gz"))
 KEPT_NO_HEAD = "2026-11-21-1410"
 STAGES = {Stage.BASELINE: 2, Stage.INITIAL: 2, Stage.REFINE: 1, Stage.CONFIRM: 6}
-"""Trials that were told of each stage, in searches of the first day."""
+"""Finished trials of each stage, in searches of the first day."""
 STAGES_LATER = {
     "2026-11-23-0800": {
         Stage.BASELINE: 2,
@@ -61,7 +61,7 @@ def test_there_are_samples_of_every_form_so_far() -> None:
     assert any(path.name.startswith(KEPT_NO_HEAD) for path in SAMPLES)
 
 
-def test_it_tells_the_same_study_as_when_it_was_written(old: Path) -> None:
+def test_it_reports_the_same_study_as_when_it_was_written(old: Path) -> None:
     study = read(old)
     stages = STAGES_LATER.get(old.name, STAGES)
     assert {stage: len(study.finished(stage)) for stage in stages} == stages
@@ -75,13 +75,25 @@ def test_it_tells_the_same_study_as_when_it_was_written(old: Path) -> None:
     assert study.stopped == "finished"
 
 
-def test_opened_for_writing_it_takes_todays_form_and_tells_the_same(old: Path) -> None:
+def test_opened_for_writing_it_takes_todays_form_and_reports_the_same(old: Path) -> None:
     before = read(old)
     assert bool(head(old)) is (old.name != KEPT_NO_HEAD)
     with Journal.open(old, ballast_bytes=0) as journal:
         number = journal.append("noted", "noted/later", to_wire({"text": "gone on with"}))
     assert int(head(old).split()[0]) == number
     assert read(old) == before
+    with contextlib.closing(sqlite3.connect(old / "journal.db")) as raw:
+        assert raw.execute("SELECT value FROM meta WHERE key = 'format'").fetchall() == [(str(FORMAT),)]
+
+
+def test_its_events_have_the_kinds_of_today(old: Path) -> None:
+    with contextlib.closing(sqlite3.connect(old / "journal.db")) as raw:
+        written = {kind for (kind,) in raw.execute("SELECT kind FROM events")}
+    with contextlib.closing(Journal.read(old)) as journal:
+        kinds = {entry.kind for entry in journal.entries()}
+    assert {"asked", "told"} <= written
+    assert kinds == {OLD_EVENTS.get(kind, kind) for kind in written}
+    assert {"proposed", "finished"} <= kinds
 
 
 def test_once_in_todays_form_a_missing_end_is_noticed(old: Path) -> None:

@@ -60,7 +60,7 @@ def theirs() -> Path:
 
 
 @as_root
-def test_a_study_of_another_account_is_left_out_and_told_once(
+def test_a_study_of_another_account_is_left_out_and_reported_once(
     theirs: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     paths._logged.clear()

@@ -36,8 +36,8 @@ found = enclosure.found_for(launch.script, launch.cwd, launch.env, str(study / "
 ends = []
 for assignment in assignments:
     (ended,) = runner.run(assignment)
-    told = getattr(ended.outcome, "message", "")
-    ends.append({{"kind": type(ended.outcome).__name__, "message": told, "notes": ended.notes}})
+    reported = getattr(ended.outcome, "message", "")
+    ends.append({{"kind": type(ended.outcome).__name__, "message": reported, "notes": ended.notes}})
 print(json.dumps({{"mode": found.mode, "why": found.why, "note": found.note, "ends": ends}}))
 """
 

@@ -61,7 +61,7 @@ class Loss:
 
 
 class Batches:
-    """The loader's hook, of which nothing is asked here."""
+    """The loader's hook, which is not used here."""
 
     def __init__(self) -> None:
         self.train, self.built_any, self.input_batch = object(), True, None
@@ -85,23 +85,23 @@ class Anchor:
 
 @dataclass
 class Ran:
-    """What one process told, and what waited in it."""
+    """What one process reported, and what waited in it."""
 
-    told: ProcessReports
+    reported: ProcessReports
     world: World
     stamps_ns: list[int] = field(default_factory=list[int])
 
     @property
     def closed(self) -> Closed:
-        return self.told.closed[0]
+        return self.reported.closed[0]
 
     @property
     def broke(self) -> Broke | None:
-        return self.told.broke
+        return self.reported.broke
 
     @property
     def measured(self) -> Measurement:
-        found = measure(self.closed, self.told, HostSamples(start_ns=0, cpus=4))
+        found = measure(self.closed, self.reported, HostSamples(start_ns=0, cpus=4))
         assert isinstance(found, Measurement), found
         return found
 
@@ -202,9 +202,9 @@ class Loop:
         return self.ran()
 
     def ran(self) -> Ran:
-        """What was told."""
+        """The reports."""
         self.boundary.release()
-        told = ProcessReports()
+        reported = ProcessReports()
         for event in Reader(self.events, "n").read():
-            told.take(event)
-        return Ran(told, self.world, self.stamps_ns)
+            reported.take(event)
+        return Ran(reported, self.world, self.stamps_ns)

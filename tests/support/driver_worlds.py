@@ -1,7 +1,7 @@
 """The wiring of a search over worlds of `autotune.launch.fake`, without torch and without MLflow.
 
 Either a `FakeRunner` runs them, or real processes do: `stub_python` makes an interpreter that, in
-place of a training script, tells the events of one.
+place of a training script, reports the events of one.
 """
 
 from __future__ import annotations

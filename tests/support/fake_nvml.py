@@ -12,7 +12,7 @@ class NVMLError(Exception):
 
 
 class NVMLErrorNotFound(NVMLError):
-    """The question is understood, and there is nothing to tell."""
+    """The question is understood, and there is nothing to report."""
 
     value = 6
 
@@ -46,7 +46,7 @@ class FakeNvml:
         self.ecc = 0
 
     def uses(self, pid, percent):
-        """A process computed: so much of the multiprocessors' time, later than all that was told before."""
+        """A process computed: so much of the multiprocessors' time, later than all reported before."""
         at = 1_700_000_000_000_000 + 100_000 * len(self.utilised)
         self.utilised.append(SimpleNamespace(pid=pid, timeStamp=at, smUtil=percent))
 

@@ -51,7 +51,7 @@ NAMES = sorted(_SHOWN)
 
 
 def facts(name: str) -> Facts:
-    """Of one workload; what is not told stands as in a plain loop."""
+    """Facts of one workload; unset ones are those of a plain loop."""
     shown = _SHOWN[name]
     batch, samples, factor = shown["batch"], shown["samples"], shown.get("factor", 1)
     iterable, blocks = shown.get("iterable", False), shown.get("blocks", 0)

@@ -43,7 +43,7 @@ def put(beside, best, **study_fields):
 
 
 def searched(given):
-    """The journal of a search of this account, which has asked for this."""
+    """The journal of a search of this account, with this request."""
     with Journal.create(study_dir(given.study_id), ballast_bytes=0, environ={}) as journal:
         opened = {"spec": given, "wall_s": 1.79e9, "host": "", "pid": 1, "version": "0.1.0"}
         journal.append("opened", "opened/1", opened)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from autotune.clock import SimulatedClock
-from autotune.driver import host_memory, scaling, tune, verification
+from autotune.driver import fixed_study, host_memory, scaling, tune, verification
 from autotune.inspection import host
 from autotune.launch.fake import FakeRunner, World
 from autotune.launch.runner import TrialResult
@@ -62,7 +62,7 @@ def as_it_is(ended: TrialResult, assignment: Assignment) -> TrialResult:
 def on_one_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every machine have the same instructions: half precision may be tried where they are there."""
     here = replace(host.host_facts(), cpu_flags=CPU_FLAGS)
-    for module in (host, tune, verification, host_memory):
+    for module in (host, tune, host_memory):
         monkeypatch.setattr(module, "host_facts", lambda: here)
 
 
@@ -91,9 +91,9 @@ def inline(
 
         def run(self, assignment: Any) -> Iterator[TrialResult]:
             ran.append(assignment)
-            self.asked = False
+            self.requested = False
             before(len(ran))
-            if self.asked:
+            if self.requested:
                 failure = Failure(kind=FailureKind.KILLED_USER, message="ended by request")
                 yield TrialResult(trial=assignment.trial, outcome=failure, seconds=1.0)
                 return
@@ -101,13 +101,14 @@ def inline(
                 yield change(ended, assignment)
 
         def stop(self) -> None:
-            self.asked = True
+            self.requested = True
             super().stop()
 
     monkeypatch.setattr(tune, "Syncer", NoSync)
     monkeypatch.setattr(tune, "HardWall", NoWall)
-    for module in (scaling, tune, verification):
+    for module in (fixed_study, tune):
         monkeypatch.setattr(module, "LocalRunner", Running)
+    for module in (fixed_study, scaling, tune, verification):
         monkeypatch.setattr(module, "SystemClock", lambda: clock)
     monkeypatch.setattr(tune.isolation, "examined", lambda *_: tune.isolation.Isolation("redirect"))
     monkeypatch.setattr("autotune.cli.outcome.head_start_s", lambda: 0.0)

@@ -1,4 +1,4 @@
-"""Studies on disk, told event by event, with pairs of a fast and a lean configuration; nothing is run."""
+"""Studies on disk, reported event by event, with pairs of a fast and a lean configuration; nothing is run."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def journaled(
     journal.append("inspected", "inspected/1", to_wire({"facts": known}))
     for trial in trials() if rows is None else rows:
         n = trial.number
-        told = {
+        reported = {
             "number": n,
             "attempt": 1,
             "outcome": trial.outcome,
@@ -92,8 +92,8 @@ def journaled(
             "elapsed_s": 9.0 * n + 9,
             "facts": known.run,
         }
-        journal.append("asked", f"asked/{n}/1", to_wire({"trial": trial, "uid": f"t{n}"}))
-        journal.append("told", f"told/{n}/1", to_wire(told))
+        journal.append("proposed", f"proposed/{n}/1", to_wire({"trial": trial, "uid": f"t{n}"}))
+        journal.append("finished", f"finished/{n}/1", to_wire(reported))
     if stopped:
         journal.append("stopped", "stopped/1", to_wire({"why": stopped, "elapsed_s": 480.0}))
     journal.close()

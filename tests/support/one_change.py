@@ -32,10 +32,10 @@ def confirmed(budget_s: float, effect: Effect, outcome: Callable[[Study, Proposa
     for config in (Config(), Config(), CHANGE):
         stage = Stage.REFINE if config else Stage.BASELINE
         seed = 0 if config else len(study.trials)
-        asked = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="x", seed=seed)
-        study = tell(study, asked, outcome(study, asked), RUN_S)
-    while (asked := Staged().ask(study, budget_s - study.elapsed_s)) is not None:
-        study = tell(study, asked, outcome(study, asked), RUN_S)
+        requested = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="x", seed=seed)
+        study = tell(study, requested, outcome(study, requested), RUN_S)
+    while (requested := Staged().ask(study, budget_s - study.elapsed_s)) is not None:
+        study = tell(study, requested, outcome(study, requested), RUN_S)
     return study
 
 

@@ -232,7 +232,7 @@ def _window(fidelity: Fidelity) -> float:
 
 
 def tell(study: Study, proposal: Proposal, outcome: Outcome, seconds: float) -> Study:
-    """The study with this trial told."""
+    """The study with this trial reported."""
     trial = Trial(
         number=len(study.trials),
         config=proposal.config,
@@ -261,7 +261,7 @@ def simulate(
     """Run a whole search on a virtual clock; every trial has half a second of overhead.
 
     Args:
-        earlier: What earlier studies tell it at its start.
+        earlier: Records of earlier studies at its start.
     """
     study = Study(spec=study_spec, facts=replace(world.facts(), run=None))
     if earlier:

@@ -28,7 +28,7 @@ def ratio(value: float, n: int = 6) -> Estimate:
     return Estimate(value=value, low=round(value - 0.05, 4), high=round(value + 0.05, 4), n=n, unit="ratio")
 
 
-def told(number: int, config: Config, outcome, stage: Stage = Stage.REFINE) -> Trial:
+def reported(number: int, config: Config, outcome, stage: Stage = Stage.REFINE) -> Trial:
     return Trial(
         number=number, config=config, stage=stage, fidelity=FIDELITY, state=TrialState.FINISHED,
         outcome=outcome,
@@ -44,11 +44,11 @@ def measured(number: int, config: Config, value: float, stage: Stage = Stage.REF
         memory=Memory(pss=GIB),
         effective_batch=32.0,
     )
-    return told(number, config, outcome, stage)
+    return reported(number, config, outcome, stage)
 
 
 def failed(number: int, config: Config, kind: FailureKind = FailureKind.OOM_HOST) -> Trial:
-    return told(number, config, Failure(kind=kind, message="4.2 GiB were asked for"))
+    return reported(number, config, Failure(kind=kind, message="4.2 GiB were requested"))
 
 
 def spec(**fields) -> StudySpec:

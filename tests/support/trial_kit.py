@@ -1,4 +1,4 @@
-"""Runs a script in a real process under a plan and gives back what it told."""
+"""Runs a script in a real process under a plan and gives back what it reported."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Ran:
         return next(r for r in readings if r.knob == knob)
 
     @property
-    def told(self) -> Any:
+    def reported(self) -> Any:
         """What the script printed as JSON on its last line."""
         return json.loads(self.out.strip().splitlines()[-1])
 
@@ -89,7 +89,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset, Dataset
 
-def told(**what):
+def reported(**what):
     print(json.dumps(what)); sys.stdout.flush()
 
 def weights(model):

@@ -26,7 +26,7 @@ from autotune.errors import AutotuneError
 from autotune.inspection.command_line import read_command
 from autotune.inspection.host import host_facts
 from autotune.inspection.script import script_facts
-from autotune.knobs.batch.batch_size import said_batch
+from autotune.knobs.batch.batch_size import given_batch_size
 from autotune.knobs.registry import builtin
 from autotune.launch.ports import with_port
 from autotune.launch.process import LocalRunner
@@ -201,7 +201,7 @@ def known_gaps() -> dict[tuple[str, str], str]:
 def verdict_of(expected: Expected, cell: Cell) -> str:
     """``ok``, or what is wrong, the most harmful first.
 
-    ``wrong``: said to be applied, and the training shows otherwise; ``broken``: it crashed;
+    ``wrong``: reported as applied, and the training shows otherwise; ``broken``: it crashed;
     ``dangerous``: applied where only a refusal is right; ``refused``: not to be had though it should be;
     ``means``: by another way, ``reason``: for another reason than expected.
     """
@@ -248,7 +248,7 @@ class World:
         self.refused_whole = ""
         self.outcome: Any = None
         self.facts: Facts | None = None
-        self.told: dict[str, Any] = {}
+        self.reported: dict[str, Any] = {}
 
     def _copied(self) -> tuple[Path, tuple[str, ...], str]:
         top = Path(self.script.name).parts[0]
@@ -272,14 +272,14 @@ class World:
         command = self._read([*launcher, *(("-m", self.module) if self.module else self.words)])
         self.bare = self._bare()
         events = self._baseline(command)
-        self.told = _told(events)
+        self.reported = _reported(events)
         seen = [e.facts for e in events if isinstance(e, ReadBack)]
         run = seen[-1] if seen else RunFacts()
         self.facts = Facts(host=host_facts(), script=self._script_facts(command), run=run)
         broke = next((e for e in events if isinstance(e, Broke)), None)
         if broke is not None:
             self.refused_whole = broke.message
-        elif not self.told["steps"]:
+        elif not self.reported["steps"]:
             outcome = self.ending()
             self.refused_whole = outcome.message if is_failure(outcome) else ""
 
@@ -404,12 +404,12 @@ class World:
         if knob in refusals:
             cell.reason = refusals[knob]
             return None
-        wanted = self._asked(knob)
+        wanted = self._requested(knob)
         if wanted is None:
             cell.reason = "the script's own batch size could not be read"
         return wanted
 
-    def _asked(self, knob: str) -> Mapping[str, Value] | None:
+    def _requested(self, knob: str) -> Mapping[str, Value] | None:
         """The knob with what comes along with it."""
         return self.script.tried.get(knob) or self._wanted(knob)
 
@@ -520,15 +520,15 @@ class World:
         faults = self.folder / "runs" / name / "faults.log"
         if faults.exists() and (text := faults.read_text(encoding="utf-8").strip()):
             return "broken", text.splitlines()[-1]
-        asked = [r for r in self._readings(name) if r["knob"] in config]
-        lost = next((r for r in asked if r["status"] != "applied"), None)
+        requested = [r for r in self._readings(name) if r["knob"] in config]
+        lost = next((r for r in requested if r["status"] != "applied"), None)
         if lost is not None:
             return lost["status"], lost["reason"] or error
         if code == _UNTUNED:
             return "not_reached", error
         if code != 0 or not trained:
             return "broken", f"exit {code}: {error}"
-        return ("applied", "") if asked else ("not_reached", "no reading was written")
+        return ("applied", "") if requested else ("not_reached", "no reading was written")
 
     # What the observer says of it
 
@@ -546,7 +546,7 @@ class World:
         facts = self.facts
         assert facts is not None
         at = None
-        brought = {name for name in self._asked(knob) or () if name in SAME_RESULT}
+        brought = {name for name in self._requested(knob) or () if name in SAME_RESULT}
         if any(builtin()[name].changes_rng_streams(facts) for name in {knob, *brought}):
             if facts.run and facts.run.loader and facts.run.loader.eager_order and "num_workers" in brought:
                 return []  # the first batch is another one already
@@ -556,7 +556,7 @@ class World:
                 # Of the stage with the largest batches, which has the shortest passes.
                 batches = int(facts.run.loader.dataset_length or 0) // max(sizes)
             if facts.run and facts.run.pass_samples and facts.run.inputs:
-                batches = facts.run.pass_samples // facts.run.inputs.said
+                batches = facts.run.pass_samples // facts.run.inputs.batch_size
             whole = batches and facts.run and int(batches / max(1.0, facts.run.backward_per_step))
             at = last_common(seen, self.bare, whole or 1)
         away = distance(seen, self.bare, at)
@@ -639,7 +639,7 @@ class World:
             measure=measure,
             sites=tuple(dict.fromkeys(c.site for c in changes if c.site)),
             status_path="" if measure else str(folder / "status.json"),
-            batch=said_batch(self._script_facts(inspected), launch.argv) if inspected else 0,
+            batch=given_batch_size(self._script_facts(inspected), launch.argv) if inspected else 0,
             ranks=launch.ranks,
         )
         path = folder / "plan.json"
@@ -734,7 +734,7 @@ def last_common(one: Mapping[str, Any], other: Mapping[str, Any], most: int) -> 
     return max((step for step in steps if step <= most), default=0)
 
 
-def _told(events: Sequence[Any]) -> dict[str, Any]:
+def _reported(events: Sequence[Any]) -> dict[str, Any]:
     rows = [row for e in events if isinstance(e, Steps) for row in e.rows]
     done = next((e for e in events if isinstance(e, Done)), None)
     return {
@@ -786,8 +786,8 @@ def _check(knob: str, config: Config, seen: dict[str, Any], bare: dict[str, Any]
             f"variables {seen['variables']}",
         ),
     }
-    fine, said = checks.get(knob, (True, ""))
-    return [] if fine else [said]
+    fine, message = checks.get(knob, (True, ""))
+    return [] if fine else [message]
 
 
 def _plain(environ: Mapping[str, str]) -> dict[str, str]:

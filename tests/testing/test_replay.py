@@ -51,7 +51,7 @@ def test_a_seed_reproduces_a_search() -> None:
     assert course("staged", seed=1) == course("staged", seed=1)
 
 
-def test_workers_run_at_once_and_everything_is_told() -> None:
+def test_workers_run_at_once_and_everything_is_reported() -> None:
     ended = replay(TABLE, budget_s=120, sampler="brute", workers=4)
     assert all(trial.state is TrialState.FINISHED for trial in ended.study.trials)
     screened = [t for t in ended.study.trials if t.stage is Stage.REFINE]
@@ -102,9 +102,9 @@ def test_a_table_that_grows_is_replayed_as_far_as_it_holds_runs() -> None:
 def test_a_replayed_search_has_start_points_and_order_of_the_preset_that_a_search_would_choose() -> None:
     """On a CPU that one's, of which the table holds what it holds."""
     recorded = TABLE.header.request
-    asked = as_searched(recorded)
-    assert {c.name for c in asked.candidates} >= {"cpu", "default", "gpu_vision"}
-    cpu = next(c for c in asked.candidates if c.name == "cpu")
+    requested = as_searched(recorded)
+    assert {c.name for c in requested.candidates} >= {"cpu", "default", "gpu_vision"}
+    cpu = next(c for c in requested.candidates if c.name == "cpu")
     assert dict(cpu.knobs) == dict(recorded.knobs)
     assert list(cpu.knobs) == ["precision", "num_workers", "channels_last"], "in the order of the preset"
     assert {"precision": "bf16", "channels_last": True} in [dict(start) for start in cpu.starts]

@@ -61,7 +61,7 @@ def test_a_seed_settles_everything_and_another_seed_draws_otherwise() -> None:
     assert course(1) != course(2)
 
 
-def test_what_is_drawn_hangs_on_the_request_and_not_on_what_others_asked_before() -> None:
+def test_what_is_drawn_hangs_on_the_request_and_not_on_what_others_requested_before() -> None:
     alone, after_others = ReplayRunner(TABLE), ReplayRunner(TABLE)
     for config in recorded_world.CONFIGS:
         if config != BF16:
@@ -239,16 +239,16 @@ def test_stopping_ends_the_run_as_the_users_wish() -> None:
 
 
 def test_a_machine_that_is_faster_trains_faster_and_starts_as_it_did() -> None:
-    told: list[float] = []
+    reported: list[float] = []
 
     def machine(at_s: float) -> float:
-        told.append(at_s)
+        reported.append(at_s)
         return 0.2 if at_s < 5.0 else -0.2
 
     quiet, runner = ReplayRunner(TABLE), ReplayRunner(TABLE, machine=machine)
     as_ever = [run(quiet, config, target_width=0.0) for config in recorded_world.CONFIGS[:2]]
     first, second = (run(runner, config, target_width=0.0) for config in recorded_world.CONFIGS[:2])
-    assert told == pytest.approx([0.0, first.seconds])
+    assert reported == pytest.approx([0.0, first.seconds])
     for mine, plain, faster in ((first, as_ever[0], 0.2), (second, as_ever[1], -0.2)):
         ratio = mine.outcome.throughput.value / plain.outcome.throughput.value
         assert math.log(ratio) == pytest.approx(faster, abs=0.05)

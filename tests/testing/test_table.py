@@ -105,13 +105,13 @@ def test_a_torn_last_line_is_not_there_yet(cut):
     assert table.size_bytes == len(whole)
 
 
-def test_a_damaged_line_in_the_middle_is_said_with_its_number():
+def test_a_damaged_line_in_the_middle_is_reported_with_its_number():
     with pytest.raises(StoreError, match="line 2"):
         decode(encode(HEADER) + b'{"_":"TableRow","con\n' + encode(FAILED), source="w.jsonl")
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (b"", "no whole line"),
         (encode(HEADER)[:-1], "no whole line"),
@@ -120,8 +120,8 @@ def test_a_damaged_line_in_the_middle_is_said_with_its_number():
         (encode(replace(HEADER, schema_version=99)), "schema 99"),
     ],
 )
-def test_what_is_no_table_is_told_so(data, said):
-    with pytest.raises(UsageError, match=said):
+def test_what_is_no_table_is_reported_so(data, message):
+    with pytest.raises(UsageError, match=message):
         decode(data)
 
 

@@ -53,7 +53,7 @@ def test_json_stays_json_and_says_the_same():
 @pytest.mark.parametrize(
     "text", ["", "plain", "Größe 束 naïve", "a\tb\nc\n", "1\u00a0000 \u202f%", "100 µs ± 2 · …"]
 )
-def test_text_stays_as_it_is(text):
+def test_text_stays_unchanged(text):
     assert visible(text) == text
 
 

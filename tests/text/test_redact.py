@@ -1,4 +1,4 @@
-"""Secrets go, everything else stays as it is."""
+"""Secrets are removed, everything else stays."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ SHORT = {"DB_PASSWORD": "k9!x", "API_TOKEN": "Zq3", "X_KEY": "12", "SSH_KEY": "s
         ("aZq3 Zq31 _Zq3", "aZq3 Zq31 _Zq3"),
         ("pin 4711 and 47110", "pin <redacted> and 47110"),
         ("epoch 12: step 3 took 12 ms", "epoch 12: step 3 took 12 ms"),
-        ("said 'step' and \"step\"", "said '<redacted>' and \"<redacted>\""),
+        ("message 'step' and \"step\"", "message '<redacted>' and \"<redacted>\""),
     ],
 )
 def test_a_short_secret_goes_from_free_text_as_a_word_of_its_own(text: str, clean: str) -> None:
@@ -312,7 +312,7 @@ def test_beside_its_name_a_secret_goes_whatever_its_length(text: str, value: str
     assert redact(clean, {}, free=True) == clean
 
 
-def test_what_a_command_line_has_said_is_secret_until_it_ends() -> None:
+def test_what_a_command_line_has_reported_is_secret_until_it_ends() -> None:
     with learned(["search", "--", "train.py", "--password", "hunter22", "--pin-token=Q4z"]):
         assert redact("hunter22 Q4z", {}, free=True) == "<redacted> <redacted>"
         assert redact("hunter22 Q4z", {}) == "<redacted> Q4z"
@@ -358,7 +358,7 @@ def test_no_value_of_an_option_that_is_called_like_a_secret_stays(
 @given(LONG, st.text(max_size=20), st.text(max_size=20))
 def test_no_long_secret_stays_in_any_text(secret: str, before: str, behind: str) -> None:
     text = before + secret + behind
-    # A text that holds it a second time by chance is not asked of.
+    # A text that holds it a second time by chance is not checked.
     assume(secret not in before + MARK + behind and text.count(secret) == 1)
     assert secret not in redact(text, {"A_TOKEN": secret})
     assert secret not in redact(text, {}, known=[secret])

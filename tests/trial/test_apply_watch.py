@@ -47,7 +47,7 @@ for epoch in range(2):
             loss.backward()
             return loss
         second.step(closure)
-told(steps=steps, sizes=sizes, last=weights(net))
+reported(steps=steps, sizes=sizes, last=weights(net))
 """
 )
 
@@ -56,14 +56,14 @@ def test_an_optimizer_with_a_closure_ends_accumulation_and_the_batches_of_its_pa
     run: Callable[..., Any],
 ) -> None:
     parts = [keyword("batch_size", 8), patch("accumulation", 4)]
-    own = run(LBFGS, bare=True).told
+    own = run(LBFGS, bare=True).reported
     tuned = run(LBFGS, changes=parts, measure=False, own={"batch_size": 32})
     assert tuned.code == 0, tuned.err
     assert tuned.faults == ""
-    assert tuned.told["steps"] == own["steps"] == 40
+    assert tuned.reported["steps"] == own["steps"] == 40
     # The batch that had been fetched when the closure came is a part; those after it are whole.
-    assert tuned.told["sizes"][:2] == [8, 32]
-    assert set(tuned.told["sizes"][2:]) <= {24, 32}
+    assert tuned.reported["sizes"][:2] == [8, 32]
+    assert set(tuned.reported["sizes"][2:]) <= {24, 32}
     assert tuned.err.count("autotune: warning: ") == 1
     assert "accumulation=4 and batch_size=8 withdrawn after step 40: The optimizer steps" in tuned.err
 
@@ -101,7 +101,7 @@ for epoch in range(8):
         if how == "inside" and (epoch, n) == (5, 0):
             data.level = 5.0
     alive.append(loader.num_workers)
-told(seen=seen[::8], alive=alive, last=weights(net))
+reported(seen=seen[::8], alive=alive, last=weights(net))
 """
 )
 WORKERS = [keyword("num_workers", 2), keyword("persistent_workers", True)]
@@ -110,31 +110,31 @@ WORKERS = [keyword("num_workers", 2), keyword("persistent_workers", True)]
 def test_workers_that_outlive_a_pass_are_started_anew_once_the_script_changes_what_they_read(
     run: Callable[..., Any],
 ) -> None:
-    own = run(CURRICULUM, argv=["between"], bare=True).told
+    own = run(CURRICULUM, argv=["between"], bare=True).reported
     tuned = run(CURRICULUM, argv=["between"], changes=WORKERS, measure=False)
     assert (tuned.code, tuned.faults) == (0, ""), tuned.err
-    assert tuned.told["last"] == own["last"]
-    assert tuned.told["seen"] == own["seen"] == [0.0] * 5 + [5.0, 6.0, 7.0]
-    assert tuned.told["alive"] == [2] * 8
+    assert tuned.reported["last"] == own["last"]
+    assert tuned.reported["seen"] == own["seen"] == [0.0] * 5 + [5.0, 6.0, 7.0]
+    assert tuned.reported["alive"] == [2] * 8
     assert tuned.err.count("warning") == 1
     assert "persistent_workers=True withdrawn" in tuned.err
     assert "Data.level between two passes" in tuned.err
 
 
 def test_after_a_change_inside_of_a_pass_the_next_one_has_no_workers(run: Callable[..., Any]) -> None:
-    own = run(CURRICULUM, argv=["inside"], bare=True).told
+    own = run(CURRICULUM, argv=["inside"], bare=True).reported
     tuned = run(CURRICULUM, argv=["inside"], changes=WORKERS[:1], measure=False)
     assert (tuned.code, tuned.faults) == (0, ""), tuned.err
-    assert tuned.told["seen"] == own["seen"]
-    assert tuned.told["alive"] == [2] * 5 + [0] * 3
+    assert tuned.reported["seen"] == own["seen"]
+    assert tuned.reported["alive"] == [2] * 5 + [0] * 3
     assert tuned.err.count("warning") == 1
     assert "Data.level inside a pass" in tuned.err
 
 
-def test_nothing_is_said_of_attributes_that_no_worker_reads(run: Callable[..., Any]) -> None:
+def test_nothing_is_reported_of_attributes_that_no_worker_reads(run: Callable[..., Any]) -> None:
     tuned = run(CURRICULUM, argv=["never"], changes=WORKERS, measure=False)
     assert (tuned.code, tuned.err, tuned.faults) == (0, "", "")
-    assert tuned.told["alive"] == [2] * 8
+    assert tuned.reported["alive"] == [2] * 8
 
 
 KEPT = (
@@ -169,7 +169,7 @@ for epoch in range(8):
         elif epoch > 3:
             shown = data[8 * n + epoch]
     workers.append(loader.num_workers)
-told(seen=seen, workers=workers, last=weights(net))
+reported(seen=seen, workers=workers, last=weights(net))
 """
 )
 
@@ -179,7 +179,7 @@ def test_a_cache_that_the_training_process_fills_keeps_its_workers(run: Callable
     assert (own.faults, own.facts.loader.changed) == ("", "")
     tuned = run(KEPT, argv=["cache"], changes=WORKERS[:1], measure=False)
     assert (tuned.code, tuned.err, tuned.faults) == (0, "", "")
-    assert tuned.told == {**own.told, "workers": [2] * 8}
+    assert tuned.reported == {**own.reported, "workers": [2] * 8}
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_what_samples_depend_on_withdraws_workers(
 ) -> None:
     tuned = run(KEPT, argv=[how], changes=WORKERS[:1], measure=False)
     assert (tuned.code, tuned.faults) == (0, ""), tuned.err
-    assert tuned.told["workers"] == workers, tuned.err
+    assert tuned.reported["workers"] == workers, tuned.err
     assert reason in tuned.err
 
 
@@ -212,18 +212,18 @@ for size, passes in ((32, 8), (16, 1)):
         for (a,) in loader:
             opt.zero_grad(); F.mse_loss(net(a), torch.ones(len(a), 1)).backward(); opt.step()
             sizes.append(len(a))
-told(sizes=sizes, last=weights(net))
+reported(sizes=sizes, last=weights(net))
 """
 )
 
 
 def test_a_loader_of_another_size_keeps_it_and_its_steps(run: Callable[..., Any]) -> None:
-    own = run(STAGES, bare=True).told
+    own = run(STAGES, bare=True).reported
     batch, parts = keyword("batch_size", 8), patch("accumulation", 4)
     tuned = run(STAGES, changes=[batch, parts], measure=False, own={"batch_size": 32})
     assert (tuned.code, tuned.faults) == (0, ""), tuned.err
-    assert tuned.told["sizes"] == [8] * 96 + [16] * 6
-    assert tuned.told["last"] == pytest.approx(own["last"], abs=1e-5)
+    assert tuned.reported["sizes"] == [8] * 96 + [16] * 6
+    assert tuned.reported["last"] == pytest.approx(own["last"], abs=1e-5)
     assert "built at" in tuned.err
     assert "accumulation=4" in tuned.err
 
@@ -249,25 +249,25 @@ traced = torch.jit.trace(net, x[:4])
 exported = torch.export.export(net, (x[:4],)).module()
 formats = {str(p.dtype) for p in traced.parameters()} | {str(f(x[:4]).dtype) for f in (traced, exported)}
 graphs = str(traced.inlined_graph) + str(exported.graph)
-told(before=before, mean=mean, sizes=sizes, formats=sorted(formats), half="16" in graphs)
+reported(before=before, mean=mean, sizes=sizes, formats=sorted(formats), half="16" in graphs)
 """
 )
 
 
 def test_traces_exports_and_batch_statistics_are_those_of_the_script(run: Callable[..., Any]) -> None:
-    own = run(LATE, bare=True).told
+    own = run(LATE, bare=True).reported
     for changes in ([keyword("batch_size", 16)], [patch("precision", "bf16")], [patch("pure_bf16", True)]):
         tuned = run(LATE, changes=changes, measure=False)
         assert (tuned.code, tuned.faults) == (0, ""), tuned.err
-        assert (tuned.told["formats"], tuned.told["half"]) == (["torch.float32"], False)
-        assert tuned.told["sizes"] == ([16] * 6 if changes[0].knob == "batch_size" else own["sizes"])
+        assert (tuned.reported["formats"], tuned.reported["half"]) == (["torch.float32"], False)
+        assert tuned.reported["sizes"] == ([16] * 6 if changes[0].knob == "batch_size" else own["sizes"])
         assert "torch.optim.swa_utils.update_bn" in tuned.err
     same = run(LATE, changes=[keyword("pin_memory", False)], measure=False)
-    assert (same.told, same.err) == (own, "")
+    assert (same.reported, same.err) == (own, "")
 
 
 def test_batch_statistics_are_taken_over_the_scripts_own_batches(run: Callable[..., Any]) -> None:
     frozen = LATE.replace("lr=0.01", "lr=0.0")
     own, tuned = run(frozen, bare=True), run(frozen, changes=[keyword("batch_size", 8)], measure=False)
-    assert tuned.told["before"] == own.told["before"]
-    assert tuned.told["mean"] == own.told["mean"]
+    assert tuned.reported["before"] == own.reported["before"]
+    assert tuned.reported["mean"] == own.reported["mean"]

@@ -19,7 +19,7 @@ for _ in range(8):
 """
 
 
-def test_variables_that_are_set_before_the_import_are_told(run: Any) -> None:
+def test_variables_that_are_set_before_the_import_are_reported(run: Any) -> None:
     before = "import os\nos.environ['OF_MINE'] = '1'\nos.environ.pop('OMP_NUM_THREADS')\n"
     after = "os.environ['LATER'] = '1'\n"
     ran = run(before + PRELUDE + after + TRAINS)

@@ -51,8 +51,8 @@ def test_a_knob_without_a_class_counts_when_it_was_delivered(run: Callable[..., 
     for knob in ("mine", "depth", "algo", "fuse"):
         reading = ran.reading(knob)
         assert (reading.status, reading.reason) == ("applied", "Delivered; its effect is not read."), reading
-    told = json.loads(ran.out.splitlines()[0])
-    assert told == {"amsgrad": True, "depth": 3, "argv": ["--fuse"], "algo": "Tree"}
+    reported = json.loads(ran.out.splitlines()[0])
+    assert reported == {"amsgrad": True, "depth": 3, "argv": ["--fuse"], "algo": "Tree"}
 
 
 def test_a_keyword_of_a_callable_that_is_never_called_is_not_ranked(run: Callable[..., Any]) -> None:

@@ -145,7 +145,9 @@ def test_of_a_window_whose_start_is_cut_off_the_level_of_the_queue_is_that_where
     assert (ran.closed.ready_begin, ran.closed.ready_end) == (9, 2)
 
 
-def test_where_nobody_could_look_when_the_rest_begins_the_level_of_the_queue_is_not_told(loop: Any) -> None:
+def test_where_nobody_could_look_when_the_rest_begins_the_level_of_the_queue_is_not_reported(
+    loop: Any,
+) -> None:
     one = loop(target_width=0.0)
     one.boundary.loader.ready = lambda: None if one.recorder._begin_ns else 9
     ran = one.run(_settling(one))
@@ -153,7 +155,7 @@ def test_where_nobody_could_look_when_the_rest_begins_the_level_of_the_queue_is_
     assert (ran.closed.ready_begin, ran.closed.ready_end) == (None, None)
 
 
-def test_of_a_whole_window_the_level_of_the_queue_is_told_at_both_ends(loop: Any) -> None:
+def test_of_a_whole_window_the_level_of_the_queue_is_reported_at_both_ends(loop: Any) -> None:
     one = loop(target_width=0.0)
     one.boundary.loader.ready = lambda: 9
     jitter = itertools.cycle((0.019, 0.021, 0.02))
@@ -224,7 +226,7 @@ def test_fetching_raises_nothing_where_the_device_is_broken(loop: Any) -> None:
     one.boundary.release()
 
 
-def test_what_goes_into_a_cuda_graph_is_neither_counted_nor_asked_for(loop: Any) -> None:
+def test_what_goes_into_a_cuda_graph_is_neither_counted_nor_requested(loop: Any) -> None:
     one = loop()
     for _ in range(3):
         one.step()
@@ -249,8 +251,8 @@ def test_memory_is_the_allocators_peak_on_the_fullest_device(loop: Any) -> None:
     assert ran.measured.memory.peak_bytes == 5 * GIB
     assert ran.measured.memory.limit == world.total_bytes
     assert ran.closed.counters["allocated_peak_bytes"] == 5 * GIB
-    assert [d.uuid for d in ran.told.facts.devices] == ["GPU-0abc", "GPU-1abc"]
-    assert ran.told.facts.devices[0].capability == (9, 0)
+    assert [d.uuid for d in ran.reported.facts.devices] == ["GPU-0abc", "GPU-1abc"]
+    assert ran.reported.facts.devices[0].capability == (9, 0)
 
 
 def test_an_allocator_at_its_limit_inside_the_window_is_a_cliff(loop: Any) -> None:
@@ -261,7 +263,7 @@ def test_an_allocator_at_its_limit_inside_the_window_is_a_cliff(loop: Any) -> No
     assert "alloc_cliff" not in ran.measured.contamination.flags
 
 
-def test_retries_inside_the_window_are_told(loop: Any) -> None:
+def test_retries_inside_the_window_are_reported(loop: Any) -> None:
     one = loop(target_width=0.0)
 
     def step() -> None:
@@ -273,7 +275,7 @@ def test_retries_inside_the_window_are_told(loop: Any) -> None:
     ran = one.run(step)
     assert ran.closed.counters["alloc_retries"] > 10
     assert "alloc_cliff" in ran.measured.contamination.flags
-    assert any(row.mark & 32 for row in ran.told.rows)
+    assert any(row.mark & 32 for row in ran.reported.rows)
 
 
 def test_the_window_waits_for_an_allocator_that_still_grows_but_not_for_ever(loop: Any) -> None:
@@ -294,7 +296,7 @@ def test_a_loss_that_broke_in_warm_up_costs_no_window(loop: Any) -> None:
     ran = one.run(one.step)
     assert ran.broke is not None
     assert ran.broke.kind == "diverged"
-    assert not ran.told.closed
+    assert not ran.reported.closed
 
 
 def test_a_loss_that_breaks_inside_the_window_is_found_when_it_is_read(loop: Any) -> None:
@@ -309,7 +311,7 @@ def test_a_loss_that_breaks_inside_the_window_is_found_when_it_is_read(loop: Any
     assert ran.broke.kind == "diverged"
 
 
-def test_a_single_loss_that_overflowed_is_passed_over_and_not_told(loop: Any) -> None:
+def test_a_single_loss_that_overflowed_is_passed_over_and_not_reported(loop: Any) -> None:
     one, seen = loop(), []
 
     def step() -> None:
@@ -368,7 +370,7 @@ def test_a_run_whose_time_ends_in_its_warm_up_is_measured_over_the_steps_that_it
     assert (ran.closed.ended, ran.closed.short) == ("limit", True)
     assert ran.measured.steps == 4
     assert ran.measured.throughput.value == pytest.approx(SAMPLES / 4.0, rel=0.01)
-    assert ran.told.facts is not None
+    assert ran.reported.facts is not None
 
 
 def test_a_window_that_holds_enough_when_its_time_is_over_is_measured(loop: Any) -> None:
@@ -410,9 +412,9 @@ def test_a_single_step_is_no_measurement(loop: Any) -> None:
     one = loop()
     one.step()
     ran = one.finish()
-    assert not ran.told.closed
-    assert ran.told.done is not None
-    assert (ran.told.done.why, ran.told.done.steps) == ("script_end", 1)
+    assert not ran.reported.closed
+    assert ran.reported.done is not None
+    assert (ran.reported.done.why, ran.reported.done.steps) == ("script_end", 1)
 
 
 def on_host(loop: Any, **fidelity: Any) -> Loop:

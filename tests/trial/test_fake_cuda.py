@@ -51,9 +51,9 @@ def test_events_have_the_signatures_of_torch() -> None:
 def test_memory_figures_have_the_names_of_torch() -> None:
     import torch
 
-    told = torch.cuda.memory_stats.__doc__
+    reported = torch.cuda.memory_stats.__doc__
     for name, figure in World().module().memory_stats_as_nested_dict().items():
-        assert f'"{name}' in told
+        assert f'"{name}' in reported
         if isinstance(figure, dict):
             assert set(figure["all"]) == {"current", "peak", "allocated", "freed"}
 
@@ -102,10 +102,10 @@ while True:
 
 
 def measured(ran: Any) -> Measurement:
-    told = ProcessReports()
+    reported = ProcessReports()
     for event in ran.events:
-        told.take(event)
-    found = measure(ran.closed, told, HostSamples(start_ns=0))
+        reported.take(event)
+    found = measure(ran.closed, reported, HostSamples(start_ns=0))
     assert isinstance(found, Measurement), found
     return found
 
@@ -167,10 +167,12 @@ def test_a_script_that_sets_tf32_by_the_newer_interface_is_read_by_it(run: Calla
 
 
 @pytest.mark.parametrize(
-    "asked", ["torch.use_deterministic_algorithms(True)", "torch.backends.cudnn.deterministic = True"]
+    "requested", ["torch.use_deterministic_algorithms(True)", "torch.backends.cudnn.deterministic = True"]
 )
-def test_a_script_that_wants_the_same_from_run_to_run_is_seen(run: Callable[..., Any], asked: str) -> None:
-    ran = run(NEWER.replace('torch.backends.cuda.matmul.fp32_precision = "tf32"', asked))
+def test_a_script_that_wants_the_same_from_run_to_run_is_seen(
+    run: Callable[..., Any], requested: str
+) -> None:
+    ran = run(NEWER.replace('torch.backends.cuda.matmul.fp32_precision = "tf32"', requested))
     assert ran.faults == ""
     assert ran.facts.deterministic
 

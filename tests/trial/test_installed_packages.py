@@ -41,7 +41,7 @@ def main():
             optimizer.step()
         with torch.no_grad():
             sizes = [len(x) for (x,) in held_out]
-    told(sizes=sizes)
+    reported(sizes=sizes)
 
 if __name__ == "__main__":
     main()

@@ -47,7 +47,7 @@ for epoch in range(4):
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-told(before=before, after=ours(), seen=seen, workers=loader.num_workers, weights=weights(model),
+reported(before=before, after=ours(), seen=seen, workers=loader.num_workers, weights=weights(model),
      fused=bool(torch.optim.SGD(model.parameters(), lr=0.1).defaults["fused"]))
 """
 
@@ -67,28 +67,30 @@ def test_what_is_carried_out_once_leaves_nothing_in_a_step(
     ran = run(PRELUDE + SCRIPT, changes=changes, measure=False)
     assert ran.code == 0, ran.err
     assert not ran.faults
-    told = ran.told
-    assert "fetch" in told["before"]
-    assert "schedule" in told["before"]
+    reported = ran.reported
+    assert "fetch" in reported["before"]
+    assert "schedule" in reported["before"]
     # Whether the script changes what workers have a copy of is looked at to the end of the run.
-    assert told["after"] == (["fetch"] if WORKERS in changes else [])
-    assert told["workers"] == (1 if WORKERS in changes else 0), "loaders that are built later are changed too"
-    assert told["fused"] == (FUSED in changes), "and so are optimizers"
-    bare = run(PRELUDE + SCRIPT, bare=True).told
-    assert told["weights"] == pytest.approx(bare["weights"], rel=1e-4)
+    assert reported["after"] == (["fetch"] if WORKERS in changes else [])
+    assert reported["workers"] == (1 if WORKERS in changes else 0), (
+        "loaders that are built later are changed too"
+    )
+    assert reported["fused"] == (FUSED in changes), "and so are optimizers"
+    bare = run(PRELUDE + SCRIPT, bare=True).reported
+    assert reported["weights"] == pytest.approx(bare["weights"], rel=1e-4)
 
 
-def test_what_is_told_of_steps_alone_leaves_the_rest_alone(run: Callable[..., Ran]) -> None:
+def test_what_is_reported_steps_alone_leaves_the_rest_alone(run: Callable[..., Ran]) -> None:
     frozen = Change(knob="gc_control", value="freeze", spelling=Patch())
     ran = run(
-        PRELUDE + "import gc\n" + SCRIPT.replace("told(", "told(frozen=gc.get_freeze_count(), "),
+        PRELUDE + "import gc\n" + SCRIPT.replace("reported(", "reported(frozen=gc.get_freeze_count(), "),
         changes=(frozen,),
         measure=False,
     )
     assert ran.code == 0, ran.err
     assert not ran.faults
-    assert ran.told["after"] == ["step"]
-    assert ran.told["frozen"] > 2_000
+    assert ran.reported["after"] == ["step"]
+    assert ran.reported["frozen"] > 2_000
 
 
 COPIED = """
@@ -108,26 +110,26 @@ for _ in range(40):
     optimizer.zero_grad()
     model(torch.ones(8, 4)).sum().backward()
     optimizer.step()
-told(taken=len(taken), weights=weights(model))
+reported(taken=len(taken), weights=weights(model))
 """
 
 
 def test_an_optimizer_of_the_users_own_keeps_its_step(run: Callable[..., Ran]) -> None:
     ran = run(PRELUDE + COPIED, changes=(THREADS,), measure=False)
     assert ran.code == 0, ran.err
-    assert ran.told["taken"] == 40
+    assert ran.reported["taken"] == 40
 
 
 @pytest.mark.parametrize("change", [ACCUMULATED, BF16])
 def test_what_is_carried_out_at_every_step_stays(run: Callable[..., Ran], change: Change) -> None:
     ran = run(PRELUDE + SCRIPT, changes=(change,), measure=False)
     assert ran.code == 0, ran.err
-    assert set(ran.told["after"]) == {*ran.told["before"], "step"}
+    assert set(ran.reported["after"]) == {*ran.reported["before"], "step"}
 
 
 def test_a_measured_run_is_watched_to_its_end(run: Callable[..., Ran]) -> None:
     ran = run(PRELUDE + SCRIPT, changes=(THREADS,))
-    assert set(ran.told["after"]) == {*ran.told["before"], "step"}
+    assert set(ran.reported["after"]) == {*ran.reported["before"], "step"}
     assert len(ran.rows) == 32
 
 

@@ -33,7 +33,7 @@ for x, y in DataLoader(data, batch_size=8):
     opt.zero_grad()
     loss = LOSS
     loss.backward(); opt.step()
-told(weights=weights(model), graphs=int(seen.counters["stats"]["unique_graphs"]))
+reported(weights=weights(model), graphs=int(seen.counters["stats"]["unique_graphs"]))
 """
 )
 BY_ITSELF = "model = torch.compile(model, backend=BACKEND)"
@@ -56,13 +56,14 @@ def test_without_compilation_checkpoints_have_the_keys_that_the_script_gives_the
 ) -> None:
     graphs = "int(seen.counters['stats']['unique_graphs'])"
     text = (
-        script(BY_ITSELF, "F.mse_loss(model(x), y)") + f"told(keys=list(model.state_dict()), graphs={graphs})"
+        script(BY_ITSELF, "F.mse_loss(model(x), y)")
+        + f"reported(keys=list(model.state_dict()), graphs={graphs})"
     )
     eager = run(text, changes=[Change(knob="compile_mode", value="off", spelling=Patch())], measure=False)
     assert (eager.code, eager.faults) == (0, ""), eager.err
-    assert eager.told["graphs"] == 0
-    assert eager.told["keys"] == run(text, bare=True).told["keys"]
-    assert all(key.startswith("_orig_mod.") for key in eager.told["keys"])
+    assert eager.reported["graphs"] == 0
+    assert eager.reported["keys"] == run(text, bare=True).reported["keys"]
+    assert all(key.startswith("_orig_mod.") for key in eager.reported["keys"])
 
 
 LIBRARY = """
@@ -109,18 +110,18 @@ def test_a_probability_that_goes_into_the_loss_is_noticed(run: Callable[..., Any
 
 
 def test_nothing_is_compiled_more_often_than_without_us(run: Callable[..., Any]) -> None:
-    """Not even where the model is asked without gradients before it trains, with the loss inside."""
+    """Not even where the model is called without gradients before it trains, with the loss inside."""
     evaluated = """
 def evaluate():
     with torch.no_grad(): model(data[:8][0], data[:8][1])
 """
     text = script(BY_ITSELF, "F.mse_loss(model(x), y)")
     text = text.replace("for x, y", f"{evaluated}evaluate()\nfor x, y")
-    text = text.replace("told(weights=", "evaluate()\ntold(weights=")
+    text = text.replace("reported(weights=", "evaluate()\nreported(weights=")
     bare, ran = run(text, bare=True), run(text)
     assert (bare.code, ran.code) == (0, 0), (bare.err, ran.err)
-    assert ran.told["graphs"] == bare.told["graphs"] > 1
-    assert ran.told["weights"] == bare.told["weights"]
+    assert ran.reported["graphs"] == bare.reported["graphs"] > 1
+    assert ran.reported["weights"] == bare.reported["weights"]
     assert ran.facts.reduction == "mean"
 
 

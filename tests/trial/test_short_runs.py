@@ -12,7 +12,7 @@ import pytest
 
 from autotune.inspection.host import host_facts
 from autotune.inspection.script import script_facts
-from autotune.knobs.batch.batch_size import said_batch
+from autotune.knobs.batch.batch_size import given_batch_size
 from autotune.knobs.registry import builtin
 from autotune.launch.process import LocalRunner
 from autotune.model.change import Change, Patch
@@ -64,7 +64,7 @@ class Place:
                 "OMP_NUM_THREADS": "1",
             },
             changes=changes,
-            batch=said_batch(script_facts(str(self.script)), args),
+            batch=given_batch_size(script_facts(str(self.script)), args),
         )
         assignment = Assignment(
             uid=f"t{self.count:04d}-a1-{os.getpid() % 2**24:06x}",

@@ -46,18 +46,18 @@ def state(tmp_path: Path) -> RuntimeState:
     return RuntimeState(Faults(tmp_path / "faults.log"), str(tmp_path / "train.py"))
 
 
-def test_what_follows_a_step_at_once_is_told_all_the_same(tmp_path: Path, clock: Clock) -> None:
+def test_what_follows_a_step_at_once_is_reported_all_the_same(tmp_path: Path, clock: Clock) -> None:
     """A checkpoint right after a step may take minutes, in which nothing else is heard."""
-    channel, reader, told = Channel(tmp_path / "e", "n"), Reader(tmp_path / "e", "n"), ProcessReports()
+    channel, reader, reported = Channel(tmp_path / "e", "n"), Reader(tmp_path / "e", "n"), ProcessReports()
     for epoch in range(3):
         for _ in range(4):
             clock.now += S // 10
             channel.step(clock.step())
         channel.beat()
         for event in reader.read():
-            told.take(event)
-        assert told.beating, f"epoch {epoch}"
-        assert len(told.rows) == 4 * (epoch + 1)
+            reported.take(event)
+        assert reported.beating, f"epoch {epoch}"
+        assert len(reported.rows) == 4 * (epoch + 1)
 
 
 def test_signs_of_life_alone_come_once_a_second(tmp_path: Path, clock: Clock) -> None:
@@ -84,21 +84,21 @@ class Events:
     """Stands for the device's clock."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.message: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
-        return lambda: self.said.append(name)
+        return lambda: self.message.append(name)
 
 
-def test_an_evaluation_begins_where_its_loader_was_first_asked(state: RuntimeState) -> None:
+def test_an_evaluation_begins_where_its_loader_was_first_requested(state: RuntimeState) -> None:
     state.device_clock = events = Events()  # type: ignore[assignment]
-    for asked in (100, 150, 160):
-        state.may_evaluate(asked)
+    for requested in (100, 150, 160):
+        state.may_evaluate(requested)
     state.evaluates(200)
     state.evaluates(300)
     state.trains(450)
     assert state.take_aside_ns() == 350
-    assert events.said == ["aside_begins", "aside_ends"]
+    assert events.message == ["aside_begins", "aside_ends"]
 
 
 def test_a_loader_that_trains_for_the_first_time_is_no_evaluation(state: RuntimeState) -> None:
@@ -112,7 +112,7 @@ def test_a_loader_that_trains_for_the_first_time_is_no_evaluation(state: Runtime
     state.evaluates(400)
     state.trains(500)
     assert state.take_aside_ns() == 100
-    assert events.said == [*("aside_begins", "aside_withdrawn") * 2, "aside_begins", "aside_ends"]
+    assert events.message == [*("aside_begins", "aside_withdrawn") * 2, "aside_begins", "aside_ends"]
 
 
 class Thing(SimpleNamespace):
@@ -140,7 +140,7 @@ def iterator(*, ready: int, left: bool = True, alive: bool = True) -> Any:
     [({}, 6), ({"left": False}, None), ({"alive": False}, None)],
     ids=["in the middle", "nothing left to fetch", "a share is read"],
 )
-def test_a_queue_that_runs_empty_at_the_end_of_an_epoch_tells_nothing(
+def test_a_queue_that_runs_empty_at_the_end_of_an_epoch_reports_nothing(
     state: RuntimeState, made: Any, ready: int | None
 ) -> None:
     loader = Loader(state, Undo())

@@ -245,7 +245,7 @@ def test_an_entry_of_a_section_leaves_the_rest_of_it(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "told"),
+    ("own", "reported"),
     [
         ({"train_micro_batch_size_per_gpu": 32}, (32, 8)),
         ({"train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 2}, (16, 4)),
@@ -256,11 +256,11 @@ def test_an_entry_of_a_section_leaves_the_rest_of_it(bench: Bench) -> None:
     ],
 )
 def test_the_batch_that_deepspeed_counts_by_stays_that_of_a_step(
-    bench: Bench, own: dict[str, int], told: tuple[int | None, int]
+    bench: Bench, own: dict[str, int], reported: tuple[int | None, int]
 ) -> None:
     bench.change("accumulation", 4, DEEPSPEED, "gradient_accumulation_steps")
     read = engine()(own).read
-    assert (read.get("train_batch_size"), read["train_micro_batch_size_per_gpu"]) == told
+    assert (read.get("train_batch_size"), read["train_micro_batch_size_per_gpu"]) == reported
 
 
 def test_a_configuration_with_comments_is_read_as_deepspeed_reads_it(bench: Bench, tmp_path: Path) -> None:
@@ -305,7 +305,7 @@ def test_whether_deepspeed_divides_shows_in_its_backward(
     }
 
 
-def test_that_the_script_counts_by_deepspeeds_loader_is_told(bench: Bench, tmp_path: Path) -> None:
+def test_that_the_script_counts_by_deepspeeds_loader_is_reported(bench: Bench, tmp_path: Path) -> None:
     loader = importlib.import_module("deepspeed.runtime.dataloader").DeepSpeedDataLoader()
     library = tmp_path / "site-packages" / "bar.py"
     exec(compile("assert len(loader) == 50", str(library), "exec"), {"loader": loader})
@@ -335,38 +335,40 @@ def test_a_variable_that_beats_an_argument_is_away_for_that_call_alone(
     assert os.environ["ACCELERATE_MIXED_PRECISION"] == "bf16"
 
 
-def test_the_trainer_is_told_to_divide_and_its_arguments_are_set(bench: Bench) -> None:
+def test_the_trainer_is_set_to_divide_and_its_arguments_are_set(bench: Bench) -> None:
     bench.change("accumulation", 2, TRAINER, "gradient_accumulation_steps")
     made = trainer()(model=object(), args=arguments()())
     assert made.args.gradient_accumulation_steps == 2
     assert made.loss_is_scaled_for_ga is False
 
 
-def test_an_older_trainer_is_told_by_what_it_takes_the_model_for() -> None:
+def test_an_older_trainer_is_reported_by_what_it_takes_the_model_for() -> None:
     old = SimpleNamespace(model_accepts_loss_kwargs=True)
     let_divide(old)
     assert old.model_accepts_loss_kwargs is False
 
 
-def test_what_frameworks_were_built_with_is_told(bench: Bench) -> None:
+def test_what_frameworks_were_built_with_is_reported(bench: Bench) -> None:
     assert bench.frameworks.settings() == {}
     optimizer = object()
     held = trainer()(args=arguments()(optim="adafactor"), optimizers=(optimizer, None))
     other = accelerator()(mixed_precision="bf16")
     assert bench.frameworks.owners == ["transformers", "accelerate"]
-    told = bench.frameworks.settings()
-    assert told["transformers.own_optimizer"] is True
-    assert told["transformers.own_scheduler"] is False
-    assert (told["transformers.optim"], told["transformers.divides"]) == ("adafactor", False)
-    assert told["transformers.own_loss"] is False
-    assert (told["accelerate.mixed_precision"], told["accelerate.accumulates"]) == ("bf16", False)
+    reported = bench.frameworks.settings()
+    assert reported["transformers.own_optimizer"] is True
+    assert reported["transformers.own_scheduler"] is False
+    assert (reported["transformers.optim"], reported["transformers.divides"]) == ("adafactor", False)
+    assert reported["transformers.own_loss"] is False
+    assert (reported["accelerate.mixed_precision"], reported["accelerate.accumulates"]) == ("bf16", False)
     other.accumulate(held)
     assert bench.frameworks.settings()["accelerate.accumulates"] is True
     del held
     assert bench.frameworks.settings()["transformers.optim"] == "adafactor", "kept where the object is gone"
 
 
-def test_a_trainer_that_computes_the_loss_in_its_own_way_is_told_from_one_that_does_not(bench: Bench) -> None:
+def test_a_trainer_that_computes_the_loss_in_its_own_way_is_distinguished(
+    bench: Bench,
+) -> None:
     trainer().compute_loss = lambda self: 0.0
     own = type("Mine", (trainer(),), {"compute_loss": lambda self: 1.0})
     held = own(args=arguments()())
@@ -415,7 +417,7 @@ def test_a_closure_with_arguments_of_its_own_is_no_closure_of_lightning() -> Non
     assert not runs_once(Closure(), object())
 
 
-def test_fractions_of_a_pass_and_code_after_the_backward_pass_are_told(monkeypatch: Any) -> None:
+def test_fractions_of_a_pass_and_code_after_the_backward_pass_are_reported(monkeypatch: Any) -> None:
     library: Any = type("LightningModule", (), {"on_after_backward": lambda self: None})
     library.__module__ = "lightning.pytorch.core.hooks"
     plain, own = type("Plain", (library,), {})(), type("Own", (library,), {"on_after_backward": print})()
@@ -424,22 +426,22 @@ def test_fractions_of_a_pass_and_code_after_the_backward_pass_are_told(monkeypat
         trainer = SimpleNamespace(
             limit_train_batches=limit, val_check_interval=1.0, lightning_module=module, callbacks=callbacks
         )
-        told = _of_lightning(trainer)
-        return {name: told[name] for name in ("counts_batches", "after_backward")}
+        reported = _of_lightning(trainer)
+        return {name: reported[name] for name in ("counts_batches", "after_backward")}
 
     assert read(1.0, plain, plain) == {"counts_batches": False, "after_backward": False}
     assert read(0.5, own) == {"counts_batches": True, "after_backward": True}
     assert read(10, plain, own) == {"counts_batches": True, "after_backward": True}
 
 
-def test_the_loss_of_a_router_is_told(bench: Bench) -> None:
-    for config, told in (
+def test_the_loss_of_a_router_is_reported(bench: Bench) -> None:
+    for config, reported in (
         (SimpleNamespace(output_router_logits=True), True),
         (SimpleNamespace(text_config=SimpleNamespace(output_router_logits=True)), True),
         (SimpleNamespace(output_router_logits=False), False),
     ):
         held = trainer()(model=SimpleNamespace(config=config), args=arguments()())
-        assert bench.frameworks.settings()["transformers.router_loss"] is told
+        assert bench.frameworks.settings()["transformers.router_loss"] is reported
         assert held is not None
 
 
@@ -466,8 +468,8 @@ def test_who_takes_the_count_of_items_divides_by_it_where_the_trainer_leaves_it_
 ) -> None:
     held = trainer()(model=SimpleNamespace(forward=forward), args=arguments()())
     held.model_accepts_loss_kwargs, held.compute_loss_func = accepts, function
-    told = bench.frameworks.settings()
-    assert (told["transformers.takes_items"], told["transformers.own_loss"]) == (takes, own)
+    reported = bench.frameworks.settings()
+    assert (reported["transformers.takes_items"], reported["transformers.own_loss"]) == (takes, own)
     assert held is not None
 
 
@@ -499,13 +501,13 @@ def test_zeroing_that_throws_parts_away_is_seen(
     bench: Bench, course: tuple[str, ...], first: bool, module: bool
 ) -> None:
     torch: Any = pytest.importorskip("torch")
-    told: Any = SimpleNamespace(passed=print, may_have_passed=lambda: None)
+    reported: Any = SimpleNamespace(passed=print, may_have_passed=lambda: None)
     loader: Any = SimpleNamespace(backward_seen=lambda: None, built_any=True, input_batch=1)
     passes: list[bool] = []
     inputs: Any = SimpleNamespace(backward=lambda: passes.append(True))
     root: Any = SimpleNamespace(detecting=False, own_compile=False, dtype_name=None, inputs=inputs)
     losses: Any = None
-    seen: Any = Optimizer(bench.state, bench.undo, told, loader, root, losses)
+    seen: Any = Optimizer(bench.state, bench.undo, reported, loader, root, losses)
     seen._torch, seen.constructed = torch, 1
     bench.frameworks.on_part = seen.part_begins
     net = torch.nn.Linear(2, 1)
@@ -536,7 +538,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-def told(model, **what):
+def reported(model, **what):
     weights = [float(p.detach().double().sum()) for p in model.parameters()]
     print(json.dumps({"weights": weights, **what})); sys.stdout.flush()
 
@@ -564,7 +566,7 @@ trainer = L.Trainer(max_epochs=2, accelerator="cpu", logger=False, enable_checkp
                     enable_progress_bar=False, enable_model_summary=False)
 model = Lit()
 trainer.fit(model, loader)
-told(model, steps=trainer.global_step)
+reported(model, steps=trainer.global_step)
 """
 )
 WITH_ACCELERATE = (
@@ -584,7 +586,7 @@ for epoch in range(2):
             accelerator.backward(nn.functional.mse_loss(model(a), b))
             opt.step()
             opt.zero_grad()
-told(model)
+reported(model)
 """
 )
 CLIPPED = WITH_ACCELERATE.replace(
@@ -612,7 +614,7 @@ args = TrainingArguments(output_dir="out", per_device_train_batch_size=16, num_t
                          disable_tqdm=True, max_grad_norm=0.0)
 trainer = Trainer(model=model(), args=args, train_dataset=Pairs())
 trainer.train()
-told(trainer.model, steps=trainer.state.global_step)
+reported(trainer.model, steps=trainer.state.global_step)
 """
 )
 CLASSIFIER = """
@@ -716,7 +718,7 @@ def test_accumulation_by_a_framework_trains_what_the_full_batch_does(
     parts = run(script, changes=changes, measure=False, timeout_s=300)
     assert not whole.faults, whole.faults
     assert not parts.faults, parts.faults
-    full, halves = whole.told, parts.told
+    full, halves = whole.reported, parts.reported
     assert halves["weights"] == pytest.approx(full["weights"], rel=1e-4, abs=1e-5)
     assert halves.get("steps") == full.get("steps")
     readings = json.loads((parts.folder / "status.json").read_text())

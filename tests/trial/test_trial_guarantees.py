@@ -90,14 +90,14 @@ def test_a_rest_that_the_loader_drops_makes_no_step_and_leaves_nothing() -> None
     assert accumulation.pending == 0
 
 
-def test_giving_accumulation_up_is_told_once() -> None:
-    state, told = made(), list[tuple[str, str]]()
-    state.lost = lambda knob, reason: told.append((knob, reason))
+def test_giving_accumulation_up_is_reported_once() -> None:
+    state, reported = made(), list[tuple[str, str]]()
+    state.lost = lambda knob, reason: reported.append((knob, reason))
     accumulation = MicroBatches(state)
     accumulation.set(4)
     accumulation.give_up("A reason.")
     accumulation.give_up("Another one.")
-    assert told == [("accumulation", "A reason.")]
+    assert reported == [("accumulation", "A reason.")]
 
 
 @pytest.mark.parametrize(
@@ -117,8 +117,8 @@ def test_giving_accumulation_up_is_told_once() -> None:
 def test_parts_of_a_loss_that_is_not_known_in_this_run_are_not_weighed_by_a_guess(
     reduction: str, compiles: bool, own: bool, weighs: float, reasons: int
 ) -> None:
-    state, told = made(), list[tuple[str, str]]()
-    state.lost = lambda knob, reason: told.append((knob, reason))
+    state, reported = made(), list[tuple[str, str]]()
+    state.lost = lambda knob, reason: reported.append((knob, reason))
     anything: Any = None
     loader: Any = SimpleNamespace(part=lambda: None, feeds=True)
     losses: Any = SimpleNamespace(reduction=reduction)
@@ -126,8 +126,8 @@ def test_parts_of_a_loss_that_is_not_known_in_this_run_are_not_weighed_by_a_gues
     optimizer: Any = Optimizer(state, anything, anything, loader, root, losses)
     optimizer.accumulation.set(4)
     assert optimizer._factor(None) == weighs
-    assert len(told) == reasons
-    assert all("mean or a sum" in reason for _, reason in told)
+    assert len(reported) == reasons
+    assert all("mean or a sum" in reason for _, reason in reported)
 
 
 @pytest.mark.torch
@@ -180,7 +180,7 @@ def test_the_anchor_moves_only_for_one_optimizer_that_outsteps_it_by_far() -> No
         for _ in range(4):
             boundary.passed(kept[2])
         assert boundary.anchor_optimizer() is kept[2]
-        assert restarts == [1, 1], "before and after what was held is told"
+        assert restarts == [1, 1], "before and after what was held is reported"
     finally:
         boundary.release()
 
@@ -245,7 +245,7 @@ for k in range(3):
     alive.append(ref)
 del model, opt
 gc.collect()
-told(folds=folds, alive=sum(r() is not None for r in alive))
+reported(folds=folds, alive=sum(r() is not None for r in alive))
 """
 )
 
@@ -255,8 +255,8 @@ def test_under_apply_every_fold_gets_the_changes_and_no_model_is_kept_alive(run:
     ran = run(FOLDS, changes=[patch("precision", "bf16"), patch("accumulation", 2)], measure=False)
     assert ran.faults == ""
     assert ran.code == 0, ran.err
-    assert ran.told["folds"] == [[12, *["torch.bfloat16"] * 3]] * 3
-    assert ran.told["alive"] == 0
+    assert ran.reported["folds"] == [[12, *["torch.bfloat16"] * 3]] * 3
+    assert ran.reported["alive"] == 0
 
 
 LATE = (
@@ -275,7 +275,7 @@ for i in range(60):
             continue
         for (b,) in x:
             o.zero_grad(); F.mse_loss(m(b), torch.ones(8, 1)).backward(); o.step()
-told(end=True)
+reported(end=True)
 """
 )
 
@@ -289,7 +289,7 @@ def test_under_apply_a_knob_that_is_lost_in_the_middle_of_the_run_is_withdrawn_w
     assert (fine.code, fine.err) == (0, "")
     for how, reason in (("turns", "in turns"), ("fault", "Observing the script failed")):
         lost = run(LATE, changes=changes, measure=False, argv=[how])
-        assert (lost.code, lost.told) == (0, {"end": True})
+        assert (lost.code, lost.reported) == (0, {"end": True})
         assert len(lost.err.strip().splitlines()) == 1
         assert "accumulation=2 withdrawn after step" in lost.err
         assert reason in lost.err
@@ -316,13 +316,13 @@ for epoch in range(2):
         F.cross_entropy(model(x) @ x.T, torch.arange(8)).backward()
         if sys.argv[1:] == ["two"]: model(x).mean().backward()
         opt.step()
-told(end=True)
+reported(end=True)
 """
 )
 
 
 @pytest.mark.torch
-def test_recomputation_several_losses_and_comparing_losses_are_told_apart(run: Callable[..., Any]) -> None:
+def test_recomputation_several_losses_and_comparing_losses_are_distinguished(run: Callable[..., Any]) -> None:
     two = run(SEVERAL, argv=["two"]).facts
     assert two.model.roots == 1
     assert two.backward_per_step == 2
@@ -344,7 +344,7 @@ def loss_of(x, y): return cross_entropy(model(x), y)
 def clip(): clip_grad_norm_(list(model.parameters()), 1.0)
 for (x,) in DataLoader(TensorDataset(torch.randn(64, 8)), batch_size=8):
     opt.zero_grad(); loss_of(x, torch.zeros(8, dtype=torch.long)).backward(); clip(); opt.step()
-told(end=True)
+reported(end=True)
 """
 )
 

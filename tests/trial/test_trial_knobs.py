@@ -45,7 +45,7 @@ for epoch in range(5):
         torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05)
         opt.step()
         schedule.step()
-told(weights=weights(model), rate=schedule.get_last_lr()[0])
+reported(weights=weights(model), rate=schedule.get_last_lr()[0])
 """
 )
 
@@ -60,8 +60,8 @@ def test_accumulation_equals_the_full_batch(run: Callable[..., Any], reduction: 
         parts = run(text, changes=[keyword("batch_size", 64 // factor), patch("accumulation", factor)])
         assert parts.faults == ""
         assert parts.done.why == "script_end", parts.err
-        assert parts.told["weights"] == pytest.approx(full.told["weights"], rel=2e-4, abs=2e-5)
-        assert parts.told["rate"] == pytest.approx(full.told["rate"])
+        assert parts.reported["weights"] == pytest.approx(full.reported["weights"], rel=2e-4, abs=2e-5)
+        assert parts.reported["rate"] == pytest.approx(full.reported["rate"])
         assert [r.samples for r in parts.rows] == [r.samples for r in full.rows]
         assert parts.facts.values["accumulation"] == factor
 
@@ -82,7 +82,7 @@ def test_a_rest_at_the_end_of_an_epoch_steps_as_in_the_full_batch(
     assert parts.faults == ""
     assert parts.done is not None, parts.err
     assert parts.done.steps == full.done.steps
-    assert parts.told["weights"] == pytest.approx(full.told["weights"], rel=2e-4, abs=2e-5)
+    assert parts.reported["weights"] == pytest.approx(full.reported["weights"], rel=2e-4, abs=2e-5)
     assert parts.facts.values["accumulation"] == 4
     assert [r.samples for r in parts.rows] == [r.samples for r in full.rows]
 
@@ -112,7 +112,7 @@ def test_a_loop_that_fetches_ahead_ends_its_steps_on_the_right_batch(run: Callab
     assert parts.faults == ""
     assert parts.done is not None, parts.err
     assert parts.done.steps == full.done.steps
-    assert parts.told["weights"] == pytest.approx(full.told["weights"], rel=2e-4, abs=2e-5)
+    assert parts.reported["weights"] == pytest.approx(full.reported["weights"], rel=2e-4, abs=2e-5)
 
 
 def test_a_gradient_that_the_script_throws_away_does_not_stay(run: Callable[..., Any]) -> None:
@@ -121,7 +121,7 @@ def test_a_gradient_that_the_script_throws_away_does_not_stay(run: Callable[...,
     text = text.replace("        loss.backward()\n", DISCARDS + "        loss.backward()\n")
     parts = run(text, changes=[keyword("batch_size", 16), patch("accumulation", 4)], measure=False)
     assert parts.faults == ""
-    assert all(math.isfinite(weight) for weight in parts.told["weights"]), parts.told
+    assert all(math.isfinite(weight) for weight in parts.reported["weights"]), parts.reported
 
 
 CONV = (
@@ -160,7 +160,7 @@ while True:
         evals = [len(b["label"]) for b in test]
     if len(sizes) > STEPS:
         break
-told(outs=sorted(outs), sizes=sizes, evals=evals, threads=torch.get_num_threads(), test=test.num_workers)
+reported(outs=sorted(outs), sizes=sizes, evals=evals, threads=torch.get_num_threads(), test=test.num_workers)
 """
 )
 
@@ -187,10 +187,10 @@ def test_numeric_and_loader_knobs_are_applied_and_read_back_on_the_training_load
     ran = run(CONV.replace("STEPS", "20"), changes=changes, sites=[facts.loader.site])
     assert ran.faults == ""
     assert ran.done.why == "script_end", (ran.err, ran.broke)
-    assert ran.told["outs"] == ["torch.float32"]
-    assert set(ran.told["sizes"]) == {16}
-    assert set(ran.told["evals"]) == {8}
-    assert ran.told["test"] == 0
+    assert ran.reported["outs"] == ["torch.float32"]
+    assert set(ran.reported["sizes"]) == {16}
+    assert set(ran.reported["evals"]) == {8}
+    assert ran.reported["test"] == 0
     assert {r.samples for r in ran.rows} == {16}
     values = ran.facts.values
     assert values["precision"] == "bf16"
@@ -207,7 +207,7 @@ def test_numeric_and_loader_knobs_are_applied_and_read_back_on_the_training_load
     assert all(r.status == "applied" for r in measured.closed.readings if r.wanted is not None)
     closed = measured.closed
     kept = sum(closed.begin_ns < row.t_ns <= closed.end_ns for row in measured.rows)
-    # Known where the window opened, and told where nothing of its start was cut off.
+    # Known where the window opened, and reported where nothing of its start was cut off.
     assert closed.ready_begin is not None or kept < closed.counters["window_steps"]
 
 
@@ -220,7 +220,7 @@ opt = OPTIMIZER
 x, y = torch.randn(16, 8), torch.randint(0, 2, (16,))
 for i in range(40):
     opt.zero_grad(); loss = F.cross_entropy(model(x), y); loss.backward(); opt.step()
-told(weights=weights(model))
+reported(weights=weights(model))
 """
 )
 
@@ -289,7 +289,9 @@ def test_fp16_scales_unscales_before_clipping_and_keeps_to_the_full_precision_ru
     assert ran.faults == ""
     assert ran.done.why == "script_end", ran.broke
     assert ran.facts.values["precision"] == "fp16"
-    assert ran.told["weights"] == pytest.approx(run(text, bare=True).told["weights"], rel=0.05, abs=0.03)
+    assert ran.reported["weights"] == pytest.approx(
+        run(text, bare=True).reported["weights"], rel=0.05, abs=0.03
+    )
 
 
 INSIDE = (

@@ -41,7 +41,7 @@ for epoch in range(8):
         optimizer.zero_grad()
         F.mse_loss(model(x), y).backward()
         optimizer.step()
-told(end=True)
+reported(end=True)
 """
 )
 
@@ -78,7 +78,7 @@ for x, y in DataLoader(Shards(), batch_size=8, num_workers=1):
     optimizer.zero_grad()
     F.mse_loss(model(x), y).backward()
     optimizer.step()
-told(end=True)
+reported(end=True)
 """
 )
 
@@ -129,7 +129,7 @@ for step in range(6):
     optimizer.zero_grad()
     model(torch.randn(8, 4)).square().mean().backward()
     optimizer.step()
-told(spans=spans)
+reported(spans=spans)
 """
 )
 
@@ -144,7 +144,7 @@ def test_the_start_of_a_loader_belongs_to_what_it_is_for_and_collecting_is_train
     # A training loader that is built anew starts as one that is kept does.
     assert [n for n, row in enumerate(ran.rows) if row.mark & 16] == list(range(6, 67, 6))
     # The validation loader starts inside the evaluation, the training loader that is built anew after it.
-    for (_, aside_s), span_s in zip(evaluated, ran.told["spans"], strict=True):
+    for (_, aside_s), span_s in zip(evaluated, ran.reported["spans"], strict=True):
         assert aside_s == pytest.approx(span_s, abs=0.15)
     assert all(row.aside_ns == 0 for row in ran.rows[73:])
 
@@ -171,7 +171,7 @@ for epoch in range(12):
         optimizer.zero_grad()
         F.mse_loss(model(x), y).backward()
         optimizer.step()
-told(end=True)
+reported(end=True)
 """
 )
 
@@ -188,7 +188,7 @@ told(end=True)
         ("DataLoader(data, batch_size=4, shuffle=True)", False),
     ],
 )
-def test_an_order_that_is_settled_before_the_first_batch_is_told(
+def test_an_order_that_is_settled_before_the_first_batch_is_reported(
     run: Callable[..., Any], loader: str, eager: bool
 ) -> None:
     ran = run(BUCKETS.replace("LOADER", loader))
@@ -205,7 +205,7 @@ def test_an_order_that_is_settled_before_the_first_batch_is_told(
         ("folds[epoch // 6]", False),
     ],
 )
-def test_a_loader_that_is_built_for_every_pass_is_told(
+def test_a_loader_that_is_built_for_every_pass_is_reported(
     run: Callable[..., Any], loader: str, rebuilt: bool
 ) -> None:
     made = "known = DataLoader(data, batch_size=8, num_workers=1, persistent_workers=True)\n"

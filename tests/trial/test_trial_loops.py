@@ -87,7 +87,7 @@ for epoch in range(4):
         F.mse_loss(model(part), part[:, :1]).backward()
         optimizer.step()
         if not (i % 2 and "apart" in sys.argv): averaged.update_parameters(model)
-told(average=weights(averaged.module), count=int(averaged.n_averaged))
+reported(average=weights(averaged.module), count=int(averaged.n_averaged))
 """
 )
 
@@ -99,8 +99,8 @@ def test_a_moving_average_moves_once_a_step_and_not_once_a_part_of_one(run: Call
     assert full.facts.loop_hazards == ()
     parts = run(AVERAGED, changes=[batch, patch("accumulation", 4)], measure=False)
     assert parts.err == ""
-    assert parts.told["count"] == full.told["count"] == 16
-    assert parts.told["average"] == pytest.approx(full.told["average"], rel=1e-5)
+    assert parts.reported["count"] == full.reported["count"] == 16
+    assert parts.reported["average"] == pytest.approx(full.reported["average"], rel=1e-5)
     assert run(AVERAGED, argv=["apart"]).facts.averages_apart
 
 
@@ -120,14 +120,14 @@ for i in range(30):
     optimizers[1].zero_grad()
     second(first(x).detach()).square().mean().backward()
     optimizers[1].step()
-told(last=seen[-2:])
+reported(last=seen[-2:])
 """
 )
 
 
 def test_under_apply_a_model_that_trains_later_is_changed_too(run: Callable[..., Any]) -> None:
     ran = run(PHASES, changes=[patch("precision", "bf16")], measure=False)
-    assert (ran.code, ran.told["last"]) == (0, ["first torch.bfloat16", "second torch.bfloat16"]), ran.err
+    assert (ran.code, ran.reported["last"]) == (0, ["first torch.bfloat16", "second torch.bfloat16"]), ran.err
 
 
 LATER = (
@@ -162,7 +162,7 @@ for i in range(10**9 if kind == "refusing" else 20):
     second(first(x).detach()).square().mean().backward()
     optimizers[1].step()
     time.sleep(0.002)
-told(last=seen[-1])
+reported(last=seen[-1])
 """
 )
 
@@ -173,10 +173,10 @@ def test_a_model_that_trains_later_is_changed_whoever_holds_its_weights(
 ) -> None:
     ran = run(LATER, argv=[kind], changes=[patch("precision", "bf16")])
     assert ran.faults == ""
-    assert (ran.done.why, ran.told["last"]) == ("script_end", "torch.bfloat16"), ran.broke
+    assert (ran.done.why, ran.reported["last"]) == ("script_end", "torch.bfloat16"), ran.broke
     assert ran.facts.values["precision"] == "bf16"
     applied = run(LATER, argv=[kind], changes=[patch("precision", "bf16")], measure=False)
-    assert (applied.code, applied.told["last"]) == (0, "torch.bfloat16"), applied.err
+    assert (applied.code, applied.reported["last"]) == (0, "torch.bfloat16"), applied.err
 
 
 def test_a_trial_whose_later_model_cannot_be_changed_is_not_ranked(run: Callable[..., Any]) -> None:
@@ -203,7 +203,7 @@ for i in range(40):
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     if "leaving" in sys.argv and i % 3 == 2: continue
     optimizer.step()
-told(loss=loss.item(), norm=float(norm))
+reported(loss=loss.item(), norm=float(norm))
 """
 )
 
@@ -212,14 +212,14 @@ def test_gradients_are_scaled_back_by_the_optimizer_that_owns_them_before_they_a
     run: Callable[..., Any],
 ) -> None:
     fp16 = [patch("precision", "fp16")]
-    bare = run(CLIPPED, bare=True).told
-    told = run(CLIPPED, argv=["shared"], changes=fp16, measure=False).told
-    assert told["loss"] == pytest.approx(bare["loss"], abs=0.01)
-    assert told["norm"] == pytest.approx(bare["norm"], abs=0.05)
+    bare = run(CLIPPED, bare=True).reported
+    reported = run(CLIPPED, argv=["shared"], changes=fp16, measure=False).reported
+    assert reported["loss"] == pytest.approx(bare["loss"], abs=0.01)
+    assert reported["norm"] == pytest.approx(bare["norm"], abs=0.05)
     # A step that the script leaves out takes its gradients along.
-    bare = run(CLIPPED, argv=["leaving"], bare=True).told
-    told = run(CLIPPED, argv=["leaving"], changes=fp16, measure=False).told
-    assert told["norm"] == pytest.approx(bare["norm"], abs=0.05)
+    bare = run(CLIPPED, argv=["leaving"], bare=True).reported
+    reported = run(CLIPPED, argv=["leaving"], changes=fp16, measure=False).reported
+    assert reported["norm"] == pytest.approx(bare["norm"], abs=0.05)
     # Two could own them, and which of them steps is not known when they are clipped for the first time.
     lost = run(CLIPPED, argv=["both"], changes=fp16, measure=False)
     assert (lost.code, lost.out) == (6, "")
@@ -239,14 +239,14 @@ for i in range(12):
     if i == 6:
         model.register_forward_hook(lambda *a: root.append(1))
         model[0].register_forward_hook(lambda *a: inner.append(1))
-told(root=len(root), inner=len(inner))
+reported(root=len(root), inner=len(inner))
 """
 )
 
 
 @pytest.mark.slow
-def test_hooks_of_the_script_run_in_code_that_it_never_asked_to_have_compiled(
+def test_hooks_of_the_script_run_in_code_that_it_never_requested_to_have_compiled(
     run: Callable[..., Any],
 ) -> None:
     ran = run(HOOKED, changes=[patch("compile_mode", "default")], measure=False)
-    assert (ran.code, ran.told) == (0, {"root": 5, "inner": 5}), ran.err
+    assert (ran.code, ran.reported) == (0, {"root": 5, "inner": 5}), ran.err

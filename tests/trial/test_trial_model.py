@@ -158,7 +158,7 @@ kinds = lambda: [sorted({str(t.dtype) for t in ts}) for ts in (
 found["pure"] = dict(status=statuses(made), kinds=kinds(), out=str(ran["out"].dtype))
 made.patches.undo_all()
 found["pure"]["undone"] = kinds()
-told(**found)
+reported(**found)
 """
 )
 
@@ -169,20 +169,20 @@ def eager(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
     ran = runner(tmp_path_factory.mktemp("eager"))(EAGER, bare=True, timeout_s=280)
     assert ran.code == 0, ran.err
-    return ran.told
+    return ran.reported
 
 
 @pytest.mark.timeout(300)
-def test_the_kernel_that_was_asked_for_is_the_one_that_runs(eager: dict[str, Any]) -> None:
+def test_the_kernel_that_was_requested_is_the_one_that_runs(eager: dict[str, Any]) -> None:
     flash, math = (
         ["aten::_scaled_dot_product_flash_attention_for_cpu"],
         ["aten::_scaled_dot_product_attention_math"],
     )
     for kernel, kernels in (("auto", flash), ("flash", flash), ("math", math)):
-        told = eager[kernel]
-        assert told["kernels"] == kernels, kernel
-        assert told["status"] == {"attention_backend": [kernel, "applied"]}
-        assert told["undone"]
+        reported = eager[kernel]
+        assert reported["kernels"] == kernels, kernel
+        assert reported["status"] == {"attention_backend": [kernel, "applied"]}
+        assert reported["undone"]
 
 
 @pytest.mark.timeout(300)
@@ -194,13 +194,13 @@ def test_checkpointed_blocks_run_again_keep_less_and_give_the_same_losses_with_d
     assert (none["ran"], selective["ran"], full["ran"]) == (4 * 4, 4 * 6, 4 * 8)
     assert none["saved"] > selective["saved"] > full["saved"]
     assert none["losses"] == selective["losses"] == full["losses"]
-    for which, told in (("selective", selective), ("full", full)):
-        assert told["status"] == {"activation_checkpointing": [which, "applied"]}
-        assert told["keys"] == none["keys"]
-        assert told["copies"] == [True, True]
-        assert told["blocks"] == 4
-        assert told["faults"] == []
-        assert told["undone"]
+    for which, reported in (("selective", selective), ("full", full)):
+        assert reported["status"] == {"activation_checkpointing": [which, "applied"]}
+        assert reported["keys"] == none["keys"]
+        assert reported["copies"] == [True, True]
+        assert reported["blocks"] == 4
+        assert reported["faults"] == []
+        assert reported["undone"]
 
 
 @pytest.mark.timeout(300)
@@ -218,11 +218,11 @@ def test_gradients_go_where_the_script_wants_zeros_and_training_is_the_same(eage
 
 @pytest.mark.timeout(300)
 def test_weights_gradients_and_optimizer_state_are_bf16_and_outputs_are_not(eager: dict[str, Any]) -> None:
-    told = eager["pure"]
-    assert told["status"] == {"pure_bf16": [True, "applied"]}
-    assert told["kinds"] == [["torch.bfloat16"]] * 3
-    assert told["out"] == "torch.float32"
-    assert told["undone"] == [["torch.float32"]] * 3
+    reported = eager["pure"]
+    assert reported["status"] == {"pure_bf16": [True, "applied"]}
+    assert reported["kinds"] == [["torch.bfloat16"]] * 3
+    assert reported["out"] == "torch.float32"
+    assert reported["undone"] == [["torch.float32"]] * 3
 
 
 FACTS = (
@@ -348,7 +348,7 @@ def late(q): return F.scaled_dot_product_attention(q, q, q)
 q = torch.randn(1, 2, 4, 4)
 found["jit"] = bool(torch.equal(early(q), late(q)))
 made.patches.undo_all()
-told(**found)
+reported(**found)
 """
 )
 
@@ -359,7 +359,7 @@ def test_what_blocks_do_when_they_run_is_a_fact_and_what_they_cannot_bear_is_see
 ) -> None:
     ran = run(FACTS, bare=True, timeout_s=280)
     assert ran.code == 0, ran.err
-    told = ran.told
+    reported = ran.reported
     good = ["alike", "watched"]
     expected = {
         "Block": good,
@@ -376,32 +376,32 @@ def test_what_blocks_do_when_they_run_is_a_fact_and_what_they_cannot_bear_is_see
         "Chain": [],
         "Encoder": good,
     }
-    assert {name: told[name]["words"] for name in expected} == expected
-    assert all(told[name]["faults"] == [] for name in expected)
-    assert told["Block"]["blocks"] == ["Block", 2]
-    assert told["Chain"]["blocks"] is None
-    assert told["Encoder"]["blocks"] == ["TransformerEncoderLayer", 2]
-    assert told["Encoder"]["attention"]
-    assert not told["Block"]["attention"]
-    assert told["Sometimes"]["pause"]
-    assert told["chosen"] == [True, "math"]
-    (status, reason), (other, why) = told["without"][0], told["no_blocks"][0]
+    assert {name: reported[name]["words"] for name in expected} == expected
+    assert all(reported[name]["faults"] == [] for name in expected)
+    assert reported["Block"]["blocks"] == ["Block", 2]
+    assert reported["Chain"]["blocks"] is None
+    assert reported["Encoder"]["blocks"] == ["TransformerEncoderLayer", 2]
+    assert reported["Encoder"]["attention"]
+    assert not reported["Block"]["attention"]
+    assert reported["Sometimes"]["pause"]
+    assert reported["chosen"] == [True, "math"]
+    (status, reason), (other, why) = reported["without"][0], reported["no_blocks"][0]
     assert status == other == "refused"
     assert "scaled_dot_product_attention" in reason
     assert "no repeated blocks" in why
-    assert told["jit"]
-    drawing = {name for name in told if isinstance(told[name], dict) and told[name]["dropout"]}
+    assert reported["jit"]
+    drawing = {name for name in reported if isinstance(reported[name], dict) and reported[name]["dropout"]}
     # Modules of the kind count whatever their share.
     assert drawing == {"Drawing", "DrawingToo", "Dropping", "Attending", "Noisy", "Encoder"}
-    assert all(told[name]["faults"] == [] for name in drawing)
-    assert told["Masking"]["masked"]
-    assert not told["Attending"]["masked"]
-    assert (told["Again"]["value"], told["Reentrant"]["value"], told["Block"]["value"]) == (
+    assert all(reported[name]["faults"] == [] for name in drawing)
+    assert reported["Masking"]["masked"]
+    assert not reported["Attending"]["masked"]
+    assert (reported["Again"]["value"], reported["Reentrant"]["value"], reported["Block"]["value"]) == (
         "full",
         "full",
         "none",
     )
-    assert told["convolves"]
+    assert reported["convolves"]
 
 
 COMPILED = (
@@ -411,7 +411,7 @@ import torch._dynamo as dynamo
 import torch._functorch.config as functorch
 real = torch.compile
 def cheap(model=None, **how):
-    # Traced and partitioned as for inductor, then run as it is: no C++ compiler at work.
+    # Traced and partitioned as for inductor, then run unchanged: no C++ compiler at work.
     how.pop("mode", None)
     return real(model, backend="aot_eager_decomp_partition", **how)
 torch.compile = cheap
@@ -435,7 +435,7 @@ look("full", activation_checkpointing="full", attention_backend="math")
 look("both", activation_checkpointing="selective", compile_region="block", precision="bf16")
 for shapes in ("static", "dynamic"):
     look(shapes, steps=3, sizes=(6, 7, 8), compile_shapes=shapes, compile_region="block")
-told(**found)
+reported(**found)
 """
 )
 
@@ -444,22 +444,22 @@ told(**found)
 def test_compiled_code_obeys_and_what_it_does_is_read_from_what_was_compiled(run: Callable[..., Any]) -> None:
     ran = run(COMPILED, bare=True, timeout_s=480)
     assert ran.code == 0, ran.err
-    told = ran.told
-    for name, each in told.items():
+    reported = ran.reported
+    for name, each in reported.items():
         assert all(status == "applied" for _, status in each["status"].values()), (name, each)
         assert each["undone"], name
         assert each["faults"] == [], name
         assert each["broken"] == 0, name
-    assert (told["whole"]["graphs"], told["block"]["graphs"]) == (1, 1)
-    assert told["whole"]["calls"] > 1.5 * told["block"]["calls"]
-    assert told["budget"]["saved"] < told["block"]["saved"]
-    assert told["full"]["saved"] < told["whole"]["saved"]
+    assert (reported["whole"]["graphs"], reported["block"]["graphs"]) == (1, 1)
+    assert reported["whole"]["calls"] > 1.5 * reported["block"]["calls"]
+    assert reported["budget"]["saved"] < reported["block"]["saved"]
+    assert reported["full"]["saved"] < reported["whole"]["saved"]
     # Checkpointed parts stand in the graph as one call each.
-    assert told["full"]["calls"] < told["whole"]["calls"]
-    assert told["full"]["status"]["attention_backend"] == ["math", "applied"]
-    assert told["both"]["graphs"] == 2
-    assert told["static"]["graphs"] == 3
-    assert told["dynamic"]["graphs"] < 3
+    assert reported["full"]["calls"] < reported["whole"]["calls"]
+    assert reported["full"]["status"]["attention_backend"] == ["math", "applied"]
+    assert reported["both"]["graphs"] == 2
+    assert reported["static"]["graphs"] == 3
+    assert reported["dynamic"]["graphs"] < 3
 
 
 ATTENDING = (
@@ -486,7 +486,7 @@ for epoch in range(EPOCHS):
         opt.zero_grad(set_to_none=False)
         model(x).square().mean().backward()
         opt.step()
-told(first=first, plain=attend is torch._C._nn.scaled_dot_product_attention,
+reported(first=first, plain=attend is torch._C._nn.scaled_dot_product_attention,
      named=F.scaled_dot_product_attention is torch._C._nn.scaled_dot_product_attention)
 """
 )
@@ -506,9 +506,9 @@ def test_attention_is_seen_by_whatever_name_and_nothing_of_ours_is_called_once_t
     assert facts.model.blocks.name == "Layer"
     assert facts.values["attention_backend"] == "auto"
     assert facts.values["activation_checkpointing"] == "none"
-    assert base.told == {"first": False, "plain": True, "named": True}
-    asked = [patch("attention_backend", "math"), patch("activation_checkpointing", "full")]
-    ran = run(ATTENDING.replace("EPOCHS", "10**9"), changes=asked, fidelity=SHORT)
+    assert base.reported == {"first": False, "plain": True, "named": True}
+    requested = [patch("attention_backend", "math"), patch("activation_checkpointing", "full")]
+    ran = run(ATTENDING.replace("EPOCHS", "10**9"), changes=requested, fidelity=SHORT)
     assert ran.faults == ""
     assert ran.closed is not None, (ran.err, ran.broke)
     for knob, value in (("attention_backend", "math"), ("activation_checkpointing", "full")):
@@ -517,10 +517,10 @@ def test_attention_is_seen_by_whatever_name_and_nothing_of_ours_is_called_once_t
 
 @pytest.mark.timeout(300)
 def test_apply_carries_them_too_and_refuses_to_train_without_them(run: Callable[..., Any]) -> None:
-    asked = [patch("attention_backend", "math"), patch("set_to_none", True), patch("pure_bf16", True)]
-    ran = run(ATTENDING.replace("EPOCHS", "2"), changes=asked, measure=False)
+    requested = [patch("attention_backend", "math"), patch("set_to_none", True), patch("pure_bf16", True)]
+    ran = run(ATTENDING.replace("EPOCHS", "2"), changes=requested, measure=False)
     assert ran.code == 0, ran.err
-    assert ran.told["plain"]
+    assert ran.reported["plain"]
     refused = run(
         ATTENDING.replace("EPOCHS", "4"), changes=[patch("attention_backend", "cudnn")], measure=False
     )
@@ -569,7 +569,7 @@ made = session(fp8="rowwise")
 held = train(Wide(), steps=2)
 found["eager"] = [(r.found, r.status) for r in made.readings.compute() if r.wanted is not None]
 made.patches.undo_all()
-told(**found)
+reported(**found)
 """
 )
 
@@ -578,20 +578,20 @@ told(**found)
 def test_layers_compute_in_8_bits_where_they_are_wide_enough_and_compiled(run: Callable[..., Any]) -> None:
     ran = run(EIGHT_BITS, bare=True, timeout_s=280)
     assert ran.code == 0, ran.err
-    told = ran.told
+    reported = ran.reported
     for recipe in ("tensorwise", "rowwise"):
-        each = told[recipe]
+        each = reported[recipe]
         assert each["faults"] == []
         assert each["status"]["fp8"] == [recipe, "applied"]
         assert each["layers"] == ["Linear", "Float8Linear", "Linear"]
         assert each["same"]
         assert each["moved"]
         assert each["undone"] == ["Linear"] * 3
-    assert told["asis"] == "off"
-    status, reason = told["small"][0]
+    assert reported["asis"] == "off"
+    status, reason = reported["small"][0]
     assert status == "refused"
     assert "multiples of 16" in reason
-    assert told["eager"] == [[None, "not_reached"]]
+    assert reported["eager"] == [[None, "not_reached"]]
 
 
 REAL = (
@@ -600,7 +600,7 @@ REAL = (
 made = session(compile_mode="default", activation_checkpointing="full", memory_budget=0.5)
 ran = train(Net(blocks=2))
 eager = session()
-told(status=statuses(made), losses=ran["losses"])
+reported(status=statuses(made), losses=ran["losses"])
 """
 )
 
@@ -610,5 +610,5 @@ told(status=statuses(made), losses=ran["losses"])
 def test_checkpointing_and_the_budget_hold_under_the_real_compiler(run: Callable[..., Any]) -> None:
     ran = run(REAL, bare=True, timeout_s=500)
     assert ran.code == 0, ran.err
-    assert all(status == "applied" for _, status in ran.told["status"].values()), ran.told
-    assert ran.told["losses"][-1] < ran.told["losses"][0]
+    assert all(status == "applied" for _, status in ran.reported["status"].values()), ran.reported
+    assert ran.reported["losses"][-1] < ran.reported["losses"][0]

@@ -1,4 +1,4 @@
-"""What a training process tells of the files that it has imported."""
+"""What a training process reports of the files that it has imported."""
 
 from __future__ import annotations
 

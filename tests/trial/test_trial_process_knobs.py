@@ -69,7 +69,7 @@ serves = [l.split()[-1] for l in open("/proc/self/maps")
           if int(l.split("-")[0], 16) <= address < int(l.split()[0].split("-")[1], 16)]
 keep = torch.randn(1 << 23)
 marked = sum(l.startswith("VmFlags") and "hg" in l.split() for l in open("/proc/self/smaps"))
-told(serves=serves[0], marked=marked, preload=os.environ.get("LD_PRELOAD", ""),
+reported(serves=serves[0], marked=marked, preload=os.environ.get("LD_PRELOAD", ""),
      tunables=os.environ.get("GLIBC_TUNABLES", ""))
 """
 )
@@ -100,7 +100,7 @@ def test_a_preloaded_allocator_serves_the_process_beside_what_the_user_preloads(
     assert launch.env["LD_PRELOAD"] == f"{jemalloc}:{other}"
     ran = run(MAPPED, changes=[change], measure=False, env=dict(launch.env))
     assert ran.code == 0, ran.err
-    assert Path(ran.told["serves"]).name.startswith("libjemalloc")
+    assert Path(ran.reported["serves"]).name.startswith("libjemalloc")
     assert status(ran, "malloc") == ("applied", "jemalloc")
 
 
@@ -112,18 +112,18 @@ def test_a_library_that_is_not_there_ends_an_applied_run_before_it_trains_on(run
     assert ran.out == ""
 
 
-@pytest.mark.skipif(host_facts().huge_pages != "madvise", reason="the kernel does not wait to be asked")
+@pytest.mark.skipif(host_facts().huge_pages != "madvise", reason="the kernel does not wait to be requested")
 def test_glibc_asks_for_huge_pages_and_the_memory_is_marked(run: Callable[..., Any]) -> None:
     change = variable("malloc", "glibc_hugepages", "GLIBC_TUNABLES")
     before = {"GLIBC_TUNABLES": "glibc.malloc.arena_max=3"}
     env = with_setting(before, change.spelling.text, change.delivered)
     ran = run(MAPPED, changes=[change], measure=False, env=env)
     assert ran.code == 0, ran.err
-    assert ran.told["tunables"] == "glibc.malloc.arena_max=3:glibc.malloc.hugetlb=1"
-    assert ran.told["marked"] > 0
+    assert ran.reported["tunables"] == "glibc.malloc.arena_max=3:glibc.malloc.hugetlb=1"
+    assert ran.reported["marked"] > 0
     assert status(ran, "malloc") == ("applied", "glibc_hugepages")
     plain = run(MAPPED)
-    assert plain.told["marked"] == 0
+    assert plain.reported["marked"] == 0
     assert plain.facts.values["malloc"] == "glibc"
     assert plain.facts.openmp == "gnu"
     assert plain.facts.values["wait_policy"] == "unset"
@@ -147,7 +147,7 @@ for _ in range(40):
     time.sleep(0.01)
 spent = others_ms() - before
 train(4)
-told(spent=spent, environ=open("/proc/self/environ").read().count("OMP_WAIT_POLICY=PASSIVE"))
+reported(spent=spent, environ=open("/proc/self/environ").read().count("OMP_WAIT_POLICY=PASSIVE"))
 """
 )
 
@@ -159,9 +159,9 @@ def test_threads_that_wait_passively_do_not_burn_the_cores(run: Callable[..., An
     spins = run(WAITING, env=two)
     sleeps = run(WAITING, changes=[change], measure=False, env={**two, "OMP_WAIT_POLICY": "PASSIVE"})
     assert sleeps.code == 0, sleeps.err
-    assert sleeps.told["environ"] == 1
+    assert sleeps.reported["environ"] == 1
     assert status(sleeps, "wait_policy") == ("applied", "PASSIVE")
-    assert sleeps.told["spent"] < 0.5 * spins.told["spent"]
+    assert sleeps.reported["spent"] < 0.5 * spins.reported["spent"]
 
 
 def test_a_script_that_sets_the_policy_above_its_import_is_found_out(run: Callable[..., Any]) -> None:
@@ -196,15 +196,15 @@ if __name__ == "__main__":
     ("method", "child_of_main", "imports_again"),
     [("fork", True, False), ("forkserver", False, True), ("spawn", True, True)],
 )
-def test_workers_start_as_asked(
+def test_workers_start_as_requested(
     run: Callable[..., Any], method: str, child_of_main: bool, imports_again: bool
 ) -> None:
     change = keyword("multiprocessing_context", method, knob="mp_context")
     ran = run(WORKERS, changes=[change], measure=False)
     assert ran.code == 0, ran.err
-    ((worker, parent, again),) = ran.told["seen"]
-    assert worker != ran.told["main"]
-    assert (parent == ran.told["main"]) is child_of_main
+    ((worker, parent, again),) = ran.reported["seen"]
+    assert worker != ran.reported["main"]
+    assert (parent == ran.reported["main"]) is child_of_main
     assert bool(again) is imports_again
     assert status(ran, "mp_context") == ("applied", method)
 
@@ -258,7 +258,7 @@ firsts = []
 for x in train:
     firsts.append(int(x[0]))
     opt.zero_grad(); model(x).sum().backward(); opt.step()
-told(firsts=firsts)
+reported(firsts=firsts)
 """
 )
 
@@ -266,11 +266,11 @@ told(firsts=firsts)
 def test_a_slow_batch_is_waited_for_only_in_order(run: Callable[..., Any]) -> None:
     free = run(UNEVEN, changes=[keyword("in_order", False)], measure=False)
     assert free.code == 0, free.err
-    assert sorted(free.told["firsts"]) == list(range(0, 40, 2))
-    assert free.told["firsts"][0] != 0
+    assert sorted(free.reported["firsts"]) == list(range(0, 40, 2))
+    assert free.reported["firsts"][0] != 0
     assert status(free, "in_order") == ("applied", False)
     ordered = run(UNEVEN)
-    assert ordered.told["firsts"] == list(range(0, 40, 2))
+    assert ordered.reported["firsts"] == list(range(0, 40, 2))
     assert ordered.facts.values["in_order"] is True
 
 
@@ -296,26 +296,26 @@ is_frozen = lambda: gc.get_freeze_count() > 2_000  # Python 3.12 counts its immo
 within = list(counts), is_frozen(), gc.get_threshold(), Knot.alive
 import atexit
 now = lambda: [is_frozen(), gc.get_threshold(), gc.isenabled()]
-atexit.register(lambda: told(within=within, after=now()))
+atexit.register(lambda: reported(within=within, after=now()))
 """
 
 
 def test_garbage_is_looked_for_between_steps_alone_and_as_before_at_the_end(run: Callable[..., Any]) -> None:
     text = LOOP + COLLECTED + STEPS
     plain = run(text, bare=True)
-    counts, frozen, threshold, alive = plain.told["within"]
+    counts, frozen, threshold, alive = plain.reported["within"]
     assert not frozen
     assert counts[0] > 400
     ran = run(text, changes=[patch("gc_control", "boundary")], measure=False)
     assert ran.code == 0, ran.err
-    counts, frozen, now, alive = ran.told["within"]
+    counts, frozen, now, alive = ran.reported["within"]
     assert frozen
     assert now[0] > threshold[0]
     assert counts[0] + counts[1] + counts[2] == 210
     assert counts[1] in (20, 21)
     assert counts[2] == 1
     assert alive <= 1
-    assert ran.told["after"] == [False, threshold, True]
+    assert ran.reported["after"] == [False, threshold, True]
     assert status(ran, "gc_control") == ("applied", "boundary")
 
 
@@ -323,11 +323,11 @@ def test_frozen_objects_are_left_out_and_the_rest_is_collected_as_ever(run: Call
     text = LOOP + COLLECTED + STEPS
     ran = run(text, changes=[patch("gc_control", "freeze")], measure=False)
     assert ran.code == 0, ran.err
-    counts, frozen, now, alive = ran.told["within"]
+    counts, frozen, now, alive = ran.reported["within"]
     assert frozen
     assert counts[0] > 400
     assert alive < 60
-    assert ran.told["after"] == [False, now, True]
+    assert ran.reported["after"] == [False, now, True]
     assert status(ran, "gc_control") == ("applied", "freeze")
 
 

@@ -41,7 +41,7 @@ for epoch in range(EPOCHS):
         opt.step()
     with torch.no_grad():
         evals = [len(x) for x, y in test if model(x) is not None]
-told(sizes=sizes, evals=evals, weights=weights(model), loss=float(loss))
+reported(sizes=sizes, evals=evals, weights=weights(model), loss=float(loss))
 """
 )
 
@@ -52,9 +52,9 @@ def test_a_plain_loop_is_counted_exactly_and_left_bit_equal(run: Callable[..., A
     assert ran.faults == ""
     assert ran.done.why == "script_end"
     assert ran.code == 0
-    assert ran.told == bare.told
-    assert [r.samples for r in ran.rows] == bare.told["sizes"]
-    assert ran.done.steps == len(bare.told["sizes"])
+    assert ran.reported == bare.reported
+    assert [r.samples for r in ran.rows] == bare.reported["sizes"]
+    assert ran.done.steps == len(bare.reported["sizes"])
     facts = ran.facts
     assert facts.loader.site.startswith("train.py:")
     assert (facts.loader.batch_size, facts.loader.length, facts.loader.dataset_length) == (16, 6, 84)
@@ -91,7 +91,7 @@ def test_a_window_is_measured_and_the_process_ends_at_once(run: Callable[..., An
 
 
 def test_a_window_that_is_still_settling_goes_on(run: Callable[..., Any]) -> None:
-    """Half of the shortest window is slow: it is measured on, and the fast steps are what is told."""
+    """Half of the shortest window is slow: it is measured on, and the fast steps are what is reported."""
     settling = MLP.replace("EPOCHS", "100000").replace(
         "        opt.step()\n", "        opt.step()\n        time.sleep(0.02 if len(sizes) < 14 else 0.002)\n"
     )
@@ -118,18 +118,20 @@ def test_a_run_above_the_bar_is_measured_to_its_limit(run: Callable[..., Any]) -
     assert run(MLP.replace("EPOCHS", "100000"), fidelity=hopeful).closed.ended == "limit"
 
 
-def test_a_model_that_is_asked_with_a_shape_of_unknown_size_first_is_watched_all_the_same(
+def test_a_model_that_is_requested_with_a_shape_of_unknown_size_first_is_watched_all_the_same(
     run: Callable[..., Any],
 ) -> None:
     """Keras builds a model by calling it with a shape whose first dimension is None."""
-    asked = MLP.replace(
+    requested = MLP.replace(
         "    def forward(self, x):",
         "    def forward(self, x):\n        if not torch.is_tensor(x): return None",
     )
-    asked = asked.replace("sizes = []", "class Symbol: shape = (None, 8)\nmodel(Symbol())\nsizes = []")
-    ran = run(asked.replace("EPOCHS", "2"))
+    requested = requested.replace(
+        "sizes = []", "class Symbol: shape = (None, 8)\nmodel(Symbol())\nsizes = []"
+    )
+    ran = run(requested.replace("EPOCHS", "2"))
     assert ran.faults == ""
-    assert [r.samples for r in ran.rows] == ran.told["sizes"]
+    assert [r.samples for r in ran.rows] == ran.reported["sizes"]
 
 
 LOADERS = (
@@ -198,7 +200,9 @@ for epoch in range(1000):
 )
 
 
-def test_evaluation_is_told_as_a_sign_of_life_and_does_not_use_up_the_window(run: Callable[..., Any]) -> None:
+def test_evaluation_is_reported_as_a_sign_of_life_and_does_not_use_up_the_window(
+    run: Callable[..., Any],
+) -> None:
     from autotune.launch.result.host_samples import HostSamples
     from autotune.launch.result.measure import measure
     from autotune.launch.result.process_reports import ProcessReports
@@ -206,10 +210,10 @@ def test_evaluation_is_told_as_a_sign_of_life_and_does_not_use_up_the_window(run
     ran = run(SLOW_EVALUATION, fidelity=SHORT)
     empty = [e for e in ran.events if isinstance(e, Steps) and not e.rows]
     assert len(empty) >= 1
-    told = ProcessReports()
+    reported = ProcessReports()
     for event in ran.events:
-        told.take(event)
-    found = measure(ran.closed, told, HostSamples(start_ns=0))
+        reported.take(event)
+    found = measure(ran.closed, reported, HostSamples(start_ns=0))
     # 4 samples in little more than 5 ms; with the evaluation in it, at most 4 * 10 in 150 ms.
     assert found.throughput.value > 350
 
@@ -262,7 +266,7 @@ model(torch.ones(2, 4)).sum().backward(); opt.step()
 )
 
 
-def test_a_checkpoint_is_told_as_a_sign_of_life(run: Callable[..., Any]) -> None:
+def test_a_checkpoint_is_reported_as_a_sign_of_life(run: Callable[..., Any]) -> None:
     ran = run(CHECKPOINT)
     assert ran.faults == ""
     assert sum(not e.rows for e in ran.events if isinstance(e, Steps)) == 1

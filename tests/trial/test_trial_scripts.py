@@ -40,7 +40,7 @@ for epoch in range(3):
         og.zero_grad()
         bce(d(fake), torch.ones(8, 1)).backward()
         og.step()
-told(weights=weights(g) + weights(d))
+reported(weights=weights(g) + weights(d))
 """
 )
 
@@ -124,7 +124,7 @@ elif kind == "bare":
             opt.zero_grad(); F.mse_loss(model(x), y).backward(); opt.step()
         except:
             pass
-told(weights=weights(model))
+reported(weights=weights(model))
 """
 )
 
@@ -138,12 +138,12 @@ def test_other_kinds_of_loop_are_counted_and_left_bit_equal(run: Callable[..., A
     if kind == "lbfgs":
         assert ran.done.steps == 7
         assert facts.optimizer.closure
-        assert ran.told == run(ODD, argv=[kind], bare=True).told
+        assert ran.reported == run(ODD, argv=[kind], bare=True).reported
     if kind == "manual":
         assert ran.done.steps == 9
         assert facts.optimizer is None
         assert facts.zero_grad_seen
-        assert ran.told == run(ODD, argv=[kind], bare=True).told
+        assert ran.reported == run(ODD, argv=[kind], bare=True).reported
     if kind == "autocast":
         assert facts.own_autocast
         assert facts.values["precision"] == "bf16"
@@ -158,7 +158,7 @@ def test_other_kinds_of_loop_are_counted_and_left_bit_equal(run: Callable[..., A
         assert facts.reduction == "unknown"
 
 
-def test_ends_of_all_kinds_are_told(run: Callable[..., Any]) -> None:
+def test_ends_of_all_kinds_are_reported(run: Callable[..., Any]) -> None:
     nan = run(ODD, argv=["nan"])
     assert nan.broke.kind == "diverged"
     assert nan.done is None
@@ -223,11 +223,11 @@ def test_workers_do_not_count_threads_stay_the_scripts_and_seeds_shift_together(
     assert ran.faults == ""
     assert ran.done.steps == 16
     assert [r.samples for r in ran.rows] == [4] * 16
-    assert ran.told["threads"] == bare.told["threads"] == 1
-    assert ran.told["first"] == bare.told["first"]
-    assert other.told["first"] != ran.told["first"]
-    assert other.told["numpy"] != ran.told["numpy"]
-    assert other.told["random"] != ran.told["random"]
+    assert ran.reported["threads"] == bare.reported["threads"] == 1
+    assert ran.reported["first"] == bare.reported["first"]
+    assert other.reported["first"] != ran.reported["first"]
+    assert other.reported["numpy"] != ran.reported["numpy"]
+    assert other.reported["random"] != ran.reported["random"]
     assert ran.facts.values["num_workers"] == 2
 
 
@@ -270,13 +270,13 @@ for epoch in range(2):
     seen |= {len(x) for (x,) in test}
 import copy, io
 torch.save(model, io.BytesIO()); copy.deepcopy(model)
-told(first=sorted(first), seen=sorted(seen), keys=list(model.state_dict()),
+reported(first=sorted(first), seen=sorted(seen), keys=list(model.state_dict()),
      slot="_compiled_call_impl" in copy.copy(model).__dict__)
 """
 )
 
 
-def test_a_loader_factory_is_told_apart_by_its_caller(run: Callable[..., Any]) -> None:
+def test_a_loader_factory_is_distinguished_by_its_caller(run: Callable[..., Any]) -> None:
     base = run(FACTORY)
     site = base.facts.loader.site
     assert base.faults == ""
@@ -285,6 +285,6 @@ def test_a_loader_factory_is_told_apart_by_its_caller(run: Callable[..., Any]) -
         knob="batch_size", value=8, spelling=Keyword("torch.utils.data.DataLoader", "batch_size"), site=site
     )
     ran = run(FACTORY, changes=[change], sites=[site])
-    assert ran.told["first"] == [8]
-    assert ran.told["seen"] == [4]
-    assert ran.told["keys"] == ["l.weight", "l.bias"]
+    assert ran.reported["first"] == [8]
+    assert ran.reported["seen"] == [4]
+    assert ran.reported["keys"] == ["l.weight", "l.bias"]

@@ -53,7 +53,7 @@ class Fields:
 
 
 class Sampled:
-    """As what a library samples around some nodes of a graph: their fields, and how many were asked for."""
+    """As what a library samples around some nodes of a graph: their fields, and how many were requested."""
 
     keys = ("x", "edges")
     batch_size = 4
@@ -63,7 +63,7 @@ class Sampled:
 
 
 class Told:
-    """A class of a library that tells its length, and keeps the names of its fields before them."""
+    """A class of a library that has a length, and keeps the names of its fields before them."""
 
     def __init__(self, size: int) -> None:
         self.names = ["signal", "length", "label"]
@@ -137,7 +137,7 @@ def test_later_batches_of_a_class_of_the_scripts_own_are_counted_by_its_attribut
         ("text", False),
     ],
 )
-def test_a_batch_of_one_is_told_from_a_sample(batch: Any, is_one: bool) -> None:
+def test_a_batch_of_one_is_reported_from_a_sample(batch: Any, is_one: bool) -> None:
     assert is_batch_of_one(batch) is is_one
 
 
@@ -276,7 +276,7 @@ session.patches.undo_all()
 after = snapshot()
 changed = [(str(o), k) for o, a, b in zip(owners, after, before)
            for k in set(a) | set(b) if a.get(k) is not b.get(k)]
-told(patched=patched, changed=[c for c in changed if c[1] not in ("__warningregistry__", "__doc__")],
+reported(patched=patched, changed=[c for c in changed if c[1] not in ("__warningregistry__", "__doc__")],
      hooked=bool(Mine.step.hooked),
      plain=not hasattr(Mine.step, "_autotune_plain"), slot="_compiled_call_impl" in model.__dict__,
      faults=sorted(session.faults.off), threads=torch.get_num_threads() == threads)
@@ -286,14 +286,14 @@ told(patched=patched, changed=[c for c in changed if c[1] not in ("__warningregi
 
 @pytest.mark.torch
 def test_patch_then_undo_is_identity(run: Callable[..., Any]) -> None:
-    told = run(UNDO, bare=True).told
-    assert told["patched"] > 30
-    assert told["faults"] == []
-    assert told["changed"] == []
-    assert told["plain"]
-    assert told["hooked"]
-    assert not told["slot"]
-    assert told["threads"]
+    reported = run(UNDO, bare=True).reported
+    assert reported["patched"] > 30
+    assert reported["faults"] == []
+    assert reported["changed"] == []
+    assert reported["plain"]
+    assert reported["hooked"]
+    assert not reported["slot"]
+    assert reported["threads"]
 
 
 FAULT = (
@@ -313,7 +313,7 @@ opt = torch.optim.SGD(model.parameters(), lr=0.1)
 for epoch in range(3):
     for (x,) in DataLoader(TensorDataset(torch.ones(32, 4)), batch_size=8, shuffle=True):
         opt.zero_grad(); F.mse_loss(model(x), torch.ones(8, 1)).backward(); opt.step()
-told(weights=weights(model))
+reported(weights=weights(model))
 """
 )
 
@@ -322,7 +322,7 @@ told(weights=weights(model))
 def test_a_fault_of_ours_leaves_the_script_alone_and_its_knob_unconfirmed(run: Callable[..., Any]) -> None:
     fine = run(FAULT, fidelity=LONG)
     broken = run(FAULT, fidelity=LONG, argv=["broken"])
-    assert broken.told == fine.told
+    assert broken.reported == fine.reported
     assert broken.code == 0
     assert "injected" in broken.faults
     assert fine.faults == ""
@@ -339,7 +339,7 @@ import numpy.random as r
 r.get_state = lambda: {"bit_generator": "PCG64"} if sys.argv[1] == "dict" else 1 / 0
 model = nn.Linear(4, 1)
 for (x,) in DataLoader(TensorDataset(torch.ones(40, 4)), batch_size=4): model(x).sum().backward()
-told(done=True)
+reported(done=True)
 """
 )
 
@@ -347,10 +347,10 @@ told(done=True)
 @pytest.mark.torch
 def test_another_generator_of_numpy_raises_nothing_into_the_script(run: Callable[..., Any]) -> None:
     fine = run(GENERATOR, argv=["dict"])
-    assert fine.told == {"done": True}
+    assert fine.reported == {"done": True}
     assert fine.faults == ""
     broken = run(GENERATOR, argv=["raises"])
-    assert broken.told == {"done": True}
+    assert broken.reported == {"done": True}
     assert "ZeroDivisionError" in broken.faults
 
 

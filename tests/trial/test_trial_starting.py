@@ -51,7 +51,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def bare(folder: Path, *words: str) -> Any:
-    return _told([sys.executable, *words], folder, {})
+    return _reported([sys.executable, *words], folder, {})
 
 
 def ours(
@@ -72,12 +72,12 @@ def ours(
     (place / "plan.json").write_text(wire.dumps(plan))
     started = runtime_library.make(place / "lib")
     env = runtime_library.environment({PLAN_VARIABLE: str(place / "plan.json")}, started)
-    told = _told([sys.executable, *options, started], folder, env)
-    told["path"] = [entry for entry in told["path"] if entry != started]
-    return told
+    reported = _reported([sys.executable, *options, started], folder, env)
+    reported["path"] = [entry for entry in reported["path"] if entry != started]
+    return reported
 
 
-def _told(command: list[str], folder: Path, env: dict[str, str]) -> Any:
+def _reported(command: list[str], folder: Path, env: dict[str, str]) -> Any:
     done = subprocess.run(
         command,
         cwd=folder,

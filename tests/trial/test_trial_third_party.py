@@ -101,7 +101,7 @@ class Game:
         return action
 
 def in_environment(games=True):
-    # All in one function, without a name that tells.
+    # All in one function, without a name that shows it.
     from gymnasium.wrappers.common import OrderEnforcing
     env = OrderEnforcing(Game())
     model, opt = learner()
@@ -414,7 +414,7 @@ found = dict(
     sets_threads=watched(sets_threads),
     asks_for_threads=watched(asks_for_threads),
 )
-told(**found)
+reported(**found)
 """
 )
 EVALUATION, ROLLOUT = 1, 64
@@ -427,7 +427,7 @@ def loops(tmp_path_factory: Any) -> Any:
     folder: Path = tmp_path_factory.mktemp("packages")
     ran = runner(folder)(SCRIPT, bare=True, timeout_s=300)
     assert ran.code == 0, ran.err
-    return {name: SimpleNamespace(**told) for name, told in ran.told.items()}
+    return {name: SimpleNamespace(**reported) for name, reported in ran.reported.items()}
 
 
 def marked(loop: Any, bit: int) -> list[int]:
@@ -504,7 +504,7 @@ def test_boxes_that_were_as_many_as_images_are_not_counted_for_them(loops: Any) 
     assert samples(loops["detecting"]) == [8, 8, 8, 4] * 2
 
 
-def test_a_batch_tells_its_own_length(loops: Any) -> None:
+def test_a_batch_reports_its_own_length(loops: Any) -> None:
     assert samples(loops["padded"]) == [2] * 16
 
 
@@ -533,5 +533,5 @@ def test_layers_that_multiply_in_a_layout_of_their_own_are_known(loops: Any) -> 
     assert {name for name, loop in loops.items() if loop.mkldnn} == {"in_own_layout"}
 
 
-def test_who_sets_threads_is_told_from_who_asks_for_their_number(loops: Any) -> None:
+def test_who_sets_threads_is_reported_from_who_asks_for_their_number(loops: Any) -> None:
     assert {name for name, loop in loops.items() if loop.sets_threads} == {"sets_threads"}

@@ -1,4 +1,4 @@
-"""Training in a thread that the script starts: not measured, and said to be what it is."""
+"""Training in a thread that the script starts: not measured, and reported as such."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ thread = threading.Thread(target=train, args=({steps},))
 thread.start()
 {meanwhile}
 thread.join()
-told(ended=True)
+reported(ended=True)
 """
 )
 

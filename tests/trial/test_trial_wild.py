@@ -249,7 +249,7 @@ def again():
 def telling():
     learn(rows(), then=lambda opt: sdk.step(samples=99))
 
-def without_loader(size, told):
+def without_loader(size, reported):
     model = nn.Linear(4, 1)
     opt = sgd(model)
     alive.append((model, opt))
@@ -257,7 +257,7 @@ def without_loader(size, told):
         opt.zero_grad()
         plain_loss(model, torch.ones(size, 4)).backward()
         opt.step()
-        sdk.step(samples=told)
+        sdk.step(samples=reported)
 
 def watched(action, batch=0, changes=()):
     alive.clear()
@@ -276,8 +276,9 @@ def watched(action, batch=0, changes=()):
         scheduled=run.scheduler_per_step, moves=model.moves, dropout=model.dropout,
         beside=loader and loader.beside, changed=loader and loader.changed, steps=steps,
         rates=run.optimizer.rates, decays=run.optimizer.decays, scale=run.loss_scale,
-        told=inputs and inputs.told, place=inputs and inputs.place, faults=sorted(made.faults.off),
-        asked=[(r.knob, r.status, r.reason) for r in readings if r.wanted is not None])
+        reported=inputs and inputs.reported_per_sample, place=inputs and inputs.place,
+        faults=sorted(made.faults.off),
+        requested=[(r.knob, r.status, r.reason) for r in readings if r.wanted is not None])
 
 def batch_of(value, place):
     option = Flag(("--batch-size",))
@@ -311,11 +312,11 @@ found = dict(
     trained_asleep=watched(lambda: learn(rows(), nn.Linear(4, 1).eval())),
     again=watched(again),
     telling=watched(telling),
-    told=watched(lambda: without_loader(8, 8), batch=8),
-    told_still=watched(lambda: without_loader(16, 8), changes=batch_of(16, "input:0:0:8x4:1")),
-    told_along=watched(lambda: without_loader(16, 16), changes=batch_of(16, "input:0:0:8x4:1")),
+    reported=watched(lambda: without_loader(8, 8), batch=8),
+    reports_still=watched(lambda: without_loader(16, 8), changes=batch_of(16, "input:0:0:8x4:1")),
+    reports_along=watched(lambda: without_loader(16, 16), changes=batch_of(16, "input:0:0:8x4:1")),
 )
-told(**found)
+reported(**found)
 """
 )
 
@@ -327,7 +328,7 @@ def wild(tmp_path_factory: Any) -> Any:
     folder: Path = tmp_path_factory.mktemp("wild")
     ran = runner(folder)(WILD, bare=True, timeout_s=300)
     assert ran.code == 0, ran.err
-    return {name: SimpleNamespace(**told) for name, told in ran.told.items()}
+    return {name: SimpleNamespace(**reported) for name, reported in ran.reported.items()}
 
 
 def test_a_plain_loop_is_suspected_of_nothing(wild: Any) -> None:
@@ -396,7 +397,7 @@ def test_means_that_are_not_over_the_whole_batch_are_no_mean_over_it(wild: Any, 
 
 
 def test_a_data_set_that_the_script_changes_is_seen(wild: Any) -> None:
-    """What its own fetches change, and what is made when it is first asked for, is no such change."""
+    """What its own fetches change, and what is made when it is first requested, is no such change."""
     assert [wild[kind].changed for kind in ("between", "inside", "unchanged")] == ["between", "inside", ""]
 
 
@@ -426,9 +427,9 @@ def test_what_a_loader_hands_over_counts_whatever_the_script_says_of_it(wild: An
     assert {samples for samples, _, _ in wild["telling"].steps[2:]} == {8}
 
 
-def test_samples_that_are_told_alike_at_another_batch_are_not_believed(wild: Any) -> None:
-    assert (wild["told"].told, wild["told"].place) == (1.0, "input:0:0:8x4:1")
-    ((knob, status, reason),) = wild["told_still"].asked
+def test_samples_that_are_reported_alike_at_another_batch_are_not_believed(wild: Any) -> None:
+    assert (wild["reported"].reported, wild["reported"].place) == (1.0, "input:0:0:8x4:1")
+    ((knob, status, reason),) = wild["reports_still"].requested
     assert (knob, status) == ("batch_size", "refused")
     assert "does not follow the batch" in reason
-    assert wild["told_along"].asked == [["batch_size", "applied", ""]]
+    assert wild["reports_along"].requested == [["batch_size", "applied", ""]]

@@ -1,4 +1,4 @@
-"""The short way through our hooks, which most steps of a run take, tells what the long one tells."""
+"""The short way through our hooks, which most steps of a run take, reports what the long one reports."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ taken = {}
 def watch(cls, name, key):
     original = getattr(cls, name)
     taken[key] = 0
-    def asked(this, *args):
+    def requested(this, *args):
         usual = "long" not in sys.argv and original(this, *args)
         taken[key] += bool(usual)
         return usual
-    setattr(cls, name, asked)
+    setattr(cls, name, requested)
 
 # Either most steps are noted alone, or they take the short way through each hook, or the long one.
 if "calm" not in sys.argv:
@@ -75,13 +75,13 @@ def losses_of(loss):
 recorder.Recorder.step = step
 recorder.Recorder.calm_steps = steps
 
-told_at_once = told
+reported_at_once = reported
 
-def told(**what):
+def reported(**what):
     for one in gc.get_objects():
         if type(one) is calm.SteadySteps:
             one.leave()  # what is noted is counted
-    told_at_once(**what)
+    reported_at_once(**what)
 
 def pause():
     time.sleep(0.002)  # long enough for a window to open
@@ -109,7 +109,7 @@ for epoch in range(7):
             model(x)
     for x, y in val:
         model(x)
-told(weights=weights(model), taken=taken, losses=losses)
+reported(weights=weights(model), taken=taken, losses=losses)
 """
 
 OWN_BATCHES = """
@@ -134,7 +134,7 @@ for step in range(700):
     pause()
     if step == 350:
         optimizer.param_groups[0]["lr"] = 0.02
-told(weights=weights(model), taken=taken, losses=losses)
+reported(weights=weights(model), taken=taken, losses=losses)
 """
 
 ONE_PASS = """
@@ -155,7 +155,7 @@ for step in range(700):
         model.eval()
         model(x)
         model.train()
-told(weights=weights(model), taken=taken, losses=losses)
+reported(weights=weights(model), taken=taken, losses=losses)
 """
 
 STREAM = """
@@ -177,7 +177,7 @@ for epoch in range(3):
         done += 1
         if epoch == 1 and done % 97 == 0:
             break
-told(weights=weights(model), taken=taken, losses=losses)
+reported(weights=weights(model), taken=taken, losses=losses)
 """
 
 ODD = """
@@ -255,7 +255,7 @@ for epoch in range(6):
     if epoch == 3:
         train = DataLoader(data, batch_size=8, shuffle=True)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-told(weights=weights(model), taken=taken, losses=losses)
+reported(weights=weights(model), taken=taken, losses=losses)
 """
 
 FROM_INSIDE = """
@@ -303,7 +303,7 @@ for batch in batches:
             for _ in range(3):
                 batch = next(batches)
                 model(batch[0])
-told(weights=weights(model), taken=taken, losses=losses)
+reported(weights=weights(model), taken=taken, losses=losses)
 """
 
 BESIDES = """
@@ -339,17 +339,17 @@ for step in range(900):
     pause()
     if step in (600, 700):
         torch.export.export(model, (x,))
-told(weights=weights(model), taken=taken, losses=losses, held=held, zeroes_first=ours.zeroes_first)
+reported(weights=weights(model), taken=taken, losses=losses, held=held, zeroes_first=ours.zeroes_first)
 """
 
 HANDLER = """
 import random, signal
 torch.manual_seed(0)
 random.seed(1)
-asked = 0
+requested = 0
 def handler(*_):
-    global asked
-    asked += 1
+    global requested
+    requested += 1
     model.eval()
     with torch.no_grad():
         model(other)
@@ -370,7 +370,7 @@ for step in range(12000):
     loss.backward()
     optimizer.step()
 signal.setitimer(signal.ITIMER_REAL, 0)
-told(taken=taken, losses=losses, asked=asked)
+reported(taken=taken, losses=losses, requested=requested)
 """
 
 NAN = """
@@ -398,7 +398,7 @@ def rows(ran: Ran) -> list[tuple[Any, ...]]:
 
 
 def known(ran: Ran) -> Any:
-    """What the run told of the script, without times."""
+    """The reports of the script, without times."""
     facts = replace(ran.facts, collecting_frac=None)
     if facts.loader is None:
         return facts
@@ -414,9 +414,9 @@ def looked_at(run: Callable[..., Ran], script: str, changes: tuple[Change, ...],
 
 def the_same(ran: Ran, long: Ran, *, fetches: bool) -> bool:
     assert rows(ran) == rows(long)
-    assert len(ran.told["losses"]) == len(long.rows)
-    assert ran.told["losses"] == pytest.approx(long.told["losses"])
-    assert ran.told["weights"] == long.told["weights"]
+    assert len(ran.reported["losses"]) == len(long.rows)
+    assert ran.reported["losses"] == pytest.approx(long.reported["losses"])
+    assert ran.reported["weights"] == long.reported["weights"]
     assert known(ran) == known(long)
     return (sum(row.wait_ns for row in ran.rows) > 0) == fetches
 
@@ -435,15 +435,15 @@ def the_same(ran: Ran, long: Ran, *, fetches: bool) -> bool:
         pytest.param(STREAM, (), True, ("calm", "short"), id="a stream, epochs broken off"),
     ],
 )
-def test_every_way_tells_the_same(
+def test_every_way_reports_the_same(
     run: Callable[..., Ran], script: str, changes: tuple[Change, ...], fetches: bool, ways: tuple[str, ...]
 ) -> None:
     long = looked_at(run, script, changes, "long")
-    assert not any(long.told["taken"].values())
+    assert not any(long.reported["taken"].values())
     for way in ways:
         ran = looked_at(run, script, changes, way)
         assert the_same(ran, long, fetches=fetches)
-        taken = ran.told["taken"]
+        taken = ran.reported["taken"]
         noted = taken.pop("noted")
         if way == "calm":
             assert noted > len(long.rows) // 4, f"{noted} of {len(long.rows)} steps"
@@ -451,18 +451,18 @@ def test_every_way_tells_the_same(
             assert noted == 0
             usual = [count for key, count in taken.items() if fetches or key != "fetch"]
             assert min(usual) > len(long.rows) // 4, f"{taken} of {len(long.rows)} steps"
-        assert ran.told.get("held", 0) == long.told.get("held", 0)
-        assert ran.told.get("zeroes_first") == long.told.get("zeroes_first")
+        assert ran.reported.get("held", 0) == long.reported.get("held", 0)
+        assert ran.reported.get("zeroes_first") == long.reported.get("zeroes_first")
 
 
 def test_a_handler_that_asks_the_model_anywhere_costs_no_step(run: Callable[..., Ran]) -> None:
     ran = looked_at(run, HANDLER, (), "calm")
-    assert ran.told["asked"] > 100
-    assert ran.told["taken"]["noted"] > 1000
-    assert len(ran.rows) == len(ran.told["losses"]) == 12000
+    assert ran.reported["requested"] > 100
+    assert ran.reported["taken"]["noted"] > 1000
+    assert len(ran.rows) == len(ran.reported["losses"]) == 12000
 
 
-def test_steps_before_a_loss_that_is_no_number_are_told(run: Callable[..., Ran]) -> None:
+def test_steps_before_a_loss_that_is_no_number_are_reported(run: Callable[..., Ran]) -> None:
     long, noted = (run(PRELUDE + WATCHED + NAN, argv=("--way", way)) for way in ("long", "calm"))
     for ran in (long, noted):
         assert ran.broke is not None

@@ -42,7 +42,7 @@ SAMPLE = {
     "step_counted.py": ("accumulation",),
     "package_module/digits/train.py": ("batch_size",),
 }
-"""What runs without being asked for: the cells that harm most where they go wrong."""
+"""What runs without being requested: the cells that harm most where they go wrong."""
 ENDINGS = {name: script for name, script in ZOO.items() if script.ending}
 MEASURED = [name for name, script in ZOO.items() if not script.ending]
 
@@ -99,9 +99,9 @@ def test_steps_and_samples_are_counted_as_by_hand(world, script):
     seen, wanted = world(script), ZOO[script]
     if wanted.steps is not None:
         assert seen.bare["steps"] == wanted.steps or seen.bare["backwards"] == wanted.steps
-        assert seen.told["steps"] == wanted.steps
+        assert seen.reported["steps"] == wanted.steps
     if wanted.samples is not None and seen.facts.run.samples_source in COUNTED:
-        assert seen.told["samples"] == wanted.samples
+        assert seen.reported["samples"] == wanted.samples
 
 
 @pytest.mark.parametrize("script", scripts(MEASURED, "nothing"))
@@ -160,7 +160,7 @@ def test_every_known_gap_is_a_cell_and_has_a_cause():
     assert all(len(group["cause"]) > 20 and group["cells"] for group in groups)
 
 
-def test_paths_are_told_apart_by_how_far_they_went():
+def test_paths_are_distinguished_by_how_far_they_went():
     trained = {"first": [0.0, 0.0], "last": [3.0, 4.0]}
     assert distance(trained, trained) == 0.0
     assert distance({"first": [0.0, 0.0], "last": [3.0, 3.0]}, trained) == pytest.approx(0.2)

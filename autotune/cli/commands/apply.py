@@ -203,12 +203,12 @@ def plain_command(changes: Sequence[Change], run: Command) -> str:
 
     start = [run.python, *run.options, *(("-m", run.module) if run.module else (run.script,))]
     tuned = TunedValues(changes=tuple(changes))
-    said = whole(lambda tuned: command_line(tuned, start, run.args, os.environ), tuned)
-    inside = [change for change in changes if change.knob not in said.said]
+    exported = whole(lambda tuned: command_line(tuned, start, run.args, os.environ), tuned)
+    inside = [change for change in changes if change.knob not in exported.included]
     lines = [f"# {c.knob}={c.value}: {way_of(c)}, needs `autotune apply`" for c in inside]
     if run.launcher:
         lines.append(f"# without {run.launcher}, whose variables the script needs: start it with that")
-    return "\n".join([*lines, said.text])
+    return "\n".join([*lines, exported.text])
 
 
 def _under_torchrun(run: Command, *, typed: bool) -> Command:
@@ -335,8 +335,8 @@ def _run(
     if not launch.changes:
         print(f"autotune: {name} is your unchanged script", file=sys.stderr)
     else:
-        said = config_text({change.knob: change.value for change in launch.changes})
-        print(f"autotune: {name}: {said}", file=sys.stderr)
+        config = config_text({change.knob: change.value for change in launch.changes})
+        print(f"autotune: {name}: {config}", file=sys.stderr)
     if pick.runs:
         go_on = f"; confirm it: {given.resume()}" if given.resume() else ""
         print(f"autotune: {name}: {claim_text(pick)}{go_on}", file=sys.stderr)

@@ -58,7 +58,7 @@ def clean(
         wanted = bool(found.leftovers) and not dry_run and (yes or _agreed(found))
         left = _removed(found) if wanted else {}
         if json:
-            _tell(found, left, is_removed=wanted)
+            _print_item(found, left, is_removed=wanted)
         elif wanted:
             print(f"removed {_bytes(found.size_bytes)}" if not left else "removed what could be")
         if left:
@@ -103,7 +103,7 @@ def _removed(found: StoredItem) -> dict[str, str]:
     return remove(found)
 
 
-def _tell(found: StoredItem, left: dict[str, str], *, is_removed: bool) -> None:
+def _print_item(found: StoredItem, left: dict[str, str], *, is_removed: bool) -> None:
     from autotune.cli.outcome import print_json
 
     rows: list[dict[str, Any]] = [

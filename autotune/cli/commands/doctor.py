@@ -379,9 +379,9 @@ def _health(uri: str) -> Request:
     request = urllib.request.Request(bare.geturl().rstrip("/") + "/health")  # noqa: S310 (http only)
     if userinfo:
         user, _, password = (urllib.parse.unquote(part) for part in userinfo.partition(":"))
-        told = base64.b64encode(f"{user}:{password}".encode()).decode("ascii")
+        credentials = base64.b64encode(f"{user}:{password}".encode()).decode("ascii")
         # Not to where it may redirect to.
-        request.add_unredirected_header("Authorization", f"Basic {told}")
+        request.add_unredirected_header("Authorization", f"Basic {credentials}")
     return request
 
 

@@ -104,11 +104,13 @@ def export(
             raise UsageError("--out is of --as optuna alone", hint="send the output into a file: > FILE")
         shape, given = _form(to, form), BestFile(file)
         name, chosen = given.best.chosen(pick)
-        asked = _Asked(file=given, words=command or [], python=python, allow=tuple(allow or ()), force=force)
-        said = _exported(to, shape, chosen, asked)
+        request = _Request(
+            file=given, words=command or [], python=python, allow=tuple(allow or ()), force=force
+        )
+        exported = _exported(to, shape, chosen, request)
         apply = _apply_command(file, command or [], pick)
-        code = EXIT_NO if chosen.changes and not said.said else EXIT_YES
-        notes = [*said.notes, *_notes(chosen)]
+        code = EXIT_NO if chosen.changes and not exported.included else EXIT_YES
+        notes = [*exported.notes, *_notes(chosen)]
         if json:
             print_json(
                 {
@@ -116,17 +118,17 @@ def export(
                     "format": to.value,
                     "form": shape,
                     "pick": name,
-                    "said": list(said.said),
-                    "left": [{"knob": x.knob, "value": x.value, "reason": x.reason} for x in said.left],
+                    "included": list(exported.included),
+                    "left": [{"knob": x.knob, "value": x.value, "reason": x.reason} for x in exported.left],
                     "notes": notes,
                     "apply": apply,
-                    "content": said.data,
-                    "text": said.text,
+                    "content": exported.data,
+                    "text": exported.text,
                     "exit": code,
                 }
             )
         else:
-            _show(said, notes, _head(file, name, chosen), apply)
+            _show(exported, notes, _head(file, name, chosen), apply)
     return code
 
 
@@ -165,7 +167,7 @@ def _optuna(name: str, out: str, *, as_json: bool) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _Request:
     """Inputs of the formats that contain a command or a script."""
 
     file: BestFile
@@ -189,32 +191,34 @@ def _form(to: Format, form: str) -> str:
     )
 
 
-def _exported(to: Format, form: str, chosen: PickPart, asked: _Asked) -> Exported:
+def _exported(to: Format, form: str, chosen: PickPart, request: _Request) -> Exported:
     from autotune.export.formats.content import TunedValues, whole
 
-    run = asked.file.command(asked.words, asked.python) if to is Format.diff else None
-    if run is not None and chosen.changes and not asked.force and not _is_same(run, asked):
+    run = request.file.command(request.words, request.python) if to is Format.diff else None
+    if run is not None and chosen.changes and not request.force and not _is_same(run, request):
         raise NotApplied(
             f"{run.title} is not the script that was searched, so recorded lines may have moved",
             hint="search again, or use its current code: --force",
         )
-    changes = asked.file.changes(chosen, run, allow=asked.allow)
-    best = asked.file.best
+    changes = request.file.changes(chosen, run, allow=request.allow)
+    best = request.file.best
     tuned = TunedValues(
         changes=changes,
         knobs=chosen.knobs,
         on_device=bool(best.environment.gpu),
         launcher=best.study.launcher or "",
     )
-    return whole(_format(to, form, asked, run), tuned)
+    return whole(_format(to, form, request, run), tuned)
 
 
-def _format(to: Format, form: str, asked: _Asked, run: Command | None) -> Callable[[TunedValues], Exported]:
+def _format(
+    to: Format, form: str, request: _Request, run: Command | None
+) -> Callable[[TunedValues], Exported]:
     match to:
         case Format.argv:
             from autotune.export.formats.command import command_line
 
-            start, args = _started(asked)
+            start, args = _started(request)
             return lambda tuned: command_line(tuned, start, args, os.environ)
         case Format.env:
             from autotune.export.formats.command import environment_file
@@ -238,48 +242,48 @@ def _format(to: Format, form: str, asked: _Asked, run: Command | None) -> Callab
             return deepspeed_config
         case _:
             assert run is not None, "the script that lines are changed in"
-            return lambda tuned: _diff(tuned, run, asked)
+            return lambda tuned: _diff(tuned, run, request)
 
 
-def _started(asked: _Asked) -> tuple[list[str], list[str]]:
+def _started(request: _Request) -> tuple[list[str], list[str]]:
     """Return the words that start the script, as typed, and the script's own arguments."""
     from autotune.inspection.command_line import read_command
 
-    if not asked.words:
-        return _searched(asked)
-    run = read_command(asked.words, python=asked.python)
-    count = len(asked.words) - len(run.args)
-    if tuple(asked.words[count:]) != run.args:
+    if not request.words:
+        return _searched(request)
+    run = read_command(request.words, python=request.python)
+    count = len(request.words) - len(run.args)
+    if tuple(request.words[count:]) != run.args:
         started = ["-m", run.module] if run.module else [run.script]
         return [run.python, *run.options, *started], [*run.args]
-    start = asked.words[:count]
+    start = request.words[:count]
     is_bare = len(start) == 1 and Path(start[0]).is_file() and not os.access(start[0], os.X_OK)
     return ["python", *start] if is_bare else start, [*run.args]
 
 
-def _searched(asked: _Asked) -> tuple[list[str], list[str]]:
+def _searched(request: _Request) -> tuple[list[str], list[str]]:
     """Return the words and arguments of the searched command, which may not be runnable here."""
     from autotune.model.distributed_launch import launch_words
     from autotune.text.redact import restore
 
-    args, part = asked.file.arguments(asked.python), asked.file.best.study
+    args, part = request.file.arguments(request.python), request.file.best.study
     started = ["-m", part.module] if part.module else [restore(part.script)]
     start = launch_words(part.launcher or "", restore(part.python or ""))
     return [*start, *(part.options or []), *started], args
 
 
-def _is_same(run: Command, asked: _Asked) -> bool:
+def _is_same(run: Command, request: _Request) -> bool:
     """Return whether the script is the searched one, or the file does not record which one that was."""
     import hashlib
 
-    searched = asked.file.best.environment.script_sha256
+    searched = request.file.best.environment.script_sha256
     try:
         return not searched or hashlib.sha256(Path(run.inspected).read_bytes()).hexdigest() == searched
     except OSError as error:
         raise UsageError(f"cannot read the script {run.inspected}: {error.strerror}") from error
 
 
-def _diff(tuned: TunedValues, run: Command, asked: _Asked) -> Exported:
+def _diff(tuned: TunedValues, run: Command, request: _Request) -> Exported:
     from autotune.export.formats.diff import script_diff
     from autotune.export.formats.source import ScriptSource
 
@@ -291,7 +295,7 @@ def _diff(tuned: TunedValues, run: Command, asked: _Asked) -> Exported:
         raise UsageError(f"cannot read the script {path}: {error.strerror}") from error
     except (SyntaxError, ValueError) as error:
         raise UsageError(f"{path.name} is not Python in UTF-8: {error}") from error
-    is_same = _is_same(run, asked)
+    is_same = _is_same(run, request)
     return script_diff(tuned, script, _reader(path, script), run.args, trust_lines=is_same)
 
 
@@ -340,15 +344,19 @@ def _notes(chosen: PickPart) -> list[str]:
     return [*notes, chosen.advice] if chosen.advice else notes
 
 
-def _show(said: Exported, notes: Sequence[str], head: str, apply: str) -> None:
-    remedy = [f"all of it: {apply}"] if said.left else []
-    _write(replace(said, notes=tuple(notes)).commented([head], remedy))
-    if said.comment and said.left:
+def _show(exported: Exported, notes: Sequence[str], head: str, apply: str) -> None:
+    remedy = [f"all of it: {apply}"] if exported.left else []
+    _write(replace(exported, notes=tuple(notes)).commented([head], remedy))
+    if exported.comment and exported.left:
         # Comments are not visible when the text goes to a file or a program.
-        names = ", ".join(left.knob for left in said.left)
+        names = ", ".join(left.knob for left in exported.left)
         print(f"autotune: left out, for reasons in the comments: {names}; {remedy[0]}", file=sys.stderr)
-    elif not said.comment:
-        lines = [*(f"left out: {left.text}" for left in said.left), *remedy, *(f"note: {n}" for n in notes)]
+    elif not exported.comment:
+        lines = [
+            *(f"left out: {left.text}" for left in exported.left),
+            *remedy,
+            *(f"note: {n}" for n in notes),
+        ]
         for line in [head, *lines]:
             print(f"autotune: {line}", file=sys.stderr)
 

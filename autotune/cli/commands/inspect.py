@@ -64,14 +64,16 @@ def inspect(
         seconds = duration_s(limit)
         run = read_command(command, python=python)
         if not static:
-            said = f"running {run.title} for its first steps, for at most {limit}; --static only reads it"
-            for note in (*run.notes, said):
+            start_note = (
+                f"running {run.title} for its first steps, for at most {limit}; --static only reads it"
+            )
+            for note in (*run.notes, start_note):
                 print(note, file=sys.stderr)
         found = look(run, limit_s=seconds, run=not static)
     if json:
         print_json(as_dict(run, found, static=static))
         if found.problem is not None:
-            found.problem.is_told = True
+            found.problem.is_reported = True
             raise found.problem
         return EXIT_YES
     from autotune.text.redact import redact
@@ -85,13 +87,13 @@ def inspect(
 def as_dict(run: Command, found: InspectRun, *, static: bool) -> dict[str, Any]:
     """Return the result as an object, schema ``autotune.inspect/v1``."""
     from autotune.answer.advice import advice_data
-    from autotune.inspection.sdk_calls import asked_values
+    from autotune.inspection.sdk_calls import requested_values
     from autotune.inspection.source_advice import advise
     from autotune.report.text.inspect_text import knob_rows, script_data
 
     problem = found.problem
-    told = None if problem is None else {"kind": type(problem).__name__, "message": problem.message}
-    asked = asked_values(run.inspected)
+    error_data = None if problem is None else {"kind": type(problem).__name__, "message": problem.message}
+    requested = requested_values(run.inspected)
     return {
         "schema": INSPECT_SCHEMA,
         "script": run.script,
@@ -101,10 +103,10 @@ def as_dict(run: Command, found: InspectRun, *, static: bool) -> dict[str, Any]:
         **script_data(found.facts, run.args, found.measured),
         "knobs": [] if _showed_nothing(found) else knob_rows(found.facts),
         **({"space": {"name": found.space.name, "reason": found.space.reason}} if found.space else {}),
-        **({"values": [_asked_data(value) for value in asked]} if asked else {}),
+        **({"values": [_value_data(value) for value in requested]} if requested else {}),
         "advice": [advice_data(hint) for hint in advise(run.inspected, found.facts.host)],
         "notes": [*run.notes, *found.notes],
-        **({} if told is None or problem is None else {"error": {**told, "hint": problem.hint}}),
+        **({} if error_data is None or problem is None else {"error": {**error_data, "hint": problem.hint}}),
         "exit": EXIT_YES if problem is None else problem.exit_code,
     }
 
@@ -118,12 +120,12 @@ def screen(run: Command, found: InspectRun, *, static: bool) -> str:
     """Return the result as a screen for users."""
     from autotune.answer.advice import advice_text
     from autotune.cli.outcome import terminal_columns
-    from autotune.inspection.sdk_calls import asked_values
+    from autotune.inspection.sdk_calls import requested_values
     from autotune.inspection.source_advice import advise
-    from autotune.report.text.inspect_text import knob_rows, knobs_text, said_line, script_text
+    from autotune.report.text.inspect_text import knob_rows, knobs_text, labelled_line, script_text
 
     parts = [script_text(found.facts, run.title, run.args, found.measured)]
-    parts += [said_line("note", note) for note in found.notes]
+    parts += [labelled_line("note", note) for note in found.notes]
     if _showed_nothing(found):
         return "".join(parts)
     parts += ["\n", knobs_text(knob_rows(found.facts), terminal_columns()), "\n"]
@@ -132,12 +134,12 @@ def screen(run: Command, found: InspectRun, *, static: bool) -> str:
     if found.space is not None:
         verb = "takes" if found.measured is not None else "probably takes"
         parts.append(f"A search {verb} the space {found.space.name}: {found.space.reason}.\n")
-    below = [said_line("value", _asked_text(value)) for value in asked_values(run.inspected)]
-    below += [said_line("advice", advice_text(hint)) for hint in advise(run.inspected, found.facts.host)]
+    below = [labelled_line("value", _value_text(value)) for value in requested_values(run.inspected)]
+    below += [labelled_line("advice", advice_text(hint)) for hint in advise(run.inspected, found.facts.host)]
     return "".join([*parts, *below])
 
 
-def _asked_text(value: SdkValue) -> str:
+def _value_text(value: SdkValue) -> str:
     own = "" if value.default is None else f", default {value.default}"
     return (
         f"{value.name}: requested at {value.place}{own}; searched if a space file declares it "
@@ -145,5 +147,5 @@ def _asked_text(value: SdkValue) -> str:
     )
 
 
-def _asked_data(value: SdkValue) -> dict[str, str | int | float | None]:
+def _value_data(value: SdkValue) -> dict[str, str | int | float | None]:
     return {"name": value.name, "file": value.file, "line": value.line, "default": value.default}

@@ -169,7 +169,7 @@ def _verified(path: Path) -> str:
         found = read_verified(path)
     except AutotuneError as error:
         return f"unreadable: {error.message}"
-    return f"{config_text(found.asked.config)}: {sentence(found)}"
+    return f"{config_text(found.request.config)}: {sentence(found)}"
 
 
 def _table(rows: list[dict[str, Any]], columns: int = 0) -> str:

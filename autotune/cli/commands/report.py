@@ -126,19 +126,19 @@ def _wishes(opened: OpenStudy, objective: str, max_memory: str) -> SelectionCrit
     from autotune.model.objective import OBJECTIVES
     from autotune.report.view.reselection import SelectionCriteria
 
-    asked = {"peak_memory": "memory", "speed": "throughput", "joules": "energy", "price": "cost"}.get(
+    quantity = {"peak_memory": "memory", "speed": "throughput", "joules": "energy", "price": "cost"}.get(
         objective, objective
     )
-    if asked == "loss":
+    if quantity == "loss":
         message = "loss is not an objective: every recommendation has to keep it"
         raise UsageError(message, hint=_CHOICES)
-    if asked and asked not in OBJECTIVES:
+    if quantity and quantity not in OBJECTIVES:
         hint = did_you_mean(objective, list(OBJECTIVES)) or _CHOICES
         raise UsageError(f'"{objective}" is no objective', hint=hint)
     # Of the machine that was searched on, which need not be this one.
     total = opened.study.memory_bytes
     bound = memory_bytes(max_memory, total_bytes=total) if max_memory else None
-    return SelectionCriteria(objective=asked, max_memory_bytes=bound)
+    return SelectionCriteria(objective=quantity, max_memory_bytes=bound)
 
 
 def _repicked(opened: OpenStudy, wishes: SelectionCriteria) -> Repicked | None:

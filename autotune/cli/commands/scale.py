@@ -98,7 +98,7 @@ def scale(
                     listeners=[progress],
                 )
             else:
-                run, question = _asked(
+                run, question = _request(
                     command or [], config, pick, processes, rounds or _ROUNDS, price, python, allow or ()
                 )
                 for note in run.notes if not quiet else ():
@@ -125,7 +125,7 @@ def scale(
         return exit_code(found)
 
 
-def _asked(
+def _request(
     words: Sequence[str],
     config: str,
     pick: str,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,6 +15,13 @@ if TYPE_CHECKING:
 
 DEFAULT_BUDGET = "10m"
 """Wall time where none is given: about 30 short runs of a script that starts within seconds."""
+
+_search_space_option = partial(typer.Option, rich_help_panel="Search space")
+_measuring_option = partial(typer.Option, rich_help_panel="Measuring")
+_output_option = partial(typer.Option, rich_help_panel="Output")
+_cluster_option = partial(typer.Option, rich_help_panel="Cluster")
+_mlflow_option = partial(typer.Option, rich_help_panel="MLflow")
+_expert_option = partial(typer.Option, rich_help_panel="Expert")
 
 
 def search(
@@ -49,242 +57,189 @@ def search(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and run nothing.")] = False,
     space: Annotated[
         str,
-        typer.Option(
+        _search_space_option(
             metavar="NAME|FILE",
             envvar="AUTOTUNE_SPACE",
             help="Preset or file; auto: chosen by the first run.",
-            rich_help_panel="Search space",
         ),
     ] = "auto",
     knobs: Annotated[
         list[str] | None,
-        typer.Option(
-            "--knob",
-            metavar="NAME",
-            envvar="AUTOTUNE_KNOB",
-            help="Search the named knobs only.",
-            rich_help_panel="Search space",
+        _search_space_option(
+            "--knob", metavar="NAME", envvar="AUTOTUNE_KNOB", help="Search the named knobs only."
         ),
     ] = None,
     sets: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KNOB=A,B",
-            envvar="AUTOTUNE_SET",
-            help="Search one knob over these values.",
-            rich_help_panel="Search space",
+        _search_space_option(
+            "--set", metavar="KNOB=A,B", envvar="AUTOTUNE_SET", help="Search one knob over these values."
         ),
     ] = None,
     fixes: Annotated[
         list[str] | None,
-        typer.Option(
-            "--fix",
-            metavar="KNOB=VALUE",
-            envvar="AUTOTUNE_FIX",
-            help="Pin one knob.",
-            rich_help_panel="Search space",
-        ),
+        _search_space_option("--fix", metavar="KNOB=VALUE", envvar="AUTOTUNE_FIX", help="Pin one knob."),
     ] = None,
     allow: Annotated[
         list[str] | None,
-        typer.Option(
+        _search_space_option(
             metavar="KNOB[,KNOB]",
             envvar="AUTOTUNE_ALLOW",
             help="Permit knobs that change the training, or may do harm later than a search sees.",
-            rich_help_panel="Search space",
         ),
     ] = None,
     effective_batch: Annotated[
         str,
-        typer.Option(
+        _search_space_option(
             metavar="explore|keep|LO..HI",
             envvar="AUTOTUNE_EFFECTIVE_BATCH",
             help="Effective batches that may be tried.",
-            rich_help_panel="Search space",
         ),
     ] = "explore",
     run_steps: Annotated[
         int | None,
-        typer.Option(
+        _measuring_option(
             metavar="N",
             envvar="AUTOTUNE_RUN_STEPS",
             help="Optimizer steps of the planned run; compile time is charged to it.",
-            rich_help_panel="Measuring",
         ),
     ] = None,
     objective: Annotated[
         str,
-        typer.Option(
+        _measuring_option(
             metavar="throughput|energy|cost",
             envvar="AUTOTUNE_OBJECTIVE",
             help="What to optimize: samples per second, or energy or cost per sample among what is faster.",
-            rich_help_panel="Measuring",
         ),
     ] = "throughput",
     price_per_hour: Annotated[
         float | None,
-        typer.Option(
+        _measuring_option(
             metavar="PRICE",
             envvar="AUTOTUNE_PRICE_PER_HOUR",
             help="Price of the machine per hour; adds the cost per million samples to the answer.",
-            rich_help_panel="Measuring",
         ),
     ] = None,
     output_args: Annotated[
         list[str] | None,
-        typer.Option(
+        _measuring_option(
             "--output-arg",
             metavar="NAME",
             envvar="AUTOTUNE_OUTPUT_ARG",
             help="The script's option for its output folder; each trial gets its own.",
-            rich_help_panel="Measuring",
         ),
     ] = None,
     keep_loggers: Annotated[
         bool,
-        typer.Option(
+        _measuring_option(
             "--keep-loggers",
             envvar="AUTOTUNE_KEEP_LOGGERS",
             help="Keep the script's experiment trackers on during trials.",
-            rich_help_panel="Measuring",
         ),
     ] = False,
     profile: Annotated[
         bool,
-        typer.Option(
+        _measuring_option(
             "--profile",
             envvar="AUTOTUNE_PROFILE",
             help="Store a profiler trace of the script and of the winner.",
-            rich_help_panel="Measuring",
         ),
     ] = False,
     out: Annotated[
         str,
-        typer.Option(
-            metavar="FILE", envvar="AUTOTUNE_OUT", help="File for the result.", rich_help_panel="Output"
-        ),
+        _output_option(metavar="FILE", envvar="AUTOTUNE_OUT", help="File for the result."),
     ] = "best.yaml",
-    label: Annotated[
-        str, typer.Option(metavar="NAME", help="Name of the study.", rich_help_panel="Output")
-    ] = "",
+    label: Annotated[str, _output_option(metavar="NAME", help="Name of the study.")] = "",
     json: JsonAtEnd = False,
     jsonl: JsonLines = False,
     quiet: Quiet = False,
     exit_zero: ExitZero = False,
     driver: Annotated[
         str,
-        typer.Option(
-            metavar="ray|inline",
-            envvar="AUTOTUNE_DRIVER",
-            help="What runs the trials.",
-            rich_help_panel="Cluster",
-        ),
+        _cluster_option(metavar="ray|inline", envvar="AUTOTUNE_DRIVER", help="What runs the trials."),
     ] = "ray",
     address: Annotated[
         str,
+        _cluster_option(metavar="ADDR", envvar="AUTOTUNE_ADDRESS", help="An existing Ray cluster."),
+    ] = "",
+    accelerator_type: Annotated[
+        str,
         typer.Option(
-            metavar="ADDR",
-            envvar="AUTOTUNE_ADDRESS",
-            help="An existing Ray cluster.",
+            metavar="TYPE",
+            envvar="AUTOTUNE_ACCELERATOR_TYPE",
+            help="Use nodes of the cluster with these accelerators only, by Ray's name: A100, H100.",
             rich_help_panel="Cluster",
         ),
     ] = "",
     concurrency: Annotated[
         int,
-        typer.Option(
-            metavar="N",
-            envvar="AUTOTUNE_CONCURRENCY",
-            help="Trials at a time; 0: chosen by the driver.",
-            rich_help_panel="Cluster",
+        _cluster_option(
+            metavar="N", envvar="AUTOTUNE_CONCURRENCY", help="Trials at a time; 0: chosen by the driver."
         ),
     ] = 0,
     tracking_uri: Annotated[
         str,
-        typer.Option(
-            metavar="URI", envvar="AUTOTUNE_TRACKING_URI", help="MLflow store.", rich_help_panel="MLflow"
-        ),
+        _mlflow_option(metavar="URI", envvar="AUTOTUNE_TRACKING_URI", help="MLflow store."),
     ] = "",
     experiment: Annotated[
         str,
-        typer.Option(
-            metavar="NAME", envvar="AUTOTUNE_EXPERIMENT", help="MLflow experiment.", rich_help_panel="MLflow"
-        ),
+        _mlflow_option(metavar="NAME", envvar="AUTOTUNE_EXPERIMENT", help="MLflow experiment."),
     ] = "",
     tensorboard: Annotated[
         str,
-        typer.Option(
-            metavar="DIR",
-            envvar="AUTOTUNE_TENSORBOARD",
-            help="Also log trials for TensorBoard.",
-            rich_help_panel="Output",
-        ),
+        _output_option(metavar="DIR", envvar="AUTOTUNE_TENSORBOARD", help="Also log trials for TensorBoard."),
     ] = "",
     wandb: Annotated[
         str,
-        typer.Option(
-            metavar="PROJECT",
-            envvar="AUTOTUNE_WANDB",
-            help="Also log trials to Weights & Biases.",
-            rich_help_panel="Output",
+        _output_option(
+            metavar="PROJECT", envvar="AUTOTUNE_WANDB", help="Also log trials to Weights & Biases."
         ),
     ] = "",
     mlflow_tags: Annotated[
         list[str] | None,
-        typer.Option(
-            "--mlflow-tag",
-            metavar="K=V",
-            envvar="AUTOTUNE_MLFLOW_TAG",
-            help="Tag of the study's run.",
-            rich_help_panel="MLflow",
+        _mlflow_option(
+            "--mlflow-tag", metavar="K=V", envvar="AUTOTUNE_MLFLOW_TAG", help="Tag of the study's run."
         ),
     ] = None,
     mlflow_parent_run: Annotated[
         str,
-        typer.Option(
+        _mlflow_option(
             metavar="ID",
             envvar="AUTOTUNE_MLFLOW_PARENT_RUN",
             help="Run below which the study's run is nested.",
-            rich_help_panel="MLflow",
         ),
     ] = "",
     sampler: Annotated[
         str,
-        typer.Option(
+        _expert_option(
             metavar="staged|tpe|nsga2|random|brute|coordinate",
             envvar="AUTOTUNE_SAMPLER",
             help="What proposes configurations.",
-            rich_help_panel="Expert",
         ),
     ] = "staged",
     transfer: Annotated[
         str,
-        typer.Option(
+        _expert_option(
             metavar="same-script|off",
             envvar="AUTOTUNE_TRANSFER",
             help="Earlier studies to start from; every figure is measured again.",
-            rich_help_panel="Expert",
         ),
     ] = "same-script",
     start: Annotated[
         str,
-        typer.Option(
+        _expert_option(
             metavar="auto|fork|cold",
             envvar="AUTOTUNE_START",
             help="How screening trials start: forked from a process that has imported PyTorch where that is "
             "safe, or each in a new interpreter.",
-            rich_help_panel="Expert",
         ),
     ] = "auto",
     trials: Annotated[
         int | None,
-        typer.Option(metavar="N", envvar="AUTOTUNE_TRIALS", help="Trials at most.", rich_help_panel="Expert"),
+        _expert_option(metavar="N", envvar="AUTOTUNE_TRIALS", help="Trials at most."),
     ] = None,
     seed: Annotated[
         int,
-        typer.Option(
-            metavar="N", envvar="AUTOTUNE_SEED", help="Seed of the search.", rich_help_panel="Expert"
-        ),
+        _expert_option(metavar="N", envvar="AUTOTUNE_SEED", help="Seed of the search."),
     ] = 0,
 ) -> int:
     r"""Search the fastest configuration of a training script.
@@ -341,6 +296,7 @@ def search(
             wait_for_quiet=wait_for_quiet,
             wait=wait,
             share=share,
+            accelerator_type=accelerator_type,
             concurrency=concurrency,
             label=label,
             output_args=tuple(output_args or ()),

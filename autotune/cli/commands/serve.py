@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,10 @@ TRUST = (
     "Searches of one service share that user and its files."
 )
 
+_cluster_option = partial(typer.Option, rich_help_panel="Cluster")
+_storage_option = partial(typer.Option, rich_help_panel="Storage")
+_network_option = partial(typer.Option, rich_help_panel="Network")
+
 
 def serve(
     *,
@@ -22,98 +27,67 @@ def serve(
     ] = False,
     address: Annotated[
         str,
-        typer.Option(
-            metavar="URL", help="Dashboard of a Ray cluster: http://HEAD:8265.", rich_help_panel="Cluster"
-        ),
+        _cluster_option(metavar="URL", help="Dashboard of a Ray cluster: http://HEAD:8265."),
     ] = "",
     ray_address: Annotated[
         str,
-        typer.Option(
-            metavar="ADDR", help="Address that searches use on the cluster.", rich_help_panel="Cluster"
-        ),
+        _cluster_option(metavar="ADDR", help="Address that searches use on the cluster."),
     ] = "auto",
     slots: Annotated[
         int,
-        typer.Option(
-            metavar="N", min=1, help="GPUs of the cluster, or searches at a time.", rich_help_panel="Cluster"
-        ),
+        _cluster_option(metavar="N", min=1, help="GPUs of the cluster, or searches at a time."),
     ] = 1,
     python: Annotated[
         str,
-        typer.Option(
-            metavar="PATH", help="Interpreter with autotune on the nodes.", rich_help_panel="Cluster"
-        ),
+        _cluster_option(metavar="PATH", help="Interpreter with autotune on the nodes."),
     ] = "",
     allow_image: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="PATTERN", help="Container images that searches may name.", rich_help_panel="Cluster"
-        ),
+        _cluster_option(metavar="PATTERN", help="Container images that searches may name."),
     ] = None,
     database: Annotated[
         str,
-        typer.Option(
+        _storage_option(
             metavar="URL",
             envvar="AUTOTUNE_SERVICE_DATABASE",
             help="PostgreSQL (postgresql+psycopg://...) or SQLite; default: SQLite in the data folder.",
-            rich_help_panel="Storage",
         ),
     ] = "",
     data: Annotated[
         str,
-        typer.Option(
-            metavar="DIR",
-            help="Bundles and searches; shared with the cluster's nodes.",
-            rich_help_panel="Storage",
-        ),
+        _storage_option(metavar="DIR", help="Bundles and searches; shared with the cluster's nodes."),
     ] = "",
     code_root: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="DIR",
-            help="Shared folder below which searches may run in place.",
-            rich_help_panel="Storage",
-        ),
+        _storage_option(metavar="DIR", help="Shared folder below which searches may run in place."),
     ] = None,
-    tracking_uri: Annotated[
-        str, typer.Option(metavar="URI", help="MLflow of all searches.", rich_help_panel="Storage")
-    ] = "",
-    host: Annotated[
-        str, typer.Option(metavar="HOST", help="Address to bind.", rich_help_panel="Network")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port; 0 for a free one.", rich_help_panel="Network")
-    ] = 8650,
+    tracking_uri: Annotated[str, _storage_option(metavar="URI", help="MLflow of all searches.")] = "",
+    host: Annotated[str, _network_option(metavar="HOST", help="Address to bind.")] = "127.0.0.1",
+    port: Annotated[int, _network_option(min=0, max=65535, help="Port; 0 for a free one.")] = 8650,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Host name under which it answers.", rich_help_panel="Network"),
+        _network_option(metavar="NAME", help="Host name under which it answers."),
     ] = None,
     public_url: Annotated[
         str,
-        typer.Option(metavar="URL", help="Address under which searches reach it.", rich_help_panel="Network"),
+        _network_option(metavar="URL", help="Address under which searches reach it."),
     ] = "",
-    tls_cert: Annotated[
-        str, typer.Option(metavar="FILE", help="Certificate.", rich_help_panel="Network")
-    ] = "",
-    tls_key: Annotated[str, typer.Option(metavar="FILE", help="Its key.", rich_help_panel="Network")] = "",
+    tls_cert: Annotated[str, _network_option(metavar="FILE", help="Certificate.")] = "",
+    tls_key: Annotated[str, _network_option(metavar="FILE", help="Its key.")] = "",
     behind_proxy: Annotated[
         bool,
-        typer.Option("--insecure-behind-proxy", help="A proxy in front does TLS.", rich_help_panel="Network"),
+        _network_option("--insecure-behind-proxy", help="A proxy in front does TLS."),
     ] = False,
     proxy_header: Annotated[
         str,
-        typer.Option(
-            metavar="NAME", help="Header in which the proxy names the user (OIDC).", rich_help_panel="Network"
-        ),
+        _network_option(metavar="NAME", help="Header in which the proxy names the user (OIDC)."),
     ] = "",
     price_per_hour: Annotated[
         float | None, typer.Option(metavar="PRICE", help="Price of a slot per hour, for price caps.")
     ] = None,
     keep: Annotated[
         str,
-        typer.Option(
-            metavar="90d", help="Delete searches this long after their end.", rich_help_panel="Storage"
-        ),
+        _storage_option(metavar="90d", help="Delete searches this long after their end."),
     ] = "",
     reverify: Annotated[
         str, typer.Option(metavar="30d", help="Measure configurations again after this time.")

@@ -151,9 +151,9 @@ def _show_verified(opened: OpenStudy, *, json: bool) -> None:
 
     found, study = read_verified(opened.path), opened.study
     if json:
-        told = {"schema": "autotune.show/v1", "study": {"id": study.spec.study_id, "label": study.spec.label}}
-        told |= {"verify": as_dict(found), "stopped": study.stopped, "elapsed_s": study.elapsed_s}
-        print_json({**told, "trials": [to_wire(trial) for trial in study.trials], "exit": 0})
+        data = {"schema": "autotune.show/v1", "study": {"id": study.spec.study_id, "label": study.spec.label}}
+        data |= {"verify": as_dict(found), "stopped": study.stopped, "elapsed_s": study.elapsed_s}
+        print_json({**data, "trials": [to_wire(trial) for trial in study.trials], "exit": 0})
         return
     spec = study.spec
     head = f"study {spec.label} ({spec.study_id})   {user_command(study)}   {study.stopped or 'open'}\n"

@@ -113,11 +113,11 @@ def validate_space(
     found = {name: problems(name, cwd=cwd) for name in chosen}
     code = 2 if any(found.values()) else 0
     if json:
-        told = [
+        results = [
             {"space": name, "findings": [{"message": p.message, "hint": p.hint} for p in errors]}
             for name, errors in found.items()
         ]
-        print_json({"schema": SCHEMA, "validated": told, "exit": code})
+        print_json({"schema": SCHEMA, "validated": results, "exit": code})
         return code
     for name, errors in found.items():
         for error in errors:

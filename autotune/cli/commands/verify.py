@@ -174,13 +174,13 @@ def as_dict(found: Verified, other: Mapping[str, str] | None = None) -> dict[str
     compared = found.comparison
     return {
         "schema": VERIFY_SCHEMA,
-        "pick": found.asked.pick,
-        "knobs": dict(found.asked.config),
+        "pick": found.request.pick,
+        "knobs": dict(found.request.config),
         "verdict": found.verdict,
         "because": found.because or None,
         "sentence": sentence(found),
         "why": why(found) or None,
-        "at_least": found.asked.at_least,
+        "at_least": found.request.at_least,
         "speedup": None if compared is None else _ratio(compared.speedup),
         "identical": None if found.identical is None else _ratio(found.identical),
         "loss": None
@@ -198,7 +198,7 @@ def as_dict(found: Verified, other: Mapping[str, str] | None = None) -> dict[str
 
 def sentence(found: Verified) -> str:
     """Return the verdict in words."""
-    at_least = found.asked.at_least
+    at_least = found.request.at_least
     wanted = f" than {at_least:.2f} times your script" if at_least > 1.0 else " than your script"
     ran = found.comparison is not None
     return {
@@ -227,7 +227,7 @@ def why(found: Verified) -> str:
     if found.because == "loss_unclear":
         return "it is faster, but its loss is not shown to be as good"
     if found.because == "not_cleared" and compared is not None:
-        wanted = max(1.0, found.asked.at_least)
+        wanted = max(1.0, found.request.at_least)
         return f"the lower end of its ratio, {compared.speedup.low:.2f}, is not above {wanted:.2f}"
     return ""
 
@@ -236,7 +236,7 @@ def notes(found: Verified) -> list[str]:
     """Return the remarks that were recorded with the figures, a whole sentence each."""
     from autotune.compare.disturbances import busy_notes, clocks_apart, left_out, marked_runs
 
-    study, configs = found.study, [found.asked.config]
+    study, configs = found.study, [found.request.config]
     seen = [*marked_runs(study, configs), *clocks_apart(study, configs), *left_out(study)]
     return [*seen, *busy_notes(study)]
 
@@ -247,7 +247,7 @@ def screen(found: Verified, other: Mapping[str, str] | None = None) -> str:
     from autotune.report.view.summary import control_text, plural
 
     compared, study = found.comparison, found.study
-    rows = [(found.asked.pick, f"{sentence(found)}   {config_text(found.asked.config)}")]
+    rows = [(found.request.pick, f"{sentence(found)}   {config_text(found.request.config)}")]
     if compared is not None:
         count = compared.speedup.n
         shown = f"   {plural(count, 'pair')}" if count >= FEWEST else ""
@@ -275,15 +275,17 @@ def _failure(found: Verified) -> str:
     from autotune.compare.failed_configs import PAIRED, broken
     from autotune.model.config import Config
 
-    study, config, own = found.study, found.asked.config, Config()
+    study, config, own = found.study, found.request.config, Config()
     failed = broken(study)
-    told = [failed[config]] if config in failed else []
-    told += [failed[own]] if found.because == "script_failed" else []
-    told += [t for t in study.of(config) if t.failure is not None]
-    told += [t for t in study.of(own, *PAIRED) if t.failure is not None and found.because == "lost_runs"]
-    if not told or (failure := told[0].failure) is None:
+    failed_trials = [failed[config]] if config in failed else []
+    failed_trials += [failed[own]] if found.because == "script_failed" else []
+    failed_trials += [t for t in study.of(config) if t.failure is not None]
+    failed_trials += [
+        t for t in study.of(own, *PAIRED) if t.failure is not None and found.because == "lost_runs"
+    ]
+    if not failed_trials or (failure := failed_trials[0].failure) is None:
         return ""
-    whose = "your unchanged script: " if told[0].config == own else ""
+    whose = "your unchanged script: " if failed_trials[0].config == own else ""
     return f"{whose}{failure.kind.words}: {failure.message}"
 
 

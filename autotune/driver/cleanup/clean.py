@@ -220,7 +220,7 @@ def _size(folder: Path) -> int:
     for place, names, files in os.walk(folder):
         for name in (*names, *files):
             try:
-                total += os.lstat(os.path.join(place, name)).st_blocks * 512  # noqa: PTH118 (many files)
+                total += os.lstat(os.path.join(place, name)).st_blocks * 512  # noqa: PTH118 (faster than `Path` for many files)
             except OSError:
                 continue
     return total

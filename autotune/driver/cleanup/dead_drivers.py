@@ -50,7 +50,7 @@ def _passed_over(what: str) -> Generator[None]:
     """Log errors of a cleanup; the current command reports those that concern it."""
     try:
         yield
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:  # noqa: BLE001 (no cleanup may end the command)
         log.debug("%s: not cleared up: %s", what, error)
 
 

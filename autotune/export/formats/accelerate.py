@@ -43,7 +43,7 @@ def accelerate_config(tuned: TunedValues) -> Exported:
     dynamo: dict[str, Any] = {}
     config = {**_ONE_PROCESS, "use_cpu": not tuned.on_device, **_processes(tuned)}
     config["mixed_precision"] = _FORMATS.get(str(tuned.knobs.get("precision", "fp32")), "no")
-    said: list[Change] = []
+    included: list[Change] = []
     left: list[Left] = []
     for change in tuned.changes:
         found = fields_of(change, ACCELERATOR, tuned, or_arguments=change.knob == "precision")
@@ -53,7 +53,7 @@ def accelerate_config(tuned: TunedValues) -> Exported:
         if isinstance(found, str):
             left.append(Left(knob=change.knob, value=change.value, reason=found))
             continue
-        said.append(change)
+        included.append(change)
         for key, value in found.items():
             (dynamo if key.startswith("dynamo_") else config)[key] = value
     if dynamo:
@@ -61,9 +61,9 @@ def accelerate_config(tuned: TunedValues) -> Exported:
     return Exported(
         text=yaml.safe_dump(config, sort_keys=True, default_flow_style=False),
         data=config,
-        said=tuple(change.knob for change in said),
+        included=tuple(change.knob for change in included),
         left=tuple(left),
-        notes=(*translated(said, ACCELERATOR), *_notes(said), *_about_device(tuned)),
+        notes=(*translated(included, ACCELERATOR), *_notes(included), *_about_device(tuned)),
     )
 
 
@@ -88,8 +88,8 @@ def _about_device(tuned: TunedValues) -> list[str]:
     return ["a GPU was there; where the script trained on the CPU, set `use_cpu: true`"] * tuned.on_device
 
 
-def _notes(said: list[Change]) -> list[str]:
-    knobs = [change.knob for change in said]
+def _notes(included: list[Change]) -> list[str]:
+    knobs = [change.knob for change in included]
     if "compile_mode" in knobs and "compile_shapes" not in knobs:
         return ["`accelerate launch` compiles for fixed shapes unless `dynamo_use_dynamic` is true"]
     return []

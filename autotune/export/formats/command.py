@@ -32,18 +32,18 @@ def command_line(
         args: Arguments of the script, into which the options are inserted.
         environ: The variables at hand: lists in them are kept.
     """
-    said = [change for change in tuned.changes if isinstance(change.spelling, (Flag, Env))]
-    variables, notes = _variables(said, environ)
-    words = [*start, *with_flags(args, said)]
+    included = [change for change in tuned.changes if isinstance(change.spelling, (Flag, Env))]
+    variables, notes = _variables(included, environ)
+    words = [*start, *with_flags(args, included)]
     prefix = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
     return Exported(
         text=" ".join([*prefix, shlex.join(words)]) + "\n",
         data={"argv": words, "env": variables},
-        said=tuple(change.knob for change in said),
+        included=tuple(change.knob for change in included),
         left=tuple(
             Left(knob=c.knob, value=c.value, reason=why_left(c, "a command line"))
             for c in tuned.changes
-            if c not in said
+            if c not in included
         ),
         notes=notes,
     )
@@ -59,17 +59,17 @@ def environment_file(tuned: TunedValues, environ: Mapping[str, str], *, export: 
             notation that shells and dotenv readers parse alike.
     """
     left: list[Left] = []
-    said: list[Change] = []
+    included: list[Change] = []
     for change in tuned.changes:
         if not isinstance(change.spelling, Env):
             reason = why_left(change, "an environment")
             left.append(Left(knob=change.knob, value=change.value, reason=reason))
         elif export or _is_quotable(with_setting(environ, change.spelling.name, change.delivered)):
-            said.append(change)
+            included.append(change)
         else:
             reason = "shells and dotenv readers do not agree on a quoting of this value (--form export)"
             left.append(Left(knob=change.knob, value=change.value, reason=reason))
-    variables, notes = _variables(said, environ)
+    variables, notes = _variables(included, environ)
     word = "export " if export else ""
     lines = [
         f"{word}{name}={shlex.quote(value) if export else _quoted(value)}\n"
@@ -78,16 +78,18 @@ def environment_file(tuned: TunedValues, environ: Mapping[str, str], *, export: 
     return Exported(
         text="".join(lines),
         data={"env": variables},
-        said=tuple(change.knob for change in said),
+        included=tuple(change.knob for change in included),
         left=tuple(left),
         notes=notes,
     )
 
 
-def _variables(said: Sequence[Change], environ: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
+def _variables(
+    included: Sequence[Change], environ: Mapping[str, str]
+) -> tuple[dict[str, str], tuple[str, ...]]:
     variables: dict[str, str] = {}
     notes: list[str] = []
-    for change in said:
+    for change in included:
         if isinstance(change.spelling, Env):
             found = with_setting({**environ, **variables}, change.spelling.name, change.delivered)
             joined = [name for name, value in found.items() if value != change.delivered]

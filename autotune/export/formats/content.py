@@ -53,12 +53,12 @@ class Left:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """A pick in one format. Every change of the pick is either in `said` or in `left`.
+    """A pick in one format. Every change of the pick is either in `included` or in `left`.
 
     Args:
         text: Content for a file or a shell, without the comments.
         data: `text` as plain data.
-        said: Names of the knobs that it sets.
+        included: Names of the knobs that it sets.
         left: Knobs that it cannot set.
         notes: Sentences on how the format differs from what was measured.
         comment: Marker of a comment line, or "" if the format has none.
@@ -66,7 +66,7 @@ class Exported:
 
     text: str
     data: dict[str, Any]
-    said: tuple[str, ...] = ()
+    included: tuple[str, ...] = ()
     left: tuple[Left, ...] = ()
     notes: tuple[str, ...] = ()
     comment: str = "#"
@@ -88,7 +88,7 @@ def whole(export: Callable[[TunedValues], Exported], tuned: TunedValues) -> Expo
     """Export a pick; knobs that make one step together are all in the text, or all left out."""
     found = export(tuned)
     lost = [left for left in found.left if left.knob in TOGETHER]
-    apart = [change for change in tuned.changes if change.knob in TOGETHER and change.knob in found.said]
+    apart = [change for change in tuned.changes if change.knob in TOGETHER and change.knob in found.included]
     if not lost or not apart:
         return found
     rest = tuple(change for change in tuned.changes if change not in apart)
@@ -184,13 +184,13 @@ def why_left(change: Change, what: str) -> str:
             return f"{what} has nothing for it; autotune sets it inside the running process"
 
 
-def translated(said: Iterable[Change], *targets: str) -> list[str]:
+def translated(included: Iterable[Change], *targets: str) -> list[str]:
     """Return a note on values that were measured by another delivery than the one exported here."""
-    other = [f"{change.knob} ({way_of(change)})" for change in said if not is_by(change, *targets)]
+    other = [f"{change.knob} ({way_of(change)})" for change in included if not is_by(change, *targets)]
     return [f"measured by another delivery: {', '.join(other)}"] if other else []
 
 
-def about_accumulation(said: Iterable[Change], *targets: str) -> list[str]:
+def about_accumulation(included: Iterable[Change], *targets: str) -> list[str]:
     """Return a note on the division of the loss, unless this framework's accumulation was measured."""
-    parts = [c for c in said if c.knob == "accumulation" and not is_by(c, *targets) and c.value != 1]
+    parts = [c for c in included if c.knob == "accumulation" and not is_by(c, *targets) and c.value != 1]
     return ["accumulation here divides the loss by the parts, correct for a mean only"] if parts else []

@@ -25,26 +25,26 @@ def deepspeed_config(tuned: TunedValues) -> Exported:
     config: dict[str, Any] = {}
     for found in (fields_of(change, DEEPSPEED, tuned) for change in own):
         config |= found if isinstance(found, dict) else {}
-    said: list[Change] = []
+    included: list[Change] = []
     left: list[Left] = []
     for change in tuned.changes:
         found = fields_of(change, DEEPSPEED, tuned, or_arguments=False)
         if found is None and isinstance(change.spelling, Keyword) and change.spelling.target == DEEPSPEED:
             _put(config, change.spelling.name, change.value)
-            said.append(change)
+            included.append(change)
             continue
         found = found or why_left(change, "its file")
         if isinstance(found, str):
             left.append(Left(knob=change.knob, value=change.value, reason=found))
             continue
         config |= found
-        said.append(change)
+        included.append(change)
     return Exported(
         text=json_text(config),
         data=config,
-        said=tuple(change.knob for change in said),
+        included=tuple(change.knob for change in included),
         left=tuple(left),
-        notes=tuple(_notes(said, config)),
+        notes=tuple(_notes(included, config)),
         comment="",
     )
 
@@ -67,12 +67,12 @@ def _is_count(knobs: Mapping[str, Value], knob: str) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def _notes(said: list[Change], config: Mapping[str, Any]) -> list[str]:
+def _notes(included: list[Change], config: Mapping[str, Any]) -> list[str]:
     notes: list[str] = []
-    others = [change for change in said if not _is_its_own(change)]
+    others = [change for change in included if not _is_its_own(change)]
     if others:
         names = ", ".join(change.knob for change in others)
-        which = "none of this was" if len(others) == len(said) else f"{names}: not"
+        which = "none of this was" if len(others) == len(included) else f"{names}: not"
         notes.append(f"{which} measured under DeepSpeed")
     if "train_micro_batch_size_per_gpu" in config:
         notes.append("`train_batch_size` follows from these and the number of processes; leave it out")
@@ -83,6 +83,6 @@ def _notes(said: list[Change], config: Mapping[str, Any]) -> list[str]:
             "DeepSpeed converts the weights and keeps a float32 copy; autocast was measured, which its "
             "section `torch_autocast` resembles"
         )
-    if any(change.knob == "accumulation" and change.value != 1 for change in said):
+    if any(change.knob == "accumulation" and change.value != 1 for change in included):
         notes.append("DeepSpeed divides the loss by the parts, correct for a mean only")
     return notes

@@ -45,7 +45,7 @@ _WITHOUT_WORKERS: Final[dict[str, Value | None]] = {
     "timeout": 0,
 }
 """Arguments that are an error without worker processes, with the DataLoader's own defaults."""
-_ASKED: Final = "autotune.sdk.value"
+_SDK_VALUE: Final = "autotune.sdk.value"
 _NAMES: Final = {ARGUMENTS: ("TrainingArguments", "Seq2SeqTrainingArguments")}
 
 
@@ -123,7 +123,7 @@ def script_diff(
     finder = _Finder(script=script, read=read, args=args, trust_lines=trust_lines)
     drafts: dict[str, _Draft] = {}
     rows: list[dict[str, Value]] = []
-    said: list[str] = []
+    included: list[str] = []
     left: list[Left] = []
     for change in tuned.changes:
         found = finder.actions(change)
@@ -134,7 +134,7 @@ def script_diff(
         if isinstance(found, str):
             left.append(Left(knob=change.knob, value=change.value, reason=found))
             continue
-        said.append(change.knob)
+        included.append(change.knob)
         for action in found:
             drafts.setdefault(action.source.name, _Draft(action.source)).take(action)
             rows.append(_row(change, action))
@@ -148,7 +148,7 @@ def script_diff(
     return Exported(
         text=text,
         data={"files": list(drafts), "edits": rows},
-        said=tuple(said),
+        included=tuple(included),
         left=tuple(left),
         notes=tuple(
             f"{name} was located by its recorded line; it may have changed since"
@@ -217,7 +217,7 @@ class _Finder:
         call = declared[0]
         if is_open(call):
             return f"{flag.text} is declared with * or **, which may hold its default"
-        new = _said(change, flag, call)
+        new = _new_default(change, flag, call)
         return _set(self.script, call, {"default": new}, positions={}, what=f"the declaration of {flag.text}")
 
     def _constant(self, change: Change, flag: Flag) -> list[_Action] | str:
@@ -256,8 +256,8 @@ class _Finder:
             return "the Trainer must also divide the loss, which is not a literal (--as hf)"
         if spelling.target == DEEPSPEED:
             return f"{spelling.name} is an entry of DeepSpeed's configuration, no argument (--as deepspeed)"
-        if spelling.target == _ASKED:
-            return self._default_asked(spelling, change)
+        if spelling.target == _SDK_VALUE:
+            return self._sdk_default(spelling, change)
         wanted = arguments_of(change, (spelling.target,)) or {spelling.name: change.value}
         name = spelling.target.rpartition(".")[2]
         found = self._call(_NAMES.get(spelling.target, (name,)), change.site)
@@ -278,7 +278,7 @@ class _Finder:
             wanted = {**wanted, **present}
         return _set(source, call, wanted, positions=_POSITIONS if is_loader else {}, what=name)
 
-    def _default_asked(self, spelling: Keyword, change: Change) -> list[_Action] | str:
+    def _sdk_default(self, spelling: Keyword, change: Change) -> list[_Action] | str:
         """Edit the script's own value in its call of `autotune.value`."""
         calls = [c for c in self.script.calls("value") if c.args and literal_of(c.args[0]) == spelling.name]
         if len(calls) != 1:
@@ -356,7 +356,7 @@ def _argument(call: ast.Call, name: str, positions: Mapping[str, int] = _POSITIO
     return None if any(isinstance(arg, ast.Starred) for arg in before) else call.args[at]
 
 
-def _said(change: Change, flag: Flag, declaration: ast.Call) -> Value:
+def _new_default(change: Change, flag: Flag, declaration: ast.Call) -> Value:
     """Return the default that is equivalent to the option."""
     if change.delivered:
         return _typed(change, literal_of(keyword_of(declaration, "default")))

@@ -37,8 +37,8 @@ def training_arguments(tuned: TunedValues, *, keywords: bool) -> Exported:
         keywords: Return Python source to paste or import; False: JSON for `HfArgumentParser`.
     """
     fields: dict[str, Value | None] = {}
-    asked: dict[str, Value | None] = {}
-    said: list[Change] = []
+    first_fields: dict[str, Value | None] = {}
+    included: list[Change] = []
     left: list[Left] = []
     for change in tuned.changes:
         found = fields_of(change, ARGUMENTS, tuned) or training_argument(change)
@@ -46,31 +46,31 @@ def training_arguments(tuned: TunedValues, *, keywords: bool) -> Exported:
         if isinstance(found, str):
             left.append(Left(knob=change.knob, value=change.value, reason=found))
             continue
-        said.append(change)
+        included.append(change)
         first = dict(list(found.items())[:1])
-        asked |= first
+        first_fields |= first
         fields |= found
     # What one knob brings along never replaces what another one is about.
-    fields |= asked
+    fields |= first_fields
     return Exported(
         text=python_dict("training_arguments", fields) if keywords else json_text(fields),
         data={"training_arguments": fields},
-        said=tuple(change.knob for change in said),
+        included=tuple(change.knob for change in included),
         left=tuple(left),
-        notes=(*translated(said, ARGUMENTS, TRAINER), *_notes(said, fields)),
+        notes=(*translated(included, ARGUMENTS, TRAINER), *_notes(included, fields)),
         comment="#" if keywords else "",
     )
 
 
-def _notes(said: list[Change], fields: Mapping[str, Value | None]) -> list[str]:
-    notes = about_accumulation(said, ARGUMENTS, TRAINER)
-    if any(is_by(change, TRAINER) for change in said):
+def _notes(included: list[Change], fields: Mapping[str, Value | None]) -> list[str]:
+    notes = about_accumulation(included, ARGUMENTS, TRAINER)
+    if any(is_by(change, TRAINER) for change in included):
         notes.append(
             "set `trainer.loss_is_scaled_for_ga = False` on the Trainer as well: "
             "this model's loss is a plain mean, and the Trainer would not divide it by the parts"
         )
     if fields.get("torch_compile") and any(
-        c.knob == "compile_mode" and not is_by(c, ARGUMENTS) for c in said
+        c.knob == "compile_mode" and not is_by(c, ARGUMENTS) for c in included
     ):
         notes.append("`torch_compile` turns TF32 on as well, on devices that have it")
     if "gradient_checkpointing" in fields:

@@ -38,7 +38,7 @@ def lightning_keywords(tuned: TunedValues, *, keywords: bool) -> Exported:
     trainer: dict[str, Value | None] = {}
     loader: dict[str, Value | None] = {}
     strategy: dict[str, Value | None] = {}
-    said: list[Change] = []
+    included: list[Change] = []
     left: list[Left] = []
     for change in tuned.changes:
         own, of_loader = fields_of(change, LIGHTNING, tuned), arguments_of(change, (LOADER,))
@@ -53,7 +53,7 @@ def lightning_keywords(tuned: TunedValues, *, keywords: bool) -> Exported:
             reason = own or (f"it is not a literal: {call}" if call else why_left(change, "the Trainer"))
             left.append(Left(knob=change.knob, value=change.value, reason=reason))
             continue
-        said.append(change)
+        included.append(change)
     if loader.get("num_workers") == 0:
         loader = {**loader, **_WITHOUT_WORKERS}
     data = {"trainer": trainer, "loader": loader, **({"strategy": strategy} if strategy else {})}
@@ -62,11 +62,11 @@ def lightning_keywords(tuned: TunedValues, *, keywords: bool) -> Exported:
         if keywords
         else json_text(data),
         data=data,
-        said=tuple(change.knob for change in said),
+        included=tuple(change.knob for change in included),
         left=tuple(left),
         notes=(
-            *translated(said, LIGHTNING, LOADER),
-            *about_accumulation(said, LIGHTNING),
+            *translated(included, LIGHTNING, LOADER),
+            *about_accumulation(included, LIGHTNING),
             *(["`strategy` is for Trainer(strategy=DDPStrategy(**strategy))"] if strategy else []),
         ),
         comment="#" if keywords else "",

@@ -243,15 +243,15 @@ def available(facts: Facts) -> Collection[str]:
     return ("batch_size", "effective_batch", *factor)
 
 
-def said_batch(script: ScriptFacts, args: Sequence[str]) -> int:
+def given_batch_size(script: ScriptFacts, args: Sequence[str]) -> int:
     """Return the batch size of the script's own option on this command line, else of its constants.
 
     Returns:
         0 where neither can be read, or several constants have different sizes.
     """
     option = script.flag(*BATCH_OPTIONS.names)
-    said = None if option is None else given_value(option, args)
+    size = None if option is None else given_value(option, args)
     if option is None:
         sizes = {constant.value for constant in constants_named(BATCH_CONSTANTS.names, script)}
-        said = sizes.pop() if len(sizes) == 1 else None
-    return said if isinstance(said, int) and not isinstance(said, bool) and said > 0 else 0
+        size = sizes.pop() if len(sizes) == 1 else None
+    return size if isinstance(size, int) and not isinstance(size, bool) and size > 0 else 0

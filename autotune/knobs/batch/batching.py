@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from autotune.knobs.common import constants_named, counted_by_batch, listed, no_loader
 from autotune.model.change import Constant
-from autotune.model.facts import OPTION, TOLD
+from autotune.model.facts import OPTION, REPORTED
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -104,7 +104,7 @@ def shown(facts: Facts) -> InputFacts | None:
         return None
     # A closure may run the model any number of times.
     closure = run.optimizer is not None and run.optimizer.closure
-    return None if closure or run.samples_source not in (OPTION, TOLD) else run.inputs
+    return None if closure or run.samples_source not in (OPTION, REPORTED) else run.inputs
 
 
 def unseen(facts: Facts) -> str | None:
@@ -123,16 +123,16 @@ def unseen(facts: Facts) -> str | None:
         return f"{reason} {_how_to_name(facts)}".strip()
     if not found.dims and found.rare_frac:
         why = (
-            f"only {100 * found.rare_frac:.0f} % of the model's calls have the size {found.said} of its "
-            f"batch_size"
+            f"only {100 * found.rare_frac:.0f} % of the model's calls have the size {found.batch_size} of "
+            "its batch_size"
         )
     elif not found.dims:
-        why = f"no input of the model has the size {found.said} of its batch_size"
+        why = f"no input of the model has the size {found.batch_size} of its batch_size"
     elif not found.counts:
         why = f"there are {found.calls_per_backward:.3g} calls of the model per backward pass"
     else:
         why = "the optimizer decides how many batches it reads per step"
-    if run.samples_source == TOLD:
+    if run.samples_source == REPORTED:
         # The samples are known then: the script reports them.
         return (
             f"No training DataLoader was seen, and {why}, so the effect of another batch size cannot be "

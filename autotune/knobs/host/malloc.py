@@ -73,8 +73,8 @@ class Malloc(Knob):
         if library != "glibc":
             return library or None
         # The check takes time, and is unnecessary without the variable.
-        asked = _TUNABLE in process.variable("GLIBC_TUNABLES").split(":")
-        return _HUGE if asked and process.huge_pages() else "glibc"
+        requested = _TUNABLE in process.variable("GLIBC_TUNABLES").split(":")
+        return _HUGE if requested and process.huge_pages() else "glibc"
 
 
 def _preloadable(name: str, facts: Facts) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from autotune.knobs.base import Knob, Patches
-from autotune.knobs.common import LOADER, as_switch, loader_of, no_loader, torch_version
+from autotune.knobs.common import LOADER, loader_of, no_loader, torch_version
 from autotune.knobs.frameworks import ARGUMENTS
+from autotune.knobs.loader.loader_keyword import LoaderSwitch
 from autotune.knobs.loader.num_workers import workers_of
 from autotune.knobs.loader.prefetch_factor import without_workers
 from autotune.knobs.traits import LateHarm
@@ -16,7 +16,7 @@ from autotune.model.effect import Effect
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from autotune.knobs.traits import ActsAt, Fields
+    from autotune.knobs.traits import Fields
     from autotune.model.change import Change
     from autotune.model.config import Config, Value
     from autotune.model.facts import Facts
@@ -25,7 +25,7 @@ _SINCE: Final = (2, 6)
 _FEWEST_WORKERS: Final = 2
 
 
-class InOrder(Knob):
+class InOrder(LoaderSwitch):
     """Batches in the order of their requests: without it, none waits for a slower one.
 
     Only with two workers or more, and useful where batches take unequal time. Slow samples are then
@@ -40,8 +40,6 @@ class InOrder(Knob):
     family: ClassVar[str] = "loader"
     spellings: ClassVar[Sequence[Spelling]] = (Keyword(LOADER, "in_order"),)
     rank: ClassVar[int] = 270
-    acts_at: ClassVar[ActsAt] = "construction"
-    feeds: ClassVar[bool] = True
     late_harms: ClassVar[Sequence[LateHarm]] = (
         LateHarm(
             applies=lambda changed: changed.value is False,
@@ -56,9 +54,6 @@ class InOrder(Knob):
 
     def domain(self, facts: Facts) -> Sequence[Value]:
         return (True, False)
-
-    def resolve(self, wanted: Value, facts: Facts) -> Value | None:
-        return self.own(facts) if wanted == "asis" else as_switch(wanted)
 
     def refuse(self, facts: Facts) -> str | None:
         version = torch_version(facts)
@@ -77,12 +72,6 @@ class InOrder(Knob):
     def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:
         workers = workers_of(config.get("num_workers"), facts) or 0
         return config if workers >= _FEWEST_WORKERS else config.without(self.name)
-
-    def patch(self, value: Value, patches: Patches) -> None:
-        patches.loader.override("in_order", value)
-
-    def seen(self, patches: Patches) -> Value | None:
-        return patches.loader.observed("in_order")
 
     def exported(self, change: Change, target: str, changed: Mapping[str, Value]) -> Fields:
         return {"dataloader_in_order": change.value} if target == ARGUMENTS else None

@@ -69,8 +69,8 @@ class NonBlocking(Knob):
 
 
 def _pins(config: Config | None, facts: Facts) -> bool:
-    asked = None if config is None else config.get("pin_memory")
-    if asked is None:
+    pinned = None if config is None else config.get("pin_memory")
+    if pinned is None:
         loader = None if facts.run is None else facts.run.loader
-        asked = facts.value("pin_memory") or (loader is not None and loader.pin_memory)
-    return asked is True
+        pinned = facts.value("pin_memory") or (loader is not None and loader.pin_memory)
+    return pinned is True

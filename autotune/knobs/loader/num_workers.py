@@ -171,7 +171,7 @@ def refuse_workers(loader: LoaderFacts) -> str | None:
         return f"The script changes {what} inside a pass, and workers have copies of their own."
     held = loader.fetch_state
     if held is not None and held.sure and not held.apart:
-        return _asked_twice(held) if held.by == "sampler" else dealt(held)
+        return _two_orders(held) if held.by == "sampler" else dealt(held)
     return None
 
 
@@ -199,7 +199,7 @@ def _keeps_steps(count: int, facts: Facts) -> bool:
     return abs(shared - own) <= _MORE_STEPS_FRAC * own
 
 
-def _asked_twice(held: FetchState) -> str:
+def _two_orders(held: FetchState) -> str:
     return f"{sentence(held.what)} for every order of samples, and a loader that starts workers requests two."
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from autotune.knobs.base import Knob, Patches
-from autotune.knobs.common import LOADER, as_switch, dealt_otherwise, flag_variants, loader_of, no_loader
+from autotune.knobs.common import LOADER, dealt_otherwise, flag_variants, loader_of, no_loader
 from autotune.knobs.frameworks import ARGUMENTS
+from autotune.knobs.loader.loader_keyword import LoaderSwitch
 from autotune.knobs.loader.num_workers import workers_of
 from autotune.knobs.loader.prefetch_factor import without_workers
 from autotune.knobs.traits import Prior
@@ -16,12 +16,12 @@ from autotune.model.effect import Effect
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from autotune.knobs.traits import ActsAt
-    from autotune.model.config import Config, Value
+    from autotune.knobs.base import Patches
+    from autotune.model.config import Config
     from autotune.model.facts import Facts
 
 
-class PersistentWorkers(Knob):
+class PersistentWorkers(LoaderSwitch):
     """Loader workers that stay alive between epochs: saves their start, mostly in short epochs.
 
     Only with workers. Invisible in a steady rate, visible over whole epochs.
@@ -42,19 +42,6 @@ class PersistentWorkers(Knob):
     )
     rank: ClassVar[int] = 170
     prior: ClassVar[Prior] = Prior(is_of_loading=True)
-    acts_at: ClassVar[ActsAt] = "construction"
-    feeds: ClassVar[bool] = True
-
-    def own(self, facts: Facts) -> Value | None:
-        loader = loader_of(facts)
-        read = facts.value(self.name)
-        return read if read is not None or loader is None else loader.persistent_workers
-
-    def domain(self, facts: Facts) -> Sequence[Value]:
-        return (False, True)
-
-    def resolve(self, wanted: Value, facts: Facts) -> Value | None:
-        return self.own(facts) if wanted == "asis" else as_switch(wanted)
 
     def refuse(self, facts: Facts) -> str | None:
         loader = loader_of(facts)
@@ -96,11 +83,5 @@ class PersistentWorkers(Knob):
     def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:
         return config if workers_of(config.get("num_workers"), facts) else config.without(self.name)
 
-    def patch(self, value: Value, patches: Patches) -> None:
-        patches.loader.override("persistent_workers", value)
-
     def withdraw(self, patches: Patches) -> bool:
         return patches.loader.give_back("persistent_workers")
-
-    def seen(self, patches: Patches) -> Value | None:
-        return patches.loader.observed("persistent_workers")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from autotune.knobs.base import Knob, Patches
-from autotune.knobs.common import LOADER, as_switch, flag_variants, loader_of, no_loader, trains_on_cuda
+from autotune.knobs.common import LOADER, flag_variants, loader_of, no_loader, trains_on_cuda
 from autotune.knobs.frameworks import ARGUMENTS
+from autotune.knobs.loader.loader_keyword import LoaderSwitch
 from autotune.knobs.traits import Prior
 from autotune.model.change import Keyword, Spelling
 from autotune.model.effect import Effect
@@ -14,12 +14,10 @@ from autotune.model.effect import Effect
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.knobs.traits import ActsAt
-    from autotune.model.config import Value
     from autotune.model.facts import Facts
 
 
-class PinMemory(Knob):
+class PinMemory(LoaderSwitch):
     """Batches in page-locked memory: copies to the device can overlap with computing.
 
     Helps mostly where the script copies with ``non_blocking=True``.
@@ -37,19 +35,6 @@ class PinMemory(Knob):
     )
     rank: ClassVar[int] = 150
     prior: ClassVar[Prior] = Prior(spread=0.05)
-    acts_at: ClassVar[ActsAt] = "construction"
-    feeds: ClassVar[bool] = True
-
-    def own(self, facts: Facts) -> Value | None:
-        loader = loader_of(facts)
-        read = facts.value(self.name)
-        return read if read is not None or loader is None else loader.pin_memory
-
-    def domain(self, facts: Facts) -> Sequence[Value]:
-        return (False, True)
-
-    def resolve(self, wanted: Value, facts: Facts) -> Value | None:
-        return self.own(facts) if wanted == "asis" else as_switch(wanted)
 
     def refuse(self, facts: Facts) -> str | None:
         loader = loader_of(facts)
@@ -58,9 +43,3 @@ class PinMemory(Knob):
         if loader is not None and loader.cuda_tensors:
             return "The dataset holds tensors on an accelerator, which cannot be pinned."
         return no_loader(facts)
-
-    def patch(self, value: Value, patches: Patches) -> None:
-        patches.loader.override("pin_memory", value)
-
-    def seen(self, patches: Patches) -> Value | None:
-        return patches.loader.observed("pin_memory")

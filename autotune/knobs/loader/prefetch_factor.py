@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import LOADER, as_count, flag_variants, joined, loader_of, no_loader
 from autotune.knobs.frameworks import ARGUMENTS
+from autotune.knobs.loader.loader_keyword import LoaderKeyword
 from autotune.knobs.loader.num_workers import workers_of
 from autotune.knobs.traits import Prior
 from autotune.model.change import Keyword, Spelling
@@ -15,14 +15,15 @@ from autotune.model.effect import Effect
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from autotune.knobs.traits import ActsAt, MemoryUse
+    from autotune.knobs.base import Patches
+    from autotune.knobs.traits import MemoryUse
     from autotune.model.config import Config, Value
     from autotune.model.facts import Facts
 
 _TORCH_DEFAULT: Final = 2
 
 
-class PrefetchFactor(Knob):
+class PrefetchFactor(LoaderKeyword):
     """Batches that each loader worker keeps ready: more hide jitter and use memory.
 
     Only with workers; torch's own value is 2.
@@ -42,9 +43,7 @@ class PrefetchFactor(Knob):
     )
     rank: ClassVar[int] = 140
     prior: ClassVar[Prior] = Prior(spread=0.05, is_of_loading=True)
-    acts_at: ClassVar[ActsAt] = "construction"
     memory: ClassVar[MemoryUse] = "monotone"
-    feeds: ClassVar[bool] = True
 
     def own(self, facts: Facts) -> Value | None:
         loader = loader_of(facts)
@@ -66,14 +65,8 @@ class PrefetchFactor(Knob):
     def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:
         return config if workers_of(config.get("num_workers"), facts) else config.without(self.name)
 
-    def patch(self, value: Value, patches: Patches) -> None:
-        patches.loader.override("prefetch_factor", value)
-
     def withdraw(self, patches: Patches) -> bool:
         return patches.loader.give_back("prefetch_factor")
-
-    def seen(self, patches: Patches) -> Value | None:
-        return patches.loader.observed("prefetch_factor")
 
 
 def without_workers(facts: Facts, varied: Collection[str]) -> str | None:

@@ -82,7 +82,7 @@ class Allocator(Knob):
         if cuda.get_allocator_backend() == _ASYNC:
             return _ASYNC
         # Some releases ignore the variable, so the allocator's own setting is read.
-        settings = cuda.memory._snapshot()["allocator_settings"]  # noqa: SLF001
+        settings = cuda.memory._snapshot()["allocator_settings"]  # noqa: SLF001 (no public name)
         if settings["expandable_segments"]:
             return "expandable_segments"
         return "garbage_collection" if settings["garbage_collection_threshold"] > 0 else "default"

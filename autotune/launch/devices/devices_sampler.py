@@ -25,7 +25,7 @@ DISPLAYS = frozenset(
 def device_sampler(
     tree_pids: Callable[[], Collection[int]],
     devices: Sequence[common.Device],
-    told_uuids: Callable[[], Collection[str]] = tuple,
+    reported_uuids: Callable[[], Collection[str]] = tuple,
 ) -> Callable[[], DeviceReading | None] | None:
     """Return a function that samples the trial's accelerators.
 
@@ -39,7 +39,7 @@ def device_sampler(
     Args:
         tree_pids: Returns the pids of the trial's processes.
         devices: From `autotune.devices.find.find_devices`.
-        told_uuids: Returns the UUIDs of the devices that the trial has reported.
+        reported_uuids: Returns the UUIDs of the devices that the trial has reported.
 
     Returns:
         None without devices. The function returns None if nothing is known about the trial's devices.
@@ -56,7 +56,7 @@ def device_sampler(
         tree.update(tree_pids())
         at_home = {n for n, s in enumerate(seen) if tree & set(s.pids)}
         others = {n: {p for p in seen[n].pids if p not in tree and not draws(p)} for n in at_home}
-        reported = set(told_uuids())
+        reported = set(reported_uuids())
         used.update(at_home, (n for n, d in enumerate(devices) if reported and d.facts.uuid in reported))
         if all(seen[n] == _UNKNOWN for n in used):
             # Without a reading, other processes cannot be excluded.

@@ -90,7 +90,7 @@ DUMP_REASONS = ("timeout_progress", "timeout_total")
 GROUP_FILE = "group"
 """File in the folder of a running trial: path of its control group, for cleanup without a guard."""
 
-SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where the kernel has it)
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 (mount point, not a temporary file)
 SHARED_NAMES = ("torch_", "nccl-", "psm_", "sem.")
 """Prefixes of shared memory names that torch, NCCL and multiprocessing leave when killed."""
 SHARED_LOOKS = 4

@@ -53,7 +53,7 @@ _OF_TWO_DISKS = "xino=on"
 _READABLE_BY_HANDLE = ("nfs_export=on,redirect_dir=nofollow", "")
 """Options of a read-only overlay, needed for hard links in an overlay above it."""
 _MEMORY_SHARE = 4
-_SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where the kernel has it)
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 (mount point, not a temporary file)
 _OF_PROCESSES = ("torch_", "nccl-", "sem.mp-", "__KMP_REGISTERED_LIB_", "autotune-replay-")
 """Prefixes of names that torch, NCCL, Python, OpenMP and replays use within their own processes."""
 _MOST_SHARED = 64

@@ -25,7 +25,7 @@ _WIDEN: Mapping[str, float] = {"steady": 1.0, "drifting": 1.5, "no_steady_state"
 
 def estimates_of(window: Window) -> tuple[Estimate, Estimate]:
     """Return throughput and seconds per step, as ratios of sums over the window's blocks."""
-    loader = window.told.facts.loader if window.told.facts else None
+    loader = window.reports.facts.loader if window.reports.facts else None
     least_s = min(MIN_BLOCK_S, math.fsum(s for _, s in window.clean_rows()) / _BLOCKS)
     blocks = _blocks(window, least_s, max(1, loader.num_workers if loader else 1))
     if len(blocks) < _FEWEST_BLOCKS:

@@ -30,7 +30,7 @@ def extra_of(window: Window, rate: float) -> dict[str, float]:
     stopped_s = window.outside.stopped_s(window.outside.start_ns, closed.end_ns)
     return {
         **closed.counters,
-        **window.told.probed,
+        **window.reports.probed,
         "dirty_steps": float(
             sum(s is None or d for s, d in zip(window.trained_s, window.dirty, strict=True))
         ),
@@ -41,7 +41,7 @@ def extra_of(window: Window, rate: float) -> dict[str, float]:
         **_device_state(window),
         **energy_of(window),
         **_undelayed(window, rate),
-        **_epoch_starts(window.told.rows, closed.begin_ns, closed.end_ns),
+        **_epoch_starts(window.reports.rows, closed.begin_ns, closed.end_ns),
         **_step_quantiles([seconds for _, seconds in window.clean_rows()]),
         **_rate(window),
         **({STOPPED_S: stopped_s} if stopped_s else {}),
@@ -54,7 +54,7 @@ def _undelayed(window: Window, rate: float) -> dict[str, float]:
     For comparing runs on a loaded machine. No claim rests on it, as it ignores that other threads also
     waited.
     """
-    if window.closed.allocator_peak_bytes is not None or not any(r.queue_ns for r in window.told.rows):
+    if window.closed.allocator_peak_bytes is not None or not any(r.queue_ns for r in window.reports.rows):
         return {}
     clean = window.clean_rows()
     wall_s, delay_s = sum(seconds for _, seconds in clean), sum(row.queue_ns for row, _ in clean) / 1e9
@@ -63,7 +63,7 @@ def _undelayed(window: Window, rate: float) -> dict[str, float]:
 
 def _rate(window: Window) -> dict[str, float]:
     """Return the initial learning rate, if it was observed."""
-    optimizer = window.told.facts.optimizer if window.told.facts is not None else None
+    optimizer = window.reports.facts.optimizer if window.reports.facts is not None else None
     return {RATE: max(optimizer.rates)} if optimizer is not None and optimizer.rates else {}
 
 

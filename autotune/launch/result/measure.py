@@ -97,13 +97,13 @@ def _measurement(window: Window) -> Measurement:
     rows, closed = window.rows, window.closed
     throughput, step_time = estimates_of(window)
     first_ns = closed.first_step_ns or rows[0].t_ns
-    compiled_s = window.told.compile_s_before(first_ns)
+    compiled_s = window.reports.compile_s_before(first_ns)
     stopped_s = window.outside.stopped_s
     startup_s = (first_ns - window.outside.start_ns) / 1e9 - compiled_s
     startup_s = max(0.0, startup_s - stopped_s(window.outside.start_ns, first_ns))
     warmup_s = (closed.begin_ns - first_ns) / 1e9 - stopped_s(first_ns, closed.begin_ns)
     import_s = min(startup_s, _import_s(window))
-    later_compiled_s = window.told.compile_s_before(closed.begin_ns) - compiled_s
+    later_compiled_s = window.reports.compile_s_before(closed.begin_ns) - compiled_s
     clean = window.clean_rows()
     wait_s = sum(r.wait_ns for r, _ in clean) / 1e9
     ranks, slow = rank_figures(window)
@@ -125,7 +125,7 @@ def _measurement(window: Window) -> Measurement:
         import_s=import_s,
         setup_s=startup_s - import_s,
         warmup_s=max(0.0, warmup_s - later_compiled_s),
-        warmup_steps=sum(r.t_ns <= closed.begin_ns for r in window.told.rows),
+        warmup_steps=sum(r.t_ns <= closed.begin_ns for r in window.reports.rows),
         steps=len(rows),
         window_s=window.seconds,
         effective_batch=sum(r.samples for r in rows) / len(rows),
@@ -140,7 +140,7 @@ def _measurement(window: Window) -> Measurement:
 
 def _import_s(window: Window) -> float:
     """Return the seconds until the process could run the script, plus its imports before the first step."""
-    hello = window.told.hello
+    hello = window.reports.hello
     begun_ns = 0 if hello is None else max(0, hello.t_ns - window.outside.start_ns)
     return (begun_ns + window.closed.import_ns) / 1e9
 
@@ -157,5 +157,5 @@ def _limit_bytes(window: Window) -> int:
     if window.closed.allocator_peak_bytes is None:
         return window.outside.limit_bytes
     seen = max((d.total_bytes for d in window.outside.devices), default=0)
-    facts = window.told.facts
+    facts = window.reports.facts
     return seen or max((d.memory_bytes for d in facts.devices), default=0) if facts else seen

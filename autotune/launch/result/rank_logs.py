@@ -103,10 +103,10 @@ def _mean_trace(
 
 def rank_figures(window: Window) -> tuple[tuple[RankFigures, ...], Straggler | None]:
     """Return each rank's figures in the window, and the rank that the others wait for."""
-    logs, rows = window.told.ranks, window.rows
+    logs, rows = window.reports.ranks, window.rows
     if len(logs) < 2 or not rows:
         return (), None
-    first = next(k for k, row in enumerate(window.told.rows) if row.t_ns == rows[0].t_ns)
+    first = next(k for k, row in enumerate(window.reports.rows) if row.t_ns == rows[0].t_ns)
     found = tuple(_figures(log, first, first + len(rows), window.seconds) for log in logs)
     blocks = _wait_blocks(logs, first, len(rows))
     return found, straggler([figures.device for figures in found], blocks)

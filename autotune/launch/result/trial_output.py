@@ -20,7 +20,7 @@ KEPT_FAILURES = 10
 _LOGS = ("stdout.log", "stderr.log")
 _NOTE_BYTES = 40
 _TAIL_BYTES = 64 * 1024
-_TOLD = (
+_REDACTED_FILES = (
     *("plan.json", "result.json", "stdout.log", "stderr.log", "guard.log"),
     *("stacks.txt", "faults.log", "events.jsonl"),
 )
@@ -86,7 +86,7 @@ def hide_secrets(folder: Path, words: Sequence[str], environ: Mapping[str, str])
         environ: Its environment.
     """
     known = secret_values(words)
-    for name in _TOLD:
+    for name in _REDACTED_FILES:
         path = folder / name
         try:
             if path.is_symlink() or not path.is_file():
@@ -111,7 +111,7 @@ def hide_secrets(folder: Path, words: Sequence[str], environ: Mapping[str, str])
 
 def remove_output(folder: Path) -> None:
     """Remove a trial's text output, for use where its secrets are unknown."""
-    for name in _TOLD:
+    for name in _REDACTED_FILES:
         with contextlib.suppress(OSError):
             (folder / name).unlink(missing_ok=True)
 

@@ -29,7 +29,7 @@ class Window:
     """The steps between two moments, with periods."""
 
     closed: Closed
-    told: ProcessReports
+    reports: ProcessReports
     outside: HostSamples
     rows: tuple[StepRow, ...]
     periods_s: tuple[float, ...]
@@ -62,7 +62,7 @@ class Window:
         moved = tuple(None if still else s for s, still in zip(trained, stopped, strict=True))
         return cls(
             closed=closed,
-            told=reports,
+            reports=reports,
             outside=outside,
             rows=rows,
             periods_s=periods,
@@ -97,7 +97,7 @@ class Window:
 
     def _drained(self) -> tuple[float, float]:
         """Return the batches consumed, and the decrease of queued ones; 0 if unknown."""
-        closed, facts = self.closed, self.told.facts
+        closed, facts = self.closed, self.reports.facts
         if closed.ready_begin is None or closed.ready_end is None or facts is None:
             return 0.0, 0.0
         # Consumed batches are those of all ranks, the loader that of rank 0.

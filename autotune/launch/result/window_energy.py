@@ -36,7 +36,9 @@ def energy_of(window: Window) -> dict[str, float]:
         found["energy_cpu_j"] = cpu
     if window.closed.allocator_peak_bytes is None:
         return found
-    reported = {d.uuid for d in window.told.facts.devices} if window.told.facts is not None else set[str]()
+    reported = (
+        {d.uuid for d in window.reports.facts.devices} if window.reports.facts is not None else set[str]()
+    )
     uuids = {uuid for s in counters for uuid in s.device_j}
     used = uuids & reported or (uuids if len(uuids) == 1 else set[str]())
     points = {u: [(s.t_ns, s.device_j[u]) for s in counters if u in s.device_j] for u in used}
@@ -79,7 +81,7 @@ def _spent_j(
     """
     times = [t_ns for t_ns, _ in points]
     window_ends = max(window.rows[-1].t_ns, window.closed.end_ns)
-    joules, told_ns = 0.0, 0
+    joules, covered_ns = 0.0, 0
     for begin, end in spans:
         first, last = begin, end
         if begin != window.closed.begin_ns:
@@ -93,6 +95,6 @@ def _spent_j(
         part = spent_j(points, first, last)
         if part is None:
             return None
-        joules, told_ns = joules + part, told_ns + last - first
+        joules, covered_ns = joules + part, covered_ns + last - first
     whole_ns = sum(end - begin for begin, end in spans)
-    return joules * whole_ns / told_ns if told_ns > LOST_BLOCKS_FRAC * whole_ns else None
+    return joules * whole_ns / covered_ns if covered_ns > LOST_BLOCKS_FRAC * whole_ns else None

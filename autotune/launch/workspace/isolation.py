@@ -32,7 +32,7 @@ ABANDONED_S = 3600.0
 
 MANIFEST_FILES = 20_000
 
-_PASSING = ("/tmp", "/var/tmp", "/dev", "/proc", "/run", "/sys")  # noqa: S108 (told from others, not used)
+_PASSING = ("/tmp", "/var/tmp", "/dev", "/proc", "/run", "/sys")  # noqa: S108 (compared only)
 """Folders of temporary files, whose loss does no harm."""
 
 Manifest = dict[str, tuple[int, int, int, int]]

@@ -446,8 +446,8 @@ class MlflowSink:
             from mlflow.utils.rest_utils import http_request
 
             # MLflow provides the credentials of the user.
-            told: Any = http_request(get_default_host_creds(self.tracking_uri), "/version", "GET")
-            self._served = str(told.text) if told.status_code == 200 else ""
+            response: Any = http_request(get_default_host_creds(self.tracking_uri), "/version", "GET")
+            self._served = str(response.text) if response.status_code == 200 else ""
         return self._served
 
     def _searches(self) -> list[record.Search]:

@@ -70,8 +70,8 @@ def border(uri: str) -> Generator[None, None, None]:
         code: Callable[[], Any] | None = getattr(error, "get_http_status_code", None)
         status = int(code()) if code is not None else 0
         # MLflow includes the whole address in its messages, also a password.
-        said = re.sub(r"://[^\s/@]+@", "://", str(error)).strip().split("\n")[0][:300]
-        text = f"{type(error).__name__}: {said}"
+        first_line = re.sub(r"://[^\s/@]+@", "://", str(error)).strip().split("\n")[0][:300]
+        text = f"{type(error).__name__}: {first_line}"
         if isinstance(error, (KeyError, TypeError, ValueError, AttributeError)) or (
             400 <= status < 500 and status not in _UNAVAILABLE
         ):

@@ -40,10 +40,10 @@ class EventLines(Listener):
         self._write(study, "study_began", budget_s=spec.budget.seconds, **what)
 
     def trial_started(self, study: Study, trial: Trial) -> None:
-        self._write(study, "trial_started", **_asked(trial))
+        self._write(study, "trial_started", **_trial_data(trial))
 
     def trial_ended(self, study: Study, trial: Trial) -> None:
-        self._write(study, "trial_ended", **_asked(trial), **_told(study, trial))
+        self._write(study, "trial_ended", **_trial_data(trial), **_outcome_data(study, trial))
 
     def note(self, study: Study, text: str) -> None:
         self._write(study, "note", text=text)
@@ -70,7 +70,7 @@ class EventLines(Listener):
         self._outlet.put(text + "\n")
 
 
-def _asked(trial: Trial) -> dict[str, Any]:
+def _trial_data(trial: Trial) -> dict[str, Any]:
     return {
         "trial": trial.number,
         "attempt": trial.attempt,
@@ -80,13 +80,13 @@ def _asked(trial: Trial) -> dict[str, Any]:
     }
 
 
-def _told(study: Study, trial: Trial) -> dict[str, Any]:
-    told: dict[str, Any] = {"seconds": round(trial.seconds, 3)}
-    told |= {"start": trial.start.value} if trial.start is not StartMode.COLD else {}
+def _outcome_data(study: Study, trial: Trial) -> dict[str, Any]:
+    data: dict[str, Any] = {"seconds": round(trial.seconds, 3)}
+    data |= {"start": trial.start.value} if trial.start is not StartMode.COLD else {}
     if trial.failure is not None:
-        return {**told, "failure": trial.failure.kind.label, "message": trial.failure.message}
+        return {**data, "failure": trial.failure.kind.label, "message": trial.failure.message}
     if trial.measurement is not None:
         rate, ratio = trial.measurement.throughput, speedup_of(study, trial)
-        told |= {"throughput": rate.value, "unit": rate.unit}
-        told |= {"speedup": ratio.value} if ratio is not None else {}
-    return told
+        data |= {"throughput": rate.value, "unit": rate.unit}
+        data |= {"speedup": ratio.value} if ratio is not None else {}
+    return data

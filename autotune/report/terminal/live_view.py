@@ -77,6 +77,7 @@ _DOING: Final = {
     Stage.CONFIRM: "confirming: fresh pairs with your script",
     Stage.ABLATE: "ablation of the winner, knob by knob",
     Stage.DIAGNOSE: "finding what limits it",
+    Stage.REFERENCE: "your script on a further machine",
 }
 _SPENT: Final = {
     Stage.BASELINE: "script",
@@ -86,6 +87,7 @@ _SPENT: Final = {
     Stage.CONFIRM: "confirm",
     Stage.ABLATE: "why",
     Stage.DIAGNOSE: "why",
+    Stage.REFERENCE: "script",
 }
 _STYLES: Final = {"bold": "1", "dim": "2", "good": "32", "bad": "33"}
 
@@ -230,14 +232,14 @@ class Progress(Listener):
         elapsed_s = study.elapsed_s + now_s - self._seen_s
         if self._found is None or self._found[0] is not study:
             self._found = (study, _found(study))
-        told = study.finished()
+        finished = study.finished()
         left = _clock_text(study.spec.budget.seconds - elapsed_s)
         right = f"{left} left of {duration_text(study.spec.budget.seconds)}"
         running = [
             _trial_line(t, f"running {duration_text(now_s - since)}") for t, since in self._running.values()
         ]
         return [
-            Line("", f"{study.spec.label}   {plural(len(told), 'trial')}", "bold", right),
+            Line("", f"{study.spec.label}   {plural(len(finished), 'trial')}", "bold", right),
             Line("now", self._doing(study), "bad" if self._stopping else ""),
             *self._found[1],
             *_time_lines(study, self._spent(study, now_s), elapsed_s),
@@ -245,7 +247,7 @@ class Progress(Listener):
             *(Line("note", text, "dim") for text in self._notes),
             *(
                 _trial_line(t, result_text(study, t, shows_ratio=is_steady or bool(t.group)), "dim")
-                for t in reversed(told[-_RECENT:])
+                for t in reversed(finished[-_RECENT:])
             ),
         ]
 
@@ -330,17 +332,17 @@ def _yours(study: Study, answer: Answer) -> str:
         if len(runs) > 1:
             return f"{rate_text(rate)}, {kind}"
         rate, kind = runs[0].throughput, "within one run"
-    interval = f"[{rate.low:.4g}, {rate.high:.4g}]" if _says_something(rate) else f"({TOO_NOISY})"
+    interval = f"[{rate.low:.4g}, {rate.high:.4g}]" if _is_precise(rate) else f"({TOO_NOISY})"
     return f"{rate_text(rate)} {interval} {kind}"
 
 
-def _says_something(estimate: Estimate) -> bool:
+def _is_precise(estimate: Estimate) -> bool:
     """Return whether the interval is narrow enough to be shown; one that reaches 0 or infinity never is."""
     return 0.0 < estimate.low <= estimate.high <= WIDEST * estimate.low
 
 
 def _ratio(estimate: Estimate) -> str:
-    return ratio_text(estimate) if _says_something(estimate) else TOO_NOISY
+    return ratio_text(estimate) if _is_precise(estimate) else TOO_NOISY
 
 
 def _confirmed(study: Study, answer: Answer | None) -> list[Line]:
@@ -351,9 +353,9 @@ def _confirmed(study: Study, answer: Answer | None) -> list[Line]:
         best = answer.best
         pairs = plural(best.speedup.n, "pair")
         gain = best.speedup
-        shown = ratio_text(gain) if _says_something(gain) else f"at least {gain.low:.2f}x"
-        said = f"{shown} confirmed in {pairs}"
-        return _best(said, best.config, "good")
+        shown = ratio_text(gain) if _is_precise(gain) else f"at least {gain.low:.2f}x"
+        text = f"{shown} confirmed in {pairs}"
+        return _best(text, best.config, "good")
     training_preserving = [c for c in compare(study) if c.effect is not Effect.TRAINING]
     top = max(training_preserving, key=lambda c: c.speedup.value, default=None)
     if top is None:
@@ -378,8 +380,8 @@ def _seen(study: Study) -> list[Line]:
     return _best(f"{shown} within one run, not confirmed", best[1].config)
 
 
-def _best(said: str, config: Config, style: str = "bold") -> list[Line]:
-    return [Line("best", said, style), Line("with", config_text(config))]
+def _best(text: str, config: Config, style: str = "bold") -> list[Line]:
+    return [Line("best", text, style), Line("with", config_text(config))]
 
 
 def _time_lines(study: Study, spent: Mapping[str, float], elapsed_s: float) -> list[Line]:

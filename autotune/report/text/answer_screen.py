@@ -228,7 +228,7 @@ def _details(study: Study, answer: Answer, advice: Sequence[str]) -> list[Row]:
         rows.append(("control", f"your script against itself: {control_text(answer.identical)}"))
     if space := space_text(study):
         rows.append(("space", space))
-    rows += [("earlier", text) for text in beliefs(study).told]
+    rows += [("earlier", text) for text in beliefs(study).notes]
     rows += _named("not used", [f"{knob}: {reason}" for knob, reason in study.refusals.items()])
     return rows + _named("advice", list(advice))
 

@@ -169,16 +169,16 @@ def _by_reason(title: str, rows: Sequence[Mapping[str, Any]], key: str, columns:
 # The script ---------------------------------------------------------------------------------
 
 
-def said_line(key: str, text: str) -> str:
+def labelled_line(key: str, text: str) -> str:
     """Return one line of the screen above or below the table."""
     return f"{key:<{_WIDTH}}{text}\n"
 
 
 def script_text(facts: Facts, title: str, args: Sequence[str], measured: Measurement | None = None) -> str:
     """Return the parts of a script, a line each; those of a run only after a run."""
-    told = redact_args(args)
-    lines = [("script", " ".join([title, *told]))]
-    options = [_option_text(flag, _value_of(flag, told, facts.run)) for flag in facts.script.flags]
+    shown_args = redact_args(args)
+    lines = [("script", " ".join([title, *shown_args]))]
+    options = [_option_text(flag, _value_of(flag, shown_args, facts.run)) for flag in facts.script.flags]
     more = len(options) - _MOST_OPTIONS
     shown = ", ".join(options[:_MOST_OPTIONS]) + (f" and {more} more" if more > 0 else "")
     lines.append(("options", shown or "none were found in its source"))
@@ -187,7 +187,7 @@ def script_text(facts: Facts, title: str, args: Sequence[str], measured: Measure
         lines.append(("framework", ", ".join(_libraries(facts)) or "none is imported by its own files"))
     else:
         lines += _run_lines(run, measured)
-    return "".join(said_line(key, text) for key, text in lines)
+    return "".join(labelled_line(key, text) for key, text in lines)
 
 
 def _option_text(flag: ScriptFlag, value: Value | None) -> str:
@@ -277,19 +277,19 @@ def _rate_text(rate: Estimate) -> str:
 
 def script_data(facts: Facts, args: Sequence[str], measured: Measurement | None = None) -> dict[str, Any]:
     """Return the same as an object; ``run`` is None if the script did not run or showed nothing."""
-    told, run = redact_args(args), facts.run
+    shown_args, run = redact_args(args), facts.run
     flags = [
         {
             "names": list(flag.names),
             "kind": flag.kind,
             "default": flag.default,
-            "value": _value_of(flag, told, run),
+            "value": _value_of(flag, shown_args, run),
             "choices": list(flag.choices),
         }
         for flag in facts.script.flags
     ]
     return {
-        "args": list(told),
+        "args": list(shown_args),
         "imports": _libraries(facts),
         "flags": flags,
         "hazards": list(facts.script.hazards),

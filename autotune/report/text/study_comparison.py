@@ -182,7 +182,7 @@ def _around(study: Study) -> list[tuple[str, str]]:
         ("memory bound", summary.bytes_text(spec.max_memory_bytes) if spec.max_memory_bytes else ""),
         ("planned steps", str(spec.run_steps or "")),
         ("autotune", spec.version),
-        ("earlier studies", "; ".join(beliefs(study).told) or "none"),
+        ("earlier studies", "; ".join(beliefs(study).notes) or "none"),
     ]
     names = ("device", "driver", "CPU", "CPUs", "memory", "PyTorch", "Python")
     if facts is None:
@@ -190,7 +190,7 @@ def _around(study: Study) -> list[tuple[str, str]]:
     host, run = facts.host, facts.run
     devices = (run.devices if run is not None else ()) or host.devices
     torch = (run.versions.get("torch", "") if run is not None else "") or host.versions.get("torch", "")
-    told = (
+    values = (
         ", ".join(sorted(d.name for d in devices)) or "none",
         ", ".join(sorted({d.driver for d in devices if d.driver})),
         host.cpu_model or "unknown",
@@ -199,7 +199,7 @@ def _around(study: Study) -> list[tuple[str, str]]:
         torch or "unknown",
         host.python,
     )
-    return rows + list(zip(names, told, strict=True))
+    return rows + list(zip(names, values, strict=True))
 
 
 def _statements(

@@ -193,11 +193,11 @@ def _likely_line(study: Study, likely: Recommendation) -> str:
 
 def _fastest_line(study: Study, fastest: Recommendation) -> str:
     flag = "changes the training" if fastest.effect is Effect.TRAINING else fastest.effect.value
-    said = [text for text in (*fastest.reasons, fastest.advice) if text]
+    texts = [text for text in (*fastest.reasons, fastest.advice) if text]
     return (
         f"- **fastest**, {ratio_text(fastest.speedup)}, {flag}: {config_text(fastest.config)} "
         f"({PickView.of(fastest).costs}). "
-        f"`{apply_command(study, 'fastest')}` {' '.join(map(plain, said))}".rstrip()
+        f"`{apply_command(study, 'fastest')}` {' '.join(map(plain, texts))}".rstrip()
     )
 
 
@@ -240,7 +240,7 @@ def _method(study: Study, answer: Answer) -> list[str]:
     lines.append(f"- Effective batch: {study.spec.effective_batch}.")
     if space := space_text(study):
         lines.append(f"- Search space: {plain(space)}.")
-    lines += [f"- Earlier studies: {plain(text)}." for text in beliefs(study).told]
+    lines += [f"- Earlier studies: {plain(text)}." for text in beliefs(study).notes]
     return lines
 
 

@@ -29,6 +29,7 @@ def trial_text(study: Study, trial: Trial, *, logs: str = "") -> str:
         ("stage", trial.stage.value + (f", attempt {trial.attempt}" if trial.attempt > 1 else "")),
         ("config", config_text(trial.config)),
         ("reason", trial.reason),
+        ("node", trial.node),
     ]
     measured = trial.measurement
     if measured is not None:
@@ -73,13 +74,13 @@ def _measured(measured: Measurement) -> list[tuple[str, str]]:
         )
     if measured.contamination.flags:
         rows.append(("flags", ", ".join(MARKS.get(flag, flag) for flag in measured.contamination.flags)))
-    asked = [reading for reading in measured.readings if reading.wanted is not None]
+    requested = [reading for reading in measured.readings if reading.wanted is not None]
     rows += [
         (
             "" if i else "knobs",
             f"{r.knob}: {value_text(r.found) or 'not read'}, {r.status}"
             + (f" ({r.reason})" if r.reason else ""),
         )
-        for i, r in enumerate(asked)
+        for i, r in enumerate(requested)
     ]
     return rows

@@ -27,12 +27,12 @@ _WITH = "with this config"
 
 def why_lines(study: Study, answer: Answer) -> list[str]:
     """Return the bottlenecks of script and winner with evidence, a line each; empty if unknown."""
-    told = [(_SCRIPT, _BASE)]
+    subjects = [(_SCRIPT, _BASE)]
     if answer.is_better:
-        told.append((f"{_WITH} it", answer.best.config))
+        subjects.append((f"{_WITH} it", answer.best.config))
     lines: list[str] = []
     not_probed = ""
-    for who, config in told:
+    for who, config in subjects:
         verdict = bottleneck(study, config)
         seen = verdict.evidence
         if seen is None or (not seen.probed and not study.spec.why):
@@ -46,8 +46,8 @@ def why_lines(study: Study, answer: Answer) -> list[str]:
 
 def _line(who: str, verdict: Bottleneck, seen: Evidence) -> str:
     # Without a probe, the wait is reported below, and missing evidence once after all lines.
-    told = shown(verdict, most=_MOST_REASONS) if seen.probed else verdict.reasons[1:-1]
-    reasons = " ".join(told)
+    evidence = shown(verdict, most=_MOST_REASONS) if seen.probed else verdict.reasons[1:-1]
+    reasons = " ".join(evidence)
     if verdict.kind != "unclear":
         share = verdict.shares.get(verdict.kind)
         much = f" ({100 * share:.0f} % of a step)" if share is not None else ""
@@ -64,11 +64,11 @@ def reasons(study: Study, answer: Answer) -> list[str]:
     """Return the reasons for the result, a sentence each."""
     best, held_back = answer.best, why_lines(study, answer)
     if not answer.is_better:
-        said = [*(answer.unsettled or (answer.sentence,)), *held_back]
+        texts = [*(answer.unsettled or (answer.sentence,)), *held_back]
     else:
         waits = "" if held_back else summary.waits_text(study, best)
-        said = [contribution_text.gains_text(study, best), *held_back, waits, *summary.further_reasons(best)]
-    return [clean(study, _begun(s)) for s in said if s]
+        texts = [contribution_text.gains_text(study, best), *held_back, waits, *summary.further_reasons(best)]
+    return [clean(study, _begun(s)) for s in texts if s]
 
 
 def _begun(text: str) -> str:

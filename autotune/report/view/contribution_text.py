@@ -48,15 +48,15 @@ def gains_text(study: Study, best: Recommendation) -> str:
     if len(best.config) < 2:
         return ""
     found = contributions(study, best)
-    said: list[str] = []
+    parts_text: list[str] = []
     for source in ("pairs", "estimated"):
         some = [part for part in found.parts if part.source == source]
         if some:
             listed = ", ".join(f"{_named(part)} {gain_text(part)}{range_text(part)}" for part in some)
-            said.append(f"{listed}, {_how(some, best)}")
+            parts_text.append(f"{listed}, {_how(some, best)}")
     if found.not_separated:
-        said.append(f"not separated: {', '.join(_ordered(found.not_separated))}")
-    return "; ".join(said)
+        parts_text.append(f"not separated: {', '.join(_ordered(found.not_separated))}")
+    return "; ".join(parts_text)
 
 
 def _how(some: list[Contribution], best: Recommendation) -> str:

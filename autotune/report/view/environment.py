@@ -46,7 +46,7 @@ def environment(study: Study) -> dict[str, str]:
     found["Budget"] = f"{summary.duration_text(spec.budget.seconds)}, driver {spec.driver}, seed {spec.seed}"
     found["Course"] = study.because
     found["Search space"] = summary.space_text(study) or spec.space.name
-    found["Earlier studies"] = "; ".join(beliefs(study).told)
+    found["Earlier studies"] = "; ".join(beliefs(study).notes)
     found["Effective batch"] = spec.effective_batch
-    told = {name: clean(study, text) for name, text in found.items() if text}
-    return {"Command": shown_command(summary.user_command(study)), **told}
+    shown_facts = {name: clean(study, text) for name, text in found.items() if text}
+    return {"Command": shown_command(summary.user_command(study)), **shown_facts}

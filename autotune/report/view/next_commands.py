@@ -36,14 +36,14 @@ def commands(study: Study, answer: Answer | None, repicked: Repicked | None, yam
             found["write the file"] = write_command(repicked)
         out = shlex.quote(yaml or PICKED)
         for name, pick in shown_picks(answer).items():
-            said = summary.apply_command(study, name)
+            command = summary.apply_command(study, name)
             if repicked is not None:
                 chosen = "" if name == "best" else f"--pick {name} "
-                said = f"autotune apply {out} {chosen}-- {summary.user_command(study)}"
+                command = f"autotune apply {out} {chosen}-- {summary.user_command(study)}"
             key = "apply" if pick is answer.best else f"apply {name}"
-            found[key] = said
+            found[key] = command
             if key == "apply":
-                found["verify"] = said.replace("autotune apply", "autotune verify", 1)
+                found["verify"] = command.replace("autotune apply", "autotune verify", 1)
     if again := search_command(_as_searched(study, repicked)):
         found["search again"] = again
     if answer is not None and answer.resume:

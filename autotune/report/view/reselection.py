@@ -204,8 +204,8 @@ def _spent_more(study: Study, found: Answer, frugal: Answer) -> list[str]:
     if theirs is None or mine is None:
         return [f"{reads}, but its energy was not measured: it was not selected."]
     more, less = number_text(theirs.joules_per_sample, 3), number_text(mine.joules_per_sample, 3)
-    told = f"{reads} and takes {more} J per sample, the pick {less} J"
-    return [f"{told}: it was not selected, as the objective is the least energy."]
+    reading = f"{reads} and takes {more} J per sample, the pick {less} J"
+    return [f"{reading}: it was not selected, as the objective is the least energy."]
 
 
 def _passed_over(found: Answer, lean: Answer) -> list[str]:
@@ -270,13 +270,12 @@ def _estimates(
 def _notes(
     study: Study, found: Answer, wishes: SelectionCriteria, *, own: int | None, estimates: Sequence[Estimated]
 ) -> list[str]:
-    asked = [WANTED[wishes.objective]] if wishes.objective in WANTED else []
+    criteria = [WANTED[wishes.objective]] if wishes.objective in WANTED else []
     bound = wishes.max_memory_bytes
     if bound is not None:
-        asked.append(f"at most {bound / 2**30:.2f} GiB of peak memory")
-    notes = [
-        f"Selected again from stored trials; nothing was measured. Criteria: {', '.join(asked) or 'speed'}."
-    ]
+        criteria.append(f"at most {bound / 2**30:.2f} GiB of peak memory")
+    listed = ", ".join(criteria) or "speed"
+    notes = [f"Selected again from stored trials; nothing was measured. Criteria: {listed}."]
     if found.is_better:
         notes.append(
             f"The pick is confirmed: it was compared with your script in {found.best.speedup.n} pairs of "

@@ -56,30 +56,34 @@ def rows(found: Scaling) -> list[tuple[str, ...]]:
 def sentences(found: Scaling) -> list[str]:
     """Return the findings, a sentence each."""
     measured = [p for p in found.points if p.throughput is not None]
-    said: list[str] = []
+    sentences: list[str] = []
     if found.knee is not None:
         least = f"{100 * HALF:.0f} % of the ideal gain"
         if found.knee == measured[-1].processes:
-            said.append(f"No knee up to {found.knee} processes: each step brings at least {least}.")
+            sentences.append(f"No knee up to {found.knee} processes: each step brings at least {least}.")
         else:
-            said.append(f"The knee is at {_processes(found.knee)}: the next step brings less than {least}.")
+            sentences.append(
+                f"The knee is at {_processes(found.knee)}: the next step brings less than {least}."
+            )
         if not found.is_clear:
-            said.append("The intervals do not settle the knee; more rounds narrow them.")
+            sentences.append("The intervals do not settle the knee; more rounds narrow them.")
     if found.cheapest is not None and found.fastest is not None and len(measured) > 1:
-        said.append(_best_counts(found.fastest, found.cheapest))
-    said += [f"{_processes(p.processes).capitalize()}: {p.failure}." for p in found.points if p.failure]
+        sentences.append(_best_counts(found.fastest, found.cheapest))
+    sentences += [f"{_processes(p.processes).capitalize()}: {p.failure}." for p in found.points if p.failure]
     if not found.counts_samples and measured:
-        said.append("Samples could not be counted, so steps are shown, without efficiency, cost and knee.")
+        sentences.append(
+            "Samples could not be counted, so steps are shown, without efficiency, cost and knee."
+        )
     batches = [p.effective_batch for p in measured if p.effective_batch > 0]
     if batches and max(batches) > min(batches):
-        said.append(
+        sentences.append(
             f"The effective batch is {batches[0]:g} with {_processes(measured[0].processes)} "
             f"and {batches[-1]:g} with {_processes(measured[-1].processes)}: these are different trainings."
         )
     if found.set_aside:
         runs = "One run is" if found.set_aside == 1 else f"{found.set_aside} runs are"
-        said.append(f"{runs} in no ratio: other processes used the machine meanwhile.")
-    return said
+        sentences.append(f"{runs} in no ratio: other processes used the machine meanwhile.")
+    return sentences
 
 
 def _best_counts(fastest: int, cheapest: int) -> str:

@@ -39,7 +39,7 @@ _HARDLY: Final = 0.01
 LOSS_WORDS: Final = {"pass": "loss holds", "fail": "loss worse", "unclear": "loss not shown"}
 """Verdict of the loss guard in two words."""
 
-_TOLD_ELSEWHERE = ("It trains ", "It reaches the same loss ", "Its peak memory is ")
+_SHOWN_ELSEWHERE = ("It trains ", "It reaches the same loss ", "Its peak memory is ")
 """Beginnings of reasons that repeat a figure shown beside them; `autotune.answer.reasons` words them."""
 _WAITS = 0.1
 FEWEST_PAIRS: Final = 3
@@ -357,7 +357,7 @@ def loss_sentence(pick: Recommendation) -> str:
 
 def further_reasons(pick: Recommendation) -> list[str]:
     """Return its reasons without ratio, loss and memory, which are shown elsewhere."""
-    return [r for r in pick.reasons if r != pick.loss.reason and not r.startswith(_TOLD_ELSEWHERE)]
+    return [r for r in pick.reasons if r != pick.loss.reason and not r.startswith(_SHOWN_ELSEWHERE)]
 
 
 def own_values(study: Study) -> dict[str, Value]:

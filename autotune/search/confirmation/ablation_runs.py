@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from autotune.search.costs import Costs
 
 _BASE = Config()
-_AGAIN = 3
+_FINAL_ROUNDS = 3
 """Confirmation rounds that the ablated winner may need: script, winner and simplified config."""
 
 
@@ -46,11 +46,11 @@ def next_ablation(study: Study, costs: Costs, remaining_s: float) -> Proposal | 
     line = _line(study, winner)
     trials = [t for t in study.trials if t.stage is Stage.ABLATE]
     group = max((t.group for t in trials), default=0)
-    asked = {t.config for t in trials if t.group == group}
+    proposed = {t.config for t in trials if t.group == group}
     failed = _failed(trials)
     if group and (winner in failed or winner in broken(study)):
         return None
-    rest = [c for c in _order(line, group) if c not in asked and c not in failed]
+    rest = [c for c in _order(line, group) if c not in proposed and c not in failed]
     if not group or not rest or (Stage.ABLATE, group) in study.cut:
         if group >= costs.ablation_cycles:
             return None
@@ -83,12 +83,12 @@ def under_way(study: Study, costs: Costs) -> bool:
     group = max(t.group for t in trials)
     if (Stage.ABLATE, group) in study.cut:
         return group < costs.ablation_cycles
-    asked = {t.config for t in trials if t.group == group}
-    return group < costs.ablation_cycles or any(c not in asked | failed for c in _line(study, winner))
+    proposed = {t.config for t in trials if t.group == group}
+    return group < costs.ablation_cycles or any(c not in proposed | failed for c in _line(study, winner))
 
 
 def _failed(trials: Iterable[Trial]) -> set[Config]:
-    """Return the configs that do not run, without those whose run was cancelled with its driver."""
+    """Return the configs that failed; a run cancelled with its driver is no failure."""
     return {t.config for t in trials if t.failure and t.failure.kind.family is not Family.CANCELLED}
 
 
@@ -100,13 +100,13 @@ def _winner(study: Study) -> Config | None:
     if found is None or not found.is_better:
         return None
     (chosen,) = (c for c in compare(study) if c.config == found.best.config)
-    # After the usual pairs a claim needs an interim analysis or the end; an ablation would use up that time.
+    # After the usual pairs a claim is made at an interim analysis or the end; an ablation would delay it.
     waits = chosen.speedup.n > USUAL_RUNS and not chosen.is_early and cycles_left(study) > 0
     return None if waits else found.best.config
 
 
 def _line(study: Study, winner: Config) -> list[Config]:
-    """Return the winner and its variants; the baseline is a variant if a single knob would remain."""
+    """Return the winner and its variants, without the baseline."""
     return [winner, *(c for c in variants(study, winner).values() if c != _BASE)]
 
 
@@ -123,12 +123,12 @@ def _fits(study: Study, winner: Config, costs: Costs, remaining_s: float) -> boo
         return False
     cycle_s = sum(costs.confirming(c) for c in line)
     once_s = sum(costs.next_run(c) for c in line) - cycle_s
-    again_s = _AGAIN * costs.cycle([winner, winner])
+    final_s = _FINAL_ROUNDS * costs.cycle([winner, winner])
     limit = study.spec.budget.trials
-    runs = costs.ablation_cycles * len(line) + 3 * _AGAIN
+    runs = costs.ablation_cycles * len(line) + 3 * _FINAL_ROUNDS
     if limit is not None and len(study.trials) + runs > limit:
         return False
-    return costs.ablation_cycles * cycle_s + once_s + again_s <= remaining_s
+    return costs.ablation_cycles * cycle_s + once_s + final_s <= remaining_s
 
 
 def _trials_spent(study: Study) -> bool:

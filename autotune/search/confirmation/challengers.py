@@ -103,8 +103,8 @@ def newcomer(
     Returns:
         None if no config is worth it or the time is too short.
     """
-    told = before.finished(Stage.CONFIRM)
-    runs, last = Counter(t.config for t in told), max((t.group for t in told), default=0)
+    finished = before.finished(Stage.CONFIRM)
+    runs, last = Counter(t.config for t in finished), max((t.group for t in finished), default=0)
     training_preserving = [c for c in members if _is_training_preserving(before, c)]
     if before.spec.objective == ENERGY or not training_preserving or any(runs[c] < CYCLES for c in members):
         return None

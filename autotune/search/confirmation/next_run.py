@@ -61,7 +61,7 @@ def next_confirmation(study: Study, remaining_s: float, parts: FeatureFlags) -> 
     if limit is not None and len(study.trials) >= limit:
         return None
     costs = Costs.of(study)
-    group, asked = _last_cycle(study)
+    group, proposed = _last_cycle(study)
     if group and (Stage.CONFIRM, group) not in study.cut:
         # Members depend on completed rounds only, so they cannot change within one.
         before = _before(study, group)
@@ -71,8 +71,8 @@ def next_confirmation(study: Study, remaining_s: float, parts: FeatureFlags) -> 
         running_s = sum(t.seconds for t in study.finished(Stage.CONFIRM) if t.group == group)
         focused = focus(past, active, before, remaining_s + running_s, group - 1, parts)
         # Seconds between runs may change the estimate; a config that ran in this round stays in it.
-        active = active if any(c in active and c not in focused for c in asked) else focused
-        following = _rest_of_cycle(group, asked, active, costs, remaining_s)
+        active = active if any(c in active and c not in focused for c in proposed) else focused
+        following = _rest_of_cycle(group, proposed, active, costs, remaining_s)
         if following is not None:
             why = _why(before, following, past, parts)
             return _cycle_proposal(costs, group, following, active, remaining_s, why)
@@ -154,11 +154,11 @@ def _first_of_cycle(group: int, members: Sequence[Config], costs: Costs, remaini
 
 
 def _rest_of_cycle(
-    group: int, asked: Sequence[Config], members: Sequence[Config], costs: Costs, remaining_s: float
+    group: int, proposed: Sequence[Config], members: Sequence[Config], costs: Costs, remaining_s: float
 ) -> Config | None:
     """Return the next member of the current round, in order after those that have run."""
     order = _order(group, members)
-    places = [order.index(c) for c in asked if c in order]
+    places = [order.index(c) for c in proposed if c in order]
     if not places:
         return None
     wanted = order[max(places) + 1 :]

@@ -30,14 +30,19 @@ if TYPE_CHECKING:
     from autotune.model.study import Study
     from autotune.search.feature_flags import FeatureFlags
 
-_CYCLES_WITH_MORE = 4
-_PLANNED_CYCLES = 6
+_ROUNDS_FOR_SEVERAL = 4
+"""Rounds that must fit into the budget for each further finalist."""
+_PLANNED_ROUNDS = 6
+"""Pairs after which only the leader, and members without as many, continue."""
 _CLEAR_WIDTH = 0.04
 _CLEAR_SHARE = 0.25
+"""A gain is settled if its interval is at most 4 % of the speedup, or a quarter of the gain."""
 _NO_GAIN = 1.02
+"""A speedup whose upper bound is below this is settled as no gain."""
 _ALIKE = 0.02
 """Share of a speedup within which two finalists count as equal."""
 _FAIR_CHANCE = 0.2
+"""Smallest chance of a claim for which further rounds are run."""
 _ALIKE_RUNS = 2.0
 """Standard deviations of single runs within which two configs count as equal before any pair was run."""
 _CHEAPER = 0.8
@@ -56,7 +61,7 @@ def select_members(
     """Return the finalists by the completed rounds, best first; at first as many as fit four rounds.
 
     Args:
-        before: The study without the cycle under way.
+        before: The study without the current round.
         past: Comparisons of the completed rounds.
         study: Current study.
         costs: Costs of the study.
@@ -94,7 +99,7 @@ def select_members(
     if limit is not None:
         left_over = limit - sum(1 for t in study.trials if t.stage is not Stage.CONFIRM)
         kept = chosen[: max(1, min(most_members(limit), left_over // CYCLES - 1))]
-    while len(kept) > 1 and _CYCLES_WITH_MORE * costs.cycle(kept) > whole:
+    while len(kept) > 1 and _ROUNDS_FOR_SEVERAL * costs.cycle(kept) > whole:
         kept = kept[:-1]
     return kept
 
@@ -115,7 +120,7 @@ def _affordable(
     while chosen and costs.fewest(chosen[0]) > whole_s:
         lost.add(chosen[0])
         chosen = shortlist(before, out=frozenset(lost), parts=parts)
-    if not chosen or _CYCLES_WITH_MORE * costs.cycle(chosen[:1]) <= whole_s:
+    if not chosen or _ROUNDS_FOR_SEVERAL * costs.cycle(chosen[:1]) <= whole_s:
         return chosen
     first, expected = chosen[0], readings(before, parts, out=frozenset(lost))
     least = expected.get(first, 0.0) - _ALIKE_RUNS * run_sd(before)
@@ -150,11 +155,11 @@ def active_members(
         return tuple(members)
     compared = {c.config: c for c in past}
     open_ones = [c for c in members if c not in compared or not _settled(compared[c], cycles)]
-    if cycles >= _PLANNED_CYCLES:
-        open_ones = [c for c in open_ones if c == members[0] or len(_logs(compared, c)) < _PLANNED_CYCLES]
+    if cycles >= _PLANNED_ROUNDS:
+        open_ones = [c for c in open_ones if c == members[0] or len(_logs(compared, c)) < _PLANNED_ROUNDS]
     if cycles >= USUAL_RUNS:
         # A late member, such as the result of an ablation, gets the planned number of pairs.
-        late = {c for c in open_ones if cycles - begun.get(c, cycles) < _PLANNED_CYCLES}
+        late = {c for c in open_ones if cycles - begun.get(c, cycles) < _PLANNED_ROUNDS}
         longer = {c for c, one in compared.items() if _waits(one) or _nears(one, more)}
         open_ones = [c for c in open_ones if c in late or c in longer]
     if any(c not in compared for c in open_ones):
@@ -180,7 +185,7 @@ def focus(
     Args:
         past: Comparisons of the completed rounds.
         active: Possible members, best first.
-        before: The study without the cycle under way.
+        before: The study without the current round.
         left_s: Budget left at the start of the round, in seconds.
         cycles: Number of completed rounds.
         parts: Enabled features of the planner.
@@ -229,7 +234,7 @@ def given_up(compared: Sequence[Comparison], parts: FeatureFlags) -> list[Compar
 
 
 def excluded(before: Study, past: Sequence[Comparison], parts: FeatureFlags) -> frozenset[Config]:
-    """Return the configs that are out, and untried ones that share the harmful values of one that is."""
+    """Return the excluded configs, and untried ones that share the harmful values of an excluded one."""
     return frozenset(_ruled_out(past, parts) | (_as_hopeless(before, past, parts) - _began(before)))
 
 
@@ -250,9 +255,9 @@ def _with_time_for(
     costs, limit = Costs.of(before), study.spec.budget.trials
     running = [t for t in study.trials if t.stage is Stage.CONFIRM and t.group > last]
     left_s = remaining_s + sum(t.seconds for t in running)
-    asked = {t.config for t in running}
+    proposed = {t.config for t in running}
     dropped: set[Config] = set()
-    while fresh and len(late) - len(dropped) > 1 and fresh[-1] not in asked:
+    while fresh and len(late) - len(dropped) > 1 and fresh[-1] not in proposed:
         open_ones = [c for c in late if c not in dropped and runs[c] < CYCLES]
         fits = CYCLES * costs.cycle(open_ones) <= left_s
         if limit is not None:
@@ -310,12 +315,12 @@ def _ruled_out(compared: Sequence[Comparison], parts: FeatureFlags) -> set[Confi
 
 
 def _wastes(compared: Comparison) -> bool:
-    """Return whether it takes more energy per sample than the script and energy is the objective."""
+    """Return whether energy is the objective, and it takes more per sample than the script."""
     return compared.saving is not None and compared.saving.high < 1.0
 
 
 def _as_hopeless(study: Study, compared: Sequence[Comparison], parts: FeatureFlags) -> set[Config]:
-    """Return configs with every loss-changing value of one that was given up; they would fare no better."""
+    """Return configs that contain every loss-changing value of a config that was given up."""
     space = study.space
     if space is None:
         return set()
@@ -330,8 +335,8 @@ def _as_hopeless(study: Study, compared: Sequence[Comparison], parts: FeatureFla
 def _nears(compared: Comparison, more: int) -> bool:
     """Return whether the observed gain has a fair chance of being claimed after `more` pairs.
 
-    This is not sampling until significance: the levels of two late analyses and the end allow for all of
-    them (`autotune.compare.alpha_spending`). A config without a fair chance saves the time.
+    The levels of the two late analyses and of the last one allow for the additional pairs
+    (`autotune.compare.alpha_spending`).
     """
     speedup = compared.speedup
     if more <= 0 or compared.is_early or speedup.value <= 1.0 or speedup.n < CYCLES or speedup.low <= 0.0:
@@ -347,7 +352,7 @@ def _nears(compared: Comparison, more: int) -> bool:
 
 
 def _waits(compared: Comparison) -> bool:
-    """Return whether it wins except for a loss that is open and that more runs may clear."""
+    """Return whether only a loss that more runs may clear prevents a win."""
     is_open = compared.effect is not Effect.EXACT and compared.loss.level == 1
     is_open = is_open and compared.loss.verdict == "unclear" and compared.loss.can_clear
     return is_open and compared.wins and (compared.saving is None or compared.saving.low > 1.0)
@@ -370,4 +375,4 @@ def _settled(compared: Comparison, cycles: int) -> bool:
         # The interval allows for a fixed number of analyses; a late config or lost runs shift its own pairs.
         clear = width <= _CLEAR_WIDTH * speedup.value or width <= _CLEAR_SHARE * (speedup.value - 1.0)
         return clear and compared.is_early
-    return speedup.high < _NO_GAIN and cycles >= _PLANNED_CYCLES - 1
+    return speedup.high < _NO_GAIN and cycles >= _PLANNED_ROUNDS - 1

@@ -121,11 +121,11 @@ class Verification(Strategy):
     def _pair(self, study: Study, costs: Costs, remaining_s: float) -> Proposal | None:
         trials = [t for t in study.trials if t.stage is Stage.CONFIRM]
         group = max((t.group for t in trials), default=0)
-        asked = [t.config for t in trials if t.group == group]
+        proposed = [t.config for t in trials if t.group == group]
         if any(t.failure and t.failure.kind.teaches for t in trials):
             return None
-        if len(asked) == 1:
-            other = _BASE if asked[0] == self._config else self._config
+        if len(proposed) == 1:
+            other = _BASE if proposed[0] == self._config else self._config
             if costs.confirming(other) > remaining_s:
                 return None
             return self._proposal(study, Stage.CONFIRM, other, group + 1, group, costs, remaining_s)

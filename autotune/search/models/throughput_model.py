@@ -100,8 +100,8 @@ class ThroughputModel:
         key = study_key(study, space, informed, expects, in_cycles, trials=known)
 
         def fit() -> ThroughputModel | None:
-            told = objective_values_by_trial(study, in_cycles=in_cycles)
-            return cls._fit(study, space, told, informed=informed, expects=expects)
+            values = objective_values_by_trial(study, in_cycles=in_cycles)
+            return cls._fit(study, space, values, informed=informed, expects=expects)
 
         return _MODELS.get(key, fit)
 
@@ -110,13 +110,13 @@ class ThroughputModel:
         cls,
         study: Study,
         space: SearchSpace,
-        told: Sequence[tuple[Trial, float]],
+        values: Sequence[tuple[Trial, float]],
         *,
         informed: bool,
         expects: bool,
     ) -> ThroughputModel | None:
         ran: dict[Config, list[float]] = {}
-        for trial, value in told:
+        for trial, value in values:
             ran.setdefault(trial.config, []).append(value)
         rates = {c: statistics.fmean(values) for c, values in ran.items()}
         base = rates.get(Config(), 0.0)
@@ -152,8 +152,8 @@ class ThroughputModel:
 
     def believing(self, pending: Collection[Config]) -> ThroughputModel:
         """Return the model as if pending runs had ended as predicted: little is left to learn there."""
-        told = [*self.observed, *((self.point(c), self.predict(c)[0], NOISE) for c in pending)]
-        return replace(self, process=_conditioned(told, self.process.kernel, self.process.expected))
+        observed = [*self.observed, *((self.point(c), self.predict(c)[0], NOISE) for c in pending)]
+        return replace(self, process=_conditioned(observed, self.process.kernel, self.process.expected))
 
     def doubting(self, run_sd: float) -> GaussianProcess:
         """Return the process conditioned with this standard deviation of a single run, in ln rate.
@@ -161,8 +161,8 @@ class ThroughputModel:
         `point` makes its points.
         """
         by_config = [(self.point(c), y, run_sd / math.sqrt(self.runs[c])) for c, y in self.seen.items()]
-        told = [*by_config, *((point, y, max(sd, run_sd)) for point, y, sd in self.earlier)]
-        return _conditioned(told, self.process.kernel, self.process.expected)
+        observed = [*by_config, *((point, y, max(sd, run_sd)) for point, y, sd in self.earlier)]
+        return _conditioned(observed, self.process.kernel, self.process.expected)
 
     def point(self, config: Config) -> Point:
         """Return the point of a config."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.compare.amortised_rate import objective_value
 from autotune.errors import UsageError
 from autotune.model.config import Config
-from autotune.model.trial import Family, Stage, TrialState
+from autotune.model.trial import Family, TrialState
 from autotune.search.strategy import Sampler
 
 if TYPE_CHECKING:
@@ -50,14 +50,14 @@ class Question:
         kind: One of `KINDS`.
         seed: Seed of the draws.
         knobs: Name, number of values, and whether their order is meaningful.
-        told: Positions by knob, objective values, and a violation above 0 for failures.
+        observed: Positions by knob, objective values, and a violation above 0 for failures.
         worst: Objective values passed to Optuna for an unusable draw.
     """
 
     kind: str
     seed: int
     knobs: tuple[tuple[str, int, bool], ...]
-    told: tuple[tuple[dict[str, int], tuple[float, ...], float], ...]
+    observed: tuple[tuple[dict[str, int], tuple[float, ...], float], ...]
     worst: tuple[float, ...]
 
 
@@ -85,10 +85,10 @@ class OptunaSampler(Sampler):
         An unusable or repeated draw is drawn again a bounded number of times. After that, in a space small
         enough to enumerate, the new config nearest to the first draw is proposed.
         """
-        asked = {t.config for t in study.trials}
+        proposed = {t.config for t in study.trials}
 
         def usable(config: Config) -> bool:
-            return config not in asked and (may is None or may(config))
+            return config not in proposed and (may is None or may(config))
 
         question = _question(self._kind, study, space, count_seed)
         first: dict[str, int] = {}
@@ -137,16 +137,16 @@ def draws(question: Question) -> Generator[dict[str, int]]:
 def _question(kind: str, study: Study, space: SearchSpace, count_seed: int) -> Question:
     """Return the question that describes a study to Optuna."""
     both = kind == "nsga2"
-    told = [
+    finished = [
         t
         for t in study.trials
-        if t.group == 0 and t.stage is not Stage.DIAGNOSE and (t.measurement or t.failure or _is_open(t))
+        if t.group == 0 and t.stage.is_compared and (t.measurement or t.failure or _is_open(t))
     ]
-    rates = [objective_value(study, t.measurement) for t in told if t.measurement]
-    peaks = [t.measurement.memory.peak_bytes or 0 for t in told if t.measurement]
+    rates = [objective_value(study, t.measurement) for t in finished if t.measurement]
+    peaks = [t.measurement.memory.peak_bytes or 0 for t in finished if t.measurement]
     worst = (min(rates, default=0.0), float(max(peaks, default=0)))
     entries: list[tuple[dict[str, int], tuple[float, ...], float]] = []
-    for trial in told:
+    for trial in finished:
         params = _params(space, trial.config)
         if params is None:
             continue
@@ -163,7 +163,7 @@ def _question(kind: str, study: Study, space: SearchSpace, count_seed: int) -> Q
         kind=kind,
         seed=random.Random(f"{study.spec.seed}/{count_seed}").randrange(2**31),
         knobs=tuple((d.knob, len(d.values), d.ordinal) for d in space.free()),
-        told=tuple(entries),
+        observed=tuple(entries),
         worst=(-1e9, 1e15) if both else (-1e9,),
     )
 
@@ -183,7 +183,7 @@ def _mirror(question: Question) -> Any:
     mirror = optuna.create_study(directions=directions, sampler=sampler)
     # Only trials drawn by Optuna have a generation; without one, no trial becomes a parent.
     generation: Callable[[], str] | None = getattr(sampler, "_get_generation_key", None)
-    for index, (params, values, violation) in enumerate(question.told):
+    for index, (params, values, violation) in enumerate(question.observed):
         notes = {generation(): index // _POPULATION} if generation is not None else {}
         mirror.add_trial(_frozen(question, params, list(values), violation, notes))
     return mirror

@@ -26,8 +26,8 @@ class BruteForce(Sampler):
         self, study: Study, space: SearchSpace, count_seed: int, may: Callable[[Config], bool] | None = None
     ) -> Config | None:
         """See `Sampler.propose`; None if all were proposed or may not be run."""
-        asked = {t.config for t in study.trials}
-        return next((c for c in space.enumerate() if c not in asked and (may is None or may(c))), None)
+        proposed = {t.config for t in study.trials}
+        return next((c for c in space.enumerate() if c not in proposed and (may is None or may(c))), None)
 
 
 class CoordinateDescent(Sampler):
@@ -41,7 +41,7 @@ class CoordinateDescent(Sampler):
         self, study: Study, space: SearchSpace, count_seed: int, may: Callable[[Config], bool] | None = None
     ) -> Config | None:
         """See `Sampler.propose`; None at the end of the descent."""
-        asked, rates = {t.config for t in study.trials}, objective_values(study)
+        proposed, rates = {t.config for t in study.trials}, objective_values(study)
         knobs = list(space.free())
         random.Random(study.spec.seed).shuffle(knobs)
         here = Config()
@@ -49,7 +49,7 @@ class CoordinateDescent(Sampler):
             before = here
             for knob in knobs:
                 line = _line(space, here, knob)
-                new = next((c for c in line if c not in asked and (may is None or may(c))), None)
+                new = next((c for c in line if c not in proposed and (may is None or may(c))), None)
                 if new is not None:
                     return new
                 # An earlier config remains unless another one is faster; failures have no rate.

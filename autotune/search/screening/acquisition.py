@@ -44,11 +44,11 @@ def cost_power(search: SearchState) -> float:
 
     It decreases over the search to 0 at the end, where nothing follows.
     """
-    told = search.study.finished(Stage.INITIAL, Stage.REFINE)
+    finished = search.study.finished(Stage.INITIAL, Stage.REFINE)
     if not search.parts.lasting_cost:
         done = sum(1 for t in search.study.trials if t.stage in (Stage.INITIAL, Stage.REFINE))
         return _COST_POWER * max(0.0, 1.0 - done / _COOLED_AFTER)
-    spent_s, spare_s = sum(t.seconds for t in told), max(0.0, search.spare_s)
+    spent_s, spare_s = sum(t.seconds for t in finished), max(0.0, search.spare_s)
     share = spent_s / (spent_s + spare_s) if spent_s + spare_s > 0.0 else 1.0
     limit = search.study.spec.budget.trials
     if limit is not None:

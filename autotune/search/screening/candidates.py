@@ -22,7 +22,7 @@ def candidate_pool(search: SearchState) -> list[Config]:
     """Return all of a small space; else neighbours of the best, the best sum, and draws; no repeats."""
     space = search.space
     if space.size_bound() <= ENUMERABLE:
-        return [c for c in space.enumerate() if c not in search.feasible.asked]
+        return [c for c in space.enumerate() if c not in search.feasible.proposed]
     ranked = sorted(search.model.seen, key=lambda c: (-search.model.seen[c], c.canonical()))
     found: dict[Config, None] = {}
     for config in [*ranked[:3], _climbed(search, ranked[0])]:
@@ -34,7 +34,7 @@ def candidate_pool(search: SearchState) -> list[Config]:
         config = space.complete(wanted)
         if isinstance(config, Config):
             found[config] = None
-    return [c for c in found if c not in search.feasible.asked]
+    return [c for c in found if c not in search.feasible.proposed]
 
 
 def varied(search: SearchState, config: Config, dimension: Dimension) -> list[Config]:

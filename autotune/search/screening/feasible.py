@@ -27,7 +27,7 @@ class Feasible:
     """Feasibility of configs of one study at one moment; built by `Feasible.of`."""
 
     space: SearchSpace
-    asked: frozenset[Config]
+    proposed: frozenset[Config]
     memory: MemoryModel
     failed: dict[tuple[str, Value], int]
     worked: dict[tuple[str, Value], int]
@@ -68,7 +68,7 @@ class Feasible:
             out |= {i for i in failed if i not in worked and _without(i, every if i in alone else late, ran)}
         return cls(
             space=space,
-            asked=frozenset(t.config for t in study.trials),
+            proposed=frozenset(t.config for t in study.trials),
             memory=MemoryModel.of(study, space),
             failed={i: len(c) for i, c in failed.items()},
             worked={i: len(c) for i, c in worked.items()},
@@ -80,7 +80,7 @@ class Feasible:
     def allows(self, config: Config) -> bool:
         """Return whether it is in the space, new, free of quarantined values, and likely to fit."""
         return (
-            config not in self.asked
+            config not in self.proposed
             and not any(item in self.quarantined for item in config.items())
             and self.space.contains(config)
             and self.memory.fits(config) >= FITS

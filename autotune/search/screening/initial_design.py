@@ -35,24 +35,24 @@ _START_SHARE = 0.6
 
 def next_start(search: SearchState) -> Suggestion | None:
     """Return the next config of the design; None if nothing in it is likely to help."""
-    told = beliefs(search.study)
-    for start in told.starts:
+    priors = beliefs(search.study)
+    for start in priors.starts:
         if (
             search.training_preserving(start.config)
             and search.hopeful(start.config)
             and search.may_try(start.config)
         ):
             return Suggestion(start.config, start.reason)
-    asked = [t for t in search.study.trials if t.stage is Stage.INITIAL]
-    is_due = not search.parts.expects and len(asked) % _JUMP_EVERY == _JUMP_EVERY - 1
+    initial = [t for t in search.study.trials if t.stage is Stage.INITIAL]
+    is_due = not search.parts.expects and len(initial) % _JUMP_EVERY == _JUMP_EVERY - 1
     # If earlier studies show what helps, all of it together is tried first.
-    if is_due or (told.first and not asked):
+    if is_due or (priors.first and not initial):
         jump = _jump(search)
         if jump is not None:
             return jump
     if search.parts.expects:
-        return _most_expected(search, told)
-    listed = [(c, r) for c, r in _in_order(search, told) if c not in told.trusted]
+        return _most_expected(search, priors)
+    listed = [(c, r) for c, r in _in_order(search, priors) if c not in priors.trusted]
     for config, reason in _beside_leader(search, listed):
         if search.training_preserving(config) and search.hopeful(config) and search.may_try(config):
             return Suggestion(config, reason)
@@ -162,9 +162,9 @@ def _leader(search: SearchState) -> Config:
     return leader if doubts.predict(model.point(leader))[0] > ahead else _BASE
 
 
-def _most_expected(search: SearchState, told: Beliefs) -> Suggestion | None:
+def _most_expected(search: SearchState, priors: Beliefs) -> Suggestion | None:
     """Return the largest gain for its cost: a start point, a change beside the best, all likely changes."""
-    listed = _listed(search, told)
+    listed = _listed(search, priors)
     if any(t.stage is Stage.INITIAL for t in search.study.trials):
         # The effect of a knob declared by the user is unknown and of interest, so it is tried.
         ran = {knob for t in search.study.trials for knob in t.config}
@@ -179,7 +179,7 @@ def _most_expected(search: SearchState, told: Beliefs) -> Suggestion | None:
     for begun in (_leader(search), *search.space.starts):
         found.setdefault(_climbed_from(search, begun), "What is likely to help, together.")
     options = [
-        c for c in found if c not in told.trusted and search.training_preserving(c) and search.hopeful(c)
+        c for c in found if c not in priors.trusted and search.training_preserving(c) and search.hopeful(c)
     ]
     scored = [s for s in score(search, options, search.best_training_preserving()) if s[1] >= LEAST_GAIN]
     if scored:
@@ -192,9 +192,9 @@ def _most_expected(search: SearchState, told: Beliefs) -> Suggestion | None:
     return None
 
 
-def _listed(search: SearchState, told: Beliefs) -> list[Config]:
+def _listed(search: SearchState, priors: Beliefs) -> list[Config]:
     """Return the changes to try alone that no earlier study has measured."""
-    return [c for c, _ in start_list(search) if c not in told.trusted]
+    return [c for c, _ in start_list(search) if c not in priors.trusted]
 
 
 def _changes(search: SearchState, listed: Sequence[Config]) -> Iterable[tuple[Config, str]]:
@@ -212,7 +212,7 @@ def _changes(search: SearchState, listed: Sequence[Config]) -> Iterable[tuple[Co
         options = [beside] if _runs(search, beside) else []
         # A run beside the complete best shows the effect there; an incompatible change is tried beside a part
         # of it.
-        if not options and beside not in search.feasible.asked:
+        if not options and beside not in search.feasible.proposed:
             parts = [{k: v for k, v in around.items() if k != out} for out in around]
             options = [c for c in (space.complete({**part, **changes}) for part in parts) if _runs(search, c)]
         for option in options:
@@ -224,8 +224,8 @@ def _changes(search: SearchState, listed: Sequence[Config]) -> Iterable[tuple[Co
 def _tried(search: SearchState) -> set[tuple[str, Value]]:
     """Return values that have run; a value that failed beside others still has to be tried by itself."""
     space, trials = search.space, search.study.trials
-    told = [t.config for t in trials if t.failure is None or is_single(space, t.config)]
-    return {item for config in told for item in config.items()}
+    configs = [t.config for t in trials if t.failure is None or is_single(space, t.config)]
+    return {item for config in configs for item in config.items()}
 
 
 def _only_failed_beside_others(search: SearchState, config: Config) -> bool:
@@ -251,17 +251,17 @@ def _climbed_from(search: SearchState, config: Config) -> Config:
     return config
 
 
-def _in_order(search: SearchState, told: Beliefs) -> list[tuple[Config, str]]:
+def _in_order(search: SearchState, priors: Beliefs) -> list[tuple[Config, str]]:
     """Return the list, ordered by expected gain if earlier studies have results.
 
     Configs that failed in an earlier study of the script come last and are not excluded.
     """
     listed = list(start_list(search))
-    if not told.first and not told.doubted:
+    if not priors.first and not priors.doubted:
         return listed
 
     def late(entry: tuple[Config, str]) -> tuple[bool, float]:
-        expected = search.model.predict(entry[0])[0] if told.first else 0.0
+        expected = search.model.predict(entry[0])[0] if priors.first else 0.0
         return search.feasible.is_doubted(entry[0]), -expected
 
     return sorted(listed, key=late)
@@ -305,5 +305,5 @@ def _jump(search: SearchState) -> Suggestion | None:
 
 def _seen_value(search: SearchState, config: Config, dimension: Dimension) -> bool:
     item = config.get(dimension.knob)
-    told = (f.config for f in beliefs(search.study).first)
-    return item is None or any(c.get(dimension.knob) == item for c in (*search.model.seen, *told))
+    predicted = (f.config for f in beliefs(search.study).first)
+    return item is None or any(c.get(dimension.knob) == item for c in (*search.model.seen, *predicted))

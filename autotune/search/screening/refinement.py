@@ -110,11 +110,11 @@ def left_for_training_changing_s(search: SearchState, scale: float = 1.0) -> flo
 
     Pending runs count with their expected duration. `scale` multiplies the share.
     """
-    told = search.study.finished(Stage.INITIAL, Stage.REFINE)
-    spent = sum(t.seconds for t in told if not search.training_preserving(t.config))
+    finished = search.study.finished(Stage.INITIAL, Stage.REFINE)
+    spent = sum(t.seconds for t in finished if not search.training_preserving(t.config))
     running = [t.config for t in search.study.open_trials if not search.training_preserving(t.config)]
     spent += sum(search.costs.screening(config) for config in running)
-    whole = sum(t.seconds for t in told) + max(0.0, search.spare_s)
+    whole = sum(t.seconds for t in finished) + max(0.0, search.spare_s)
     return scale * _TRAINING_SHARE * whole - spent
 
 
@@ -147,9 +147,9 @@ def for_front(search: SearchState) -> Suggestion | None:
     """Return the most memory spared for its speed if no gain in speed is expected; for part of the time."""
     if not search.parts.front_share or search.study.spec.objective == ENERGY:
         return None
-    told = search.study.finished(Stage.INITIAL, Stage.REFINE)
-    whole = sum(t.seconds for t in told) + max(0.0, search.spare_s)
-    spent = sum(t.seconds for t in told if t.reason.startswith(FRONT))
+    finished = search.study.finished(Stage.INITIAL, Stage.REFINE)
+    whole = sum(t.seconds for t in finished) + max(0.0, search.spare_s)
+    spent = sum(t.seconds for t in finished if t.reason.startswith(FRONT))
     seen = [c for c in search.model.seen if search.training_preserving(c)]
     front = Frontier(search.study, search.model, search.feasible.memory, seen)
     worth: list[tuple[float, Config]] = []

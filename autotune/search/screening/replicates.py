@@ -87,16 +87,16 @@ def look_again(
     if sd < NOISY and repeats < _LEADER_LOOKS:
         return None
     leader = leading(model, among)
-    asked = {c: sum(1 for t in study.trials if t.config == c and not t.group) for c in among}
+    runs = {c: sum(1 for t in study.trials if t.config == c and not t.group) for c in among}
     limit = _MOST_LOOKS if at_end else max(_LEADER_LOOKS, min(repeats, _MOST_LOOKS))
     doubts = model.doubting(sd)
     best: Replicate | None = None
     for config in among:
         # Of the two, the one with fewer runs is more informative.
-        again = config if at_end and asked[config] < asked[leader] else leader
-        if config == leader or asked[again] >= limit:
+        again = config if at_end and runs[config] < runs[leader] else leader
+        if config == leader or runs[again] >= limit:
             continue
         gain = expected_gain(*doubts.difference(model.point(config), model.point(leader)))
         if gain >= _WORTH and (best is None or gain > best.gain):
-            best = Replicate(again, asked[again], sd, gain)
+            best = Replicate(again, runs[again], sd, gain)
     return best

@@ -80,8 +80,8 @@ def find_leaders(
     idle = _NOTHING if parts.ties_after_pairs else _IDLE
     chosen: list[Config] = []
     for config in finalists(study, out=out, rates={**rates, _BASE: model.base}, simpler=simpler):
-        is_told_apart = parts.ties_after_pairs and not chosen and space.effect(config) is not Effect.TRAINING
-        part = None if is_told_apart else _without_idle(study, space, model, config, out, idle)
+        is_distinct = parts.ties_after_pairs and not chosen and space.effect(config) is not Effect.TRAINING
+        part = None if is_distinct else _without_idle(study, space, model, config, out, idle)
         wanted = part or config
         if wanted not in chosen:
             chosen.append(wanted)

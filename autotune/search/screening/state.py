@@ -201,8 +201,8 @@ class SearchState:
 
         Training-changing configs compete for another pick, so they set no limit for training-preserving ones.
         """
-        told = [t for t in self.study.finished() if t.measurement is not None]
+        measured = [t for t in self.study.finished() if t.measurement is not None]
         if self.training_preserving(config):
-            told = [t for t in told if self.training_preserving(t.config)]
-        rates = [t.measurement.throughput for t in told if t.measurement is not None]
+            measured = [t for t in measured if self.training_preserving(t.config)]
+        rates = [t.measurement.throughput for t in measured if t.measurement is not None]
         return max((rate.low for rate in rates if rate.unit == "samples/s"), default=0.0)

@@ -28,12 +28,14 @@ def no_progress(search: SearchState, patience: int) -> bool:
     """Return whether the last refine trials brought nothing new."""
     # Replicates and runs for less memory do not search for speed.
     others = (AGAIN, FRONT)
-    told = [t for t in search.study.finished(Stage.INITIAL, Stage.REFINE) if not t.reason.startswith(others)]
-    refined = [t for t in told if t.stage is Stage.REFINE]
+    finished = [
+        t for t in search.study.finished(Stage.INITIAL, Stage.REFINE) if not t.reason.startswith(others)
+    ]
+    refined = [t for t in finished if t.stage is Stage.REFINE]
     if len(refined) < patience:
         return False
     last = {t.number for t in refined[-patience:]}
-    recent = {t.config for t in refined[-patience:]} - {t.config for t in told if t.number not in last}
+    recent = {t.config for t in refined[-patience:]} - {t.config for t in finished if t.number not in last}
     before = max((y for c, y in search.model.seen.items() if c not in recent), default=0.0)
     return max((search.model.seen.get(c, -math.inf) for c in recent), default=before) <= before + HELPS
 

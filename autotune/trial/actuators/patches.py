@@ -5,27 +5,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from autotune.knobs.base import Patches
+
 if TYPE_CHECKING:
-    from autotune.knobs.base import (
-        AccumulationHook,
-        AttentionHook,
-        BudgetHook,
-        CheckpointingHook,
-        CollectorHook,
-        CompileHook,
-        CopiesHook,
-        DistributedHook,
-        Float8Hook,
-        GradientsHook,
-        LayoutHook,
-        LoaderHook,
-        OptimizerHook,
-        PrecisionHook,
-        ProcessHook,
-        RegionHook,
-        ShapesHook,
-        WeightsHook,
-    )
     from autotune.trial.actuators.garbage_collector import Collector
     from autotune.trial.actuators.hook_set import ModelHooks
     from autotune.trial.hooks.data.h2d_copies import H2dCopies
@@ -39,8 +21,8 @@ if TYPE_CHECKING:
     from autotune.trial.runtime.undo import Undo
 
 
-class TrialPatches:
-    """Implements `autotune.knobs.base.Patches`."""
+class TrialPatches(Patches):
+    """Patches of a running trial."""
 
     def __init__(
         self,
@@ -63,24 +45,24 @@ class TrialPatches:
         self._undo = undo
         self._root = root
         self._optimizer = optimizer
-        self.loader: LoaderHook = loader
-        self.precision: PrecisionHook = root
-        self.compile: CompileHook = compiling
-        self.layout: LayoutHook = root.layout
-        self.optimizer: OptimizerHook = optimizer.kernel
-        self.accumulation: AccumulationHook = optimizer.accumulation
-        self.process: ProcessHook = process
-        self.collector: CollectorHook = collector
-        self.copies: CopiesHook = copies
-        self.distributed: DistributedHook = distributed
-        self.attention: AttentionHook = model.attention
-        self.checkpointing: CheckpointingHook = model.checkpointing
-        self.budget: BudgetHook = model.budget
-        self.shapes: ShapesHook = model.shapes
-        self.region: RegionHook = model.region
-        self.gradients: GradientsHook = model.gradients
-        self.weights: WeightsHook = model.weights
-        self.float8: Float8Hook = model.float8
+        self.loader = loader
+        self.precision = root
+        self.compile = compiling
+        self.layout = root.layout
+        self.optimizer = optimizer.kernel
+        self.accumulation = optimizer.accumulation
+        self.process = process
+        self.collector = collector
+        self.copies = copies
+        self.distributed = distributed
+        self.attention = model.attention
+        self.checkpointing = model.checkpointing
+        self.budget = model.budget
+        self.shapes = model.shapes
+        self.region = model.region
+        self.gradients = model.gradients
+        self.weights = model.weights
+        self.float8 = model.float8
 
     def assign(self, owner: object, attribute: str, value: object) -> None:
         """Set an attribute and store the old value."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.knobs.base import Knob
 from autotune.model.change import Env, Flag, Keyword
-from autotune.model.environment_variables import says
+from autotune.model.environment_variables import contains_setting
 from autotune.model.measurement import Reading
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Readings:
         self.patches: TrialPatches | None = None
         self.delivered: dict[tuple[str, str], Value] = {}
         """(target, keyword) -> value in the wrapped callable's actual call."""
-        self.asked: dict[str, Value] = {}
+        self.requested: dict[str, Value] = {}
         """Values requested by the search, for names read through `autotune.sdk.value`."""
         self.handed: dict[str, Value] = {}
         """All values returned by it, including the script's own if no other was requested."""
@@ -92,20 +92,24 @@ class Readings:
                 reason=f"The run did not reach the place where {change.knob} takes effect.",
             )
         spelling = change.spelling
-        if not reason and isinstance(spelling, Env) and not says(os.environ, spelling.name, change.delivered):
+        if (
+            not reason
+            and isinstance(spelling, Env)
+            and not contains_setting(os.environ, spelling.name, change.delivered)
+        ):
             reason = f"The script sets {spelling.name} itself: requested {change.value}, found {found}."
         reason = reason or f"Requested {change.value}, found {found}."
         return Reading(knob=change.knob, wanted=change.value, found=found, status="refused", reason=reason)
 
     def _delivered(self, change: Change) -> Value | None:
         spelling = change.spelling
-        if change.knob in self.asked:
+        if change.knob in self.requested:
             reason = self.doubt(change.knob)
             if reason:
                 self._state.refusals[change.knob] = reason
-            return None if reason else self.asked[change.knob]
+            return None if reason else self.requested[change.knob]
         if isinstance(spelling, Env):
-            return change.value if says(os.environ, spelling.name, change.delivered) else None
+            return change.value if contains_setting(os.environ, spelling.name, change.delivered) else None
         if isinstance(spelling, Flag):
             return change.value if self._in_argv(spelling.names[0], change.delivered) else None
         if isinstance(spelling, Keyword):

@@ -46,7 +46,7 @@ class Withdrawal:
         strict: bool,
         end: Ending,
     ) -> None:
-        self._asked = {change.knob: change for change in changes}
+        self._requested = {change.knob: change for change in changes}
         self._knobs = knobs
         self._state = state
         self._strict = strict
@@ -63,7 +63,7 @@ class Withdrawal:
             name: A knob; it is ignored if it was not requested.
             reason: The contradiction, a sentence.
         """
-        if name not in self._asked or name in self.gone:
+        if name not in self._requested or name in self.gone:
             return
         self._end_if_strict(name, reason)
         names = self._together(name)
@@ -85,7 +85,7 @@ class Withdrawal:
             reason: A sentence without a subject: ``is left out for ...``.
             is_exact: The knobs do not affect the results here, so that `strict` does not end the process.
         """
-        known = [name for name in names if name in self._asked and name not in self.gone]
+        known = [name for name in names if name in self._requested and name not in self.gone]
         if not known or reason in self._warned:
             return
         if not is_exact:
@@ -101,7 +101,7 @@ class Withdrawal:
         """Return the knob and its dependents."""
         return [
             name,
-            *(n for n in self._knobs[name].withdraws_with if n in self._asked and n not in self.gone),
+            *(n for n in self._knobs[name].withdraws_with if n in self._requested and n not in self.gone),
         ]
 
     def _undone(self, name: str) -> bool:
@@ -115,7 +115,7 @@ class Withdrawal:
             return False
 
     def _listed(self, names: Sequence[str]) -> str:
-        return " and ".join(f"{name}={self._asked[name].value}" for name in names)
+        return " and ".join(f"{name}={self._requested[name].value}" for name in names)
 
 
 def _warn(text: str) -> None:

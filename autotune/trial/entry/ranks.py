@@ -74,9 +74,9 @@ def wait_for(plan: Plan, processes: Sequence[Any]) -> NoReturn:
 def report_end(plan: Plan, rank: int, code: int) -> None:
     """Report how a rank ended, unless it has reported that itself."""
     if code < 0:
-        _tell(plan, _killed(plan, rank, -code))
+        _send(plan, _killed(plan, rank, -code))
     elif code > 0 and code not in _REPORTED_CODES:
-        _tell(plan, _gone(plan, rank, f"ended with code {code}"))
+        _send(plan, _gone(plan, rank, f"ended with code {code}"))
 
 
 def own_rank() -> int | None:
@@ -92,16 +92,16 @@ def own_argv(argv: tuple[str, ...], rank: int) -> tuple[str, ...]:
     return (f"{name}={rank}", *argv[1:]) if name in _BY_OPTION else argv
 
 
-def tell_exit(plan: Plan, rank: int, code: int) -> None:
+def report_exit(plan: Plan, rank: int, code: int) -> None:
     """Report that the script ended this process as failed, without an exception."""
     if code:
-        _tell(plan, _gone(plan, rank, f"ended with code {code}"))
+        _send(plan, _gone(plan, rank, f"ended with code {code}"))
 
 
-def tell(plan: Plan, rank: int, error: BaseException, tail: str) -> None:
+def report_error(plan: Plan, rank: int, error: BaseException, tail: str) -> None:
     """Report that this process failed, in addition to rank 0's reports."""
     lines = str(error).strip().splitlines() or [""]
-    _tell(
+    _send(
         plan,
         Broke(
             kind=kind_of(error),
@@ -114,10 +114,10 @@ def tell(plan: Plan, rank: int, error: BaseException, tail: str) -> None:
     )
 
 
-def tell_untuned(plan: Plan, rank: int, knob: str, why: str) -> None:
+def report_unapplied(plan: Plan, rank: int, knob: str, why: str) -> None:
     """Report that a change did not take effect in this process."""
     ending = next((change.spelling.how for change in plan.changes if change.knob == knob), "")
-    _tell(
+    _send(
         plan,
         Broke(
             kind="config_rejected",
@@ -135,10 +135,10 @@ def tell_untuned(plan: Plan, rank: int, knob: str, why: str) -> None:
 def report_applied(plan: Plan, rank: int) -> None:
     """Report that this process has read every requested change back as applied."""
     if plan.changes:
-        _tell(plan, Applied(rank=rank))
+        _send(plan, Applied(rank=rank))
 
 
-def _tell(plan: Plan, event: Applied | Broke) -> None:
+def _send(plan: Plan, event: Applied | Broke) -> None:
     with contextlib.suppress(OSError):
         channel = Channel(Path(plan.events_path), plan.nonce)
         channel.send(event)
@@ -171,7 +171,7 @@ class _Ranks:
 
     def __init__(self) -> None:
         self.left: dict[int, subprocess.Popen[bytes] | _Started] = {}
-        self.asked = False
+        self.end_requested = False
         """The end of all processes was requested."""
         self._sent: list[int] = []
 
@@ -184,7 +184,7 @@ class _Ranks:
 
     def pass_on(self, number: int) -> None:
         """Forward a signal of this process to all of them."""
-        self.asked = self.asked or number in _ENDING
+        self.end_requested = self.end_requested or number in _ENDING
         # A terminal has already sent Ctrl-C to the whole foreground group. A second one would interrupt the
         # script's handling of the first, such as its last checkpoint.
         if number != signal.SIGINT or not sys.stdin or not sys.stdin.isatty():
@@ -226,20 +226,20 @@ def _measured(plan: Plan, ranks: _Ranks) -> int:
     while ranks.left and (left_s := until_s - time.monotonic()) > 0:
         if (ended := ranks.next(left_s)) is not None:
             _report_unreported_end(plan, ranks, *ended)
-    if code > 0 and early is not None and not ranks.asked:
+    if code > 0 and early is not None and not ranks.end_requested:
         # Delayed, as an end before rank 0's is no failure if no peer needs the process. Its own report has
         # priority.
-        _tell(plan, _gone(plan, early, "had ended before the first one"))
+        _send(plan, _gone(plan, early, "had ended before the first one"))
     ranks.send(signal.SIGKILL)
     return code
 
 
 def _report_unreported_end(plan: Plan, ranks: _Ranks, rank: int, code: int) -> None:
     """Report the end of a process that cannot report it itself."""
-    if code < 0 and not ranks.asked:
-        _tell(plan, _killed(plan, rank, -code))
+    if code < 0 and not ranks.end_requested:
+        _send(plan, _killed(plan, rank, -code))
     elif rank and code > 0 and code not in _REPORTED_CODES:
-        _tell(plan, _gone(plan, rank, f"ended with code {code}"))
+        _send(plan, _gone(plan, rank, f"ended with code {code}"))
 
 
 def _applied(ranks: _Ranks) -> int:
@@ -250,7 +250,7 @@ def _applied(ranks: _Ranks) -> int:
             ranks.send(signal.SIGKILL)
         elif ended[1] and not code:
             code, grace_s = ended[1], _GRACE_S
-            if not ranks.asked:
+            if not ranks.end_requested:
                 # Otherwise all ranks got the signal, and one may still be writing its checkpoint.
                 ranks.send(signal.SIGTERM)
     return code

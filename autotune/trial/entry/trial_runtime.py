@@ -21,7 +21,7 @@ from autotune.knobs.batch.batch_size import BATCH_OPTIONS
 from autotune.knobs.registry import builtin
 from autotune.model import wire
 from autotune.model.change import Flag, Keyword, Patch
-from autotune.model.facts import OPTION, TOLD, RunFacts
+from autotune.model.facts import OPTION, REPORTED, RunFacts
 from autotune.model.supported import UNSUPPORTED, torch_refusal
 from autotune.model.trial import CEILINGS, NO_COMMUNICATION
 from autotune.protocol.disturbed import DisturbanceReader
@@ -79,7 +79,7 @@ if TYPE_CHECKING:
 
 _QUIET_STEPS = 2
 _DETECT_STEPS = 12
-_TOLD_CHARS = 64
+_VALUE_CHARS = 64
 _MOST_AWAITED = 4
 """Largest number of detection restarts because a parameter got its first gradient."""
 _THREADS_NS = 5_000_000_000
@@ -211,7 +211,7 @@ class TrialRuntime:
         self.recorder.stop_timing_imports = self.hooks.stop_timing
         self.recorder.disturbed = DisturbanceReader(plan.trial_dir if plan.measure else "").spans
         self.state.lost = self.recorder.lost
-        self.faults.told = self.recorder.fault
+        self.faults.on_fault = self.recorder.fault
         self.boundary = StepCounter(self.state, self.recorder)
         if channel is not None:
             self.state.beat = channel.beat
@@ -320,7 +320,7 @@ class TrialRuntime:
         parsed()
         self.options.on_parsed = parsed
         if self.plan.measure:
-            root.inputs.told_now = self.boundary.told_per_sample
+            root.inputs.reported_now = self.boundary.reported_ratio
         loader.inputs = root.inputs
         losses = Losses(state, root)
         optimizer = Optimizer(state, undo, self.boundary, loader, root, losses)
@@ -367,7 +367,7 @@ class TrialRuntime:
         def observed() -> None:
             loader.on_fetched = optimizer.on_backward = None
 
-        draws.on_told = observed
+        draws.on_complete = observed
 
         def started() -> None:
             losses.forget()
@@ -383,7 +383,7 @@ class TrialRuntime:
 
             def loop(frames: Sequence[FrameType]) -> None:
                 self._guarded("schedules", lambda: schedules.note_loop(frames))
-                self._guarded("own_pass", lambda: optimizer.own_pass.note(frames, root.inputs.said))
+                self._guarded("own_pass", lambda: optimizer.own_pass.note(frames, root.inputs.batch_size))
                 self._guarded("assignments", lambda: self._assigned(loader, frames))
 
             optimizer.on_loop = loop
@@ -551,7 +551,7 @@ class TrialRuntime:
         """Return the value for this name: the plan's, else the default. Implements `autotune.sdk.value`."""
         wanted = next((change.value for change in self.plan.changes if change.knob == name), None)
         if wanted is not None:
-            self.readings.asked[name] = wanted
+            self.readings.requested[name] = wanted
         self._defaults.setdefault(name, default)
         found = default if wanted is None else wanted
         self._guarded("sdk_value", lambda: self._handed(name, found))
@@ -562,15 +562,17 @@ class TrialRuntime:
 
         if not is_secret_name(name):
             plain = isinstance(found, (bool, int, float, str))
-            self.readings.handed.setdefault(name, found if plain else str(found)[:_TOLD_CHARS])
+            self.readings.handed.setdefault(name, found if plain else str(found)[:_VALUE_CHARS])
 
     def _doubt(self, name: str) -> str:
         """Return why the rate with this value is not valid, by the reported sample counts; may be empty."""
         if self._loader is not None and self._loader.train is not None:
             return ""
         others = [value for other, value in self.readings.handed.items() if other != name]
-        reported = self.boundary.told_sizes if self.boundary.tells_samples else ()
-        return stands_still(name, self._defaults.get(name), self.readings.asked.get(name), reported, others)
+        reported = self.boundary.reported_sizes if self.boundary.reports_samples else ()
+        return stands_still(
+            name, self._defaults.get(name), self.readings.requested.get(name), reported, others
+        )
 
     def _why_no_step(self) -> str:
         """Return why the run had no step, if known."""
@@ -688,7 +690,7 @@ class TrialRuntime:
         built = loader.facts()
         inputs = root.inputs.facts(optimizer.backwards_seen) if built is None else None
         if inputs is not None:
-            inputs = replace(inputs, told=self.boundary.told_per_sample())
+            inputs = replace(inputs, reported_per_sample=self.boundary.reported_ratio())
         batch = loader.observed("batch_size")
         per_step = self.boundary.backwards_per_step()
         values = self.readings.values()
@@ -785,8 +787,8 @@ class TrialRuntime:
         root, optimizer = self._root, self._optimizer
         if built is not None and not self.boundary.reuses:
             return "loader"
-        if self.boundary.tells_samples:
-            return TOLD
+        if self.boundary.reports_samples:
+            return REPORTED
         # If a script trains inside a function, the model is deleted when the function returns.
         if inputs is None and (root is None or not root.calls):
             return "none"
@@ -796,9 +798,9 @@ class TrialRuntime:
 
     def _facts_without_torch(self, versions: dict[str, str]) -> RunFacts:
         """Return the facts of a script whose steps are reported through the SDK alone."""
-        reports, state = self.boundary.tells_samples, self.state
+        reports, state = self.boundary.reports_samples, self.state
         return RunFacts(
-            samples_source=TOLD if reports else "none",
+            samples_source=REPORTED if reports else "none",
             effective_batch=round(state.samples_total / state.steps) if reports else None,
             owners=tuple(self.frameworks.owners),
             values=self.readings.values(),

@@ -43,7 +43,7 @@ class LoopSource:
     Args:
         names: Values of the names in its source.
         values: Expressions assigned to them in the source.
-        said: Batch size in this process.
+        batch: Batch size in this process.
         size: Batch size for the result.
     """
 

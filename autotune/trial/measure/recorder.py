@@ -800,8 +800,8 @@ class Recorder:
         if self._clock is not None:
             end = max(end, self._clock.passed_ns() if meanwhile else time.perf_counter_ns())
             whole_s = (end - self._origin_ns) / 1e9
-            told_s = math.fsum(period_s for _, period_s in steps[1:])
-            agree = is_whole and abs(told_s - whole_s) <= _CLOCKS_AGREE_FRAC * whole_s
+            steps_s = math.fsum(period_s for _, period_s in steps[1:])
+            agree = is_whole and abs(steps_s - whole_s) <= _CLOCKS_AGREE_FRAC * whole_s
             if not agree and first is not None:
                 return False
             self._clock_used = "device" if agree else "host"
@@ -856,9 +856,9 @@ class Recorder:
         self._write_finished()
         end = max(now, self._clock.passed_ns() if meanwhile else time.perf_counter_ns())
         whole_s = (end - self._begin_ns) / 1e9
-        told_s = math.fsum(period_s for _, period_s in self._finished)
+        steps_s = math.fsum(period_s for _, period_s in self._finished)
         same = len(self._finished) == len(self._rows)
-        agree = same and abs(told_s - whole_s) <= _CLOCKS_AGREE_FRAC * whole_s
+        agree = same and abs(steps_s - whole_s) <= _CLOCKS_AGREE_FRAC * whole_s
         self._clock_used = "device" if agree else "host"
         return end
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _SILENT_STEPS = 8
 _UNFED_STEPS = 8
 _MESSAGE_CHARS = 500
-_MOST_TOLD_SIZES = 4
+_MOST_REPORTED_SIZES = 4
 _LATE_STEPS = 2
 """Delay in steps before a reported loss on a device is read.
 
@@ -98,9 +98,9 @@ class StepCounter:
         self._by_sdk = False
         # Signal handlers and finalizers of the script may report a step during another one.
         self._lock = threading.RLock()
-        self._told_steps = self._told_with_samples = 0
-        self._told = self._shown = 0
-        self.told_sizes: set[int] = set()
+        self._reported_steps = self._reported_with_samples = 0
+        self._reported_samples = self._counted_samples = 0
+        self.reported_sizes: set[int] = set()
         """Reported samples per step, the first few distinct values."""
         self._unfed = 0
         self.reuses = False
@@ -125,13 +125,17 @@ class StepCounter:
         return self._anchor() if self._anchor is not None else None
 
     @property
-    def tells_samples(self) -> bool:
+    def reports_samples(self) -> bool:
         """Whether the script has reported the sample count of every step."""
-        return 0 < self._told_steps == self._told_with_samples
+        return 0 < self._reported_steps == self._reported_with_samples
 
-    def told_per_sample(self) -> float:
+    def reported_ratio(self) -> float:
         """Return reported samples per sample of the model's calls; 0 if unknown."""
-        return self._told / self._shown if self.tells_samples and self._shown else 0.0
+        return (
+            self._reported_samples / self._counted_samples
+            if self.reports_samples and self._counted_samples
+            else 0.0
+        )
 
     def backwards_per_step(self) -> float:
         """Return backward passes per step, over the complete periods observed."""
@@ -414,8 +418,8 @@ class StepCounter:
             # Replaces all observed counts, including held ones.
             period = period._replace(losses=self._reported_loss(loss))
         given = None if samples is None else int(samples)
-        self._told_steps += 1
-        self._told_with_samples += given is not None
+        self._reported_steps += 1
+        self._reported_with_samples += given is not None
         if given is not None:
             self._note_reported(given, period.input_samples)
         if period.fetched is not None and not self.reuses:
@@ -427,17 +431,17 @@ class StepCounter:
         self._close_step(period, given)
 
     def _note_reported(self, given: int, shown: int) -> None:
-        if len(self.told_sizes) < _MOST_TOLD_SIZES:
-            self.told_sizes.add(given)
-        if self._told_steps > 1:
+        if len(self.reported_sizes) < _MOST_REPORTED_SIZES:
+            self.reported_sizes.add(given)
+        if self._reported_steps > 1:
             # Calls before the first step may have been for other purposes.
-            self._told += given
-            self._shown += shown
+            self._reported_samples += given
+            self._counted_samples += shown
 
     def _reported_loss(self, loss: Any) -> list[tuple[Any, float]]:
         """Return the loss that the script reported for a step; empty once it was unreadable."""
         faults = self._state.faults
-        if not self._recorder.measures or "told_loss" in faults.off:
+        if not self._recorder.measures or "reported_loss" in faults.off:
             return []
         if isinstance(loss, (int, float)):
             return [(loss, 1.0)]
@@ -447,11 +451,11 @@ class StepCounter:
             return [(value.clone() if getattr(value, "is_cuda", False) else value, 1.0)]
         try:
             # The first loss is read at once, to check that it is a number.
-            if self._told_steps and is_computed_later(loss):
-                return [(Later(loss, lambda error: faults.note("told_loss", error)), 1.0)]
+            if self._reported_steps and is_computed_later(loss):
+                return [(Later(loss, lambda error: faults.note("reported_loss", error)), 1.0)]
             return [(number(loss), 1.0)]
         except Exception as error:
-            faults.note("told_loss", error)
+            faults.note("reported_loss", error)
             return []
 
     def _close_step(self, period: _Period, given: int | None = None) -> None:

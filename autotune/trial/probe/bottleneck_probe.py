@@ -108,30 +108,27 @@ class Probe:
 
     def _begin(self) -> None:
         self._begun = True
-        # Batches that are given out again are not counted.
+        # Read now: replayed batches are not counted.
         self._per_step = self._batches_per_step()
         self._state.replays = True
-        # Nor are losses, which we would read out of tensors ourselves.
+        # Reading losses out of tensors would add to the measured time.
         self._undo.assign(self._state, "keeps_losses", value=False)
         self._replay.begin()
         self._undo.then(self._replay.end)
         # On a device phases are separated by synchronization, which a rate must not include.
-        self._parts = [self._rate, self._by_phase] if self._memory.on_cuda else [self._both]
+        self._parts = [self._rate, self._in_phases] if self._memory.on_cuda else [self._both]
         if not self._root.compiles:
             self._parts.append(self._count)
         if self._folder is not None:
             self._parts.append(self._keep_profile)
 
-    # The stages; each is called once per step until it returns True.
+    # Stages: each is called once per step until it returns True.
 
     def _both(self) -> bool:
         if not self._in_phases():
             return False
         self._take_rate()
         return True
-
-    def _by_phase(self) -> bool:
-        return self._in_phases()
 
     def _rate(self) -> bool:
         if not self._stretch(lambda: None):
@@ -161,7 +158,7 @@ class Probe:
         return True
 
     def _stretch(self, began: Callable[[], None]) -> bool:
-        """Skip some steps, then go on until enough are there."""
+        """Skip some steps, then time steps; return True when there are enough."""
         self._steps += 1
         now = time.perf_counter()
         if self._steps <= _SKIPPED_STEPS:
@@ -220,7 +217,7 @@ class Probe:
         self._profiler.end()
         return True
 
-    # The end, in place
+    # End of the probe
 
     def _end(self) -> None:
         self._clear()
@@ -251,7 +248,7 @@ class Probe:
             return
         iterator = record.iterator() if record.iterator is not None else None
         loader = record.loader()
-        # From here on our hooks let everything through.
+        # Switches the hooks off.
         self._state.active = False
         stale = self._loader.queue_batches() if record.workers else 0
         found = drain(

@@ -33,7 +33,7 @@ class QueueDelay:
         return self._schedstat >= 0
 
     def ns(self) -> int:
-        """Nanoseconds so far; 0 throughout where the kernel does not tell."""
+        """Nanoseconds so far; 0 throughout where the kernel does not report them."""
         if self._schedstat < 0:
             return 0
         try:

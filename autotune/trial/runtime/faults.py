@@ -21,7 +21,7 @@ class Faults:
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self.off: set[str] = set()
-        self.told: Callable[[str], None] | None = None
+        self.on_fault: Callable[[str], None] | None = None
         """Called once per hook that was switched off, after the log entry."""
 
     def note(self, hook: str, error: BaseException) -> None:
@@ -30,9 +30,9 @@ class Faults:
             return
         self.off.add(hook)
         self._write(hook, error)
-        if self.told is not None:
+        if self.on_fault is not None:
             with contextlib.suppress(Exception):
-                self.told(hook)
+                self.on_fault(hook)
 
     def _write(self, hook: str, error: BaseException) -> None:
         if self._path is None:

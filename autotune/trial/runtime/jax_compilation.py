@@ -34,11 +34,11 @@ class Xla:
     def _listen(self, _jax: Any) -> None:
         try:
             monitoring: Any = importlib.import_module("jax.monitoring")
-            monitoring.register_event_duration_secs_listener(self.told)
+            monitoring.register_event_duration_secs_listener(self.on_duration)
         except Exception as error:
             self._state.faults.note("xla", error)
 
-    def told(self, event: str, _seconds: float, **_: Any) -> None:
+    def on_duration(self, event: str, _seconds: float, **_: Any) -> None:
         """Record a duration event; JAX calls this in the thread that waited."""
         state = self._state
         if not event.endswith(_COMPILED) or not state.active or self._marked >= _MOST_STEPS:

@@ -63,9 +63,9 @@ class RuntimeState:
         self._evaluates_ns = 0
         self._maybe_ns = 0
         self._aside_ns = 0
-        self.asks_elsewhere = False
+        self.fetched_elsewhere = False
         """The last batch came from a loader that has not been used for training."""
-        self.asked_loader = False
+        self.evaluates_loader = False
         """The current evaluation fetched from a loader without gradients."""
         self.called_to_evaluate = self.called_to_train = False
         """Modes of trained modules in calls with gradients since the last fetch."""
@@ -115,7 +115,7 @@ class RuntimeState:
 
     def evaluates(self, since_ns: int, *, by_loader: bool = False) -> None:
         """Record an evaluation that began at this time at the latest."""
-        self.asked_loader = self.asked_loader or by_loader
+        self.evaluates_loader = self.evaluates_loader or by_loader
         self.note(EVALUATION)
         if not self._evaluates_ns:
             begun_ns, self._maybe_ns = self._maybe_ns, 0
@@ -134,7 +134,7 @@ class RuntimeState:
 
     def trains(self, now_ns: int) -> None:
         """Record a sign of training, which ends an evaluation in progress."""
-        self.asked_loader = False
+        self.evaluates_loader = False
         if self._evaluates_ns:
             self._aside_ns += max(0, now_ns - self._evaluates_ns)
             self._evaluates_ns = 0
@@ -159,7 +159,7 @@ class RuntimeState:
     def take_aside_ns(self) -> int:
         """Return the evaluation time since the last boundary in ns, -1 if its end was not observed."""
         aside_ns = -1 if self._evaluates_ns else self._aside_ns
-        self.asked_loader = False
+        self.evaluates_loader = False
         self._evaluates_ns = self._aside_ns = 0
         self._was_none()
         self.evaluating = False

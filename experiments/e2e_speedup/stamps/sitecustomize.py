@@ -7,11 +7,11 @@ script need not finish. Time inside loops over a DataLoader while gradients are 
 summed up beside and does not shorten the window.
 Work on a batch (from its arrival to the end of its step) that takes five times as long as the median, and a
 quarter of a second at least, is a thing done once, as a compile for a new shape is: what it took beyond a
-step's usual time is told as `once_s`, so that it can be charged once and not as a rate. Waiting for a batch
+step's usual time is written as `once_s`, to be charged once and not as a rate. Waiting for a batch
 is never that.
 Where the script has started CUDA, the device is waited for where the window begins and ends and nowhere else;
 with STAMPS_SYNC=step after every step, to show what that costs.
-Where STAMPS_BEGAN says when the process was started (time.monotonic, of the whole machine), it also tells how
+Where STAMPS_BEGAN says when the process was started (time.monotonic of the whole machine), it also has how
 long the first step was in coming: interpreter, imports, model, compile.
 """
 

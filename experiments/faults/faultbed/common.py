@@ -103,7 +103,7 @@ class Child:
             finally:
                 os._exit(code)
         os.close(write)
-        self._said = b""
+        self._message = b""
         self.status: int | None = None
 
     def poll(self) -> bool:
@@ -117,7 +117,7 @@ class Child:
 
     def _take(self) -> None:
         while select.select([self._read], [], [], 0)[0] and (data := os.read(self._read, 1 << 16)):
-            self._said += data
+            self._message += data
 
     def wait(self, limit_s: float) -> bool:
         """Whether it ended in time."""
@@ -154,7 +154,7 @@ class Child:
     def answer(self) -> Any:
         """What the function returned; None where it did not come so far."""
         with contextlib.suppress(ValueError):
-            return json.loads(self._said)
+            return json.loads(self._message)
         return None
 
     @property
@@ -170,7 +170,7 @@ def _act(action: Callable[[], Any], log: Path, write: int) -> int:
     os.dup2(out, 2)
     try:
         data = json.dumps(action()).encode()
-    except BaseException:  # noqa: BLE001 (it is told, and the child ends)
+    except BaseException:  # noqa: BLE001 (printed, and the child ends)
         os.write(2, traceback.format_exc().encode())
         return 71
     while data:

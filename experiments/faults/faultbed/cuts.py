@@ -152,7 +152,7 @@ def _read_or_named(folder: Path, written: list[Any]) -> str:
     except AutotuneError as error:
         # Another format, where just that number was hit.
         return "named" if "format" in error.message else f"called {type(error).__name__}: {error.message}"
-    except Exception as error:  # noqa: BLE001 (the very thing that must not come)
+    except Exception as error:  # noqa: BLE001 (an error here is the fault under test)
         return f"{type(error).__name__}: {error}"
     return "" if found == written else "events were read that nobody wrote"
 
@@ -162,7 +162,7 @@ def _events(_case: Case, folder: Path) -> Count:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "events.jsonl"
     writer = Writer(path, "nonce")
-    told = [
+    reported = [
         *(
             Steps(rows=tuple(StepRow(t_ns=i * 1000 + k, wait_ns=5, samples=4) for k in range(8)))
             for i in range(4)
@@ -170,7 +170,7 @@ def _events(_case: Case, folder: Path) -> Count:
         Done(why="measured", steps=32),
     ]
     ends = []
-    for event in told:
+    for event in reported:
         writer.write(event)
         ends.append(path.stat().st_size)
     data = path.read_bytes()
@@ -183,9 +183,9 @@ def _events(_case: Case, folder: Path) -> Count:
         rest = list(reader.read())
         count.injected += 1
         whole = sum(end <= cut for end in ends)
-        if first == told[:whole] and [*first, *rest] == told:
+        if first == reported[:whole] and [*first, *rest] == reported:
             count.survived += 1
         else:
-            count.lost += len(told) - len(first) - len(rest)
+            count.lost += len(reported) - len(first) - len(rest)
             count.notes.append(f"cut at {cut}: {len(first)} and then {len(rest)} messages")
     return count

@@ -66,7 +66,7 @@ def _shared(case: Case, folder: Path) -> Count:
     """Two drivers at once; no two of their trials may have run at the same time."""
     project = users_tree(folder)
     root = Path(__file__).resolve().parents[3]
-    command = (sys.executable, "-S", str(TRIALS / "told.py"), str(root), wire.dumps(WORLD), "1", LASTS_S)
+    command = (sys.executable, "-S", str(TRIALS / "reported.py"), str(root), wire.dumps(WORLD), "1", LASTS_S)
     locks, trials = folder / "locks", int(case["trials"])
     locks.mkdir()
 
@@ -99,8 +99,8 @@ def _shared(case: Case, folder: Path) -> Count:
         Child(lambda: search("two"), folder / "two.log") as two,
     ):
         if not (one.wait(LIMIT_S) and two.wait(LIMIT_S) and one.answer and two.answer):
-            said = "".join((folder / name).read_text()[-300:] for name in ("one.log", "two.log"))
-            count.notes.append(f"a search did not end well: {said}")
+            message = "".join((folder / name).read_text()[-300:] for name in ("one.log", "two.log"))
+            count.notes.append(f"a search did not end well: {message}")
             return count
         spans = sorted(map(tuple, [*one.answer, *two.answer]))
     count.seconds = time.monotonic() - begun
@@ -114,9 +114,9 @@ def _shared(case: Case, folder: Path) -> Count:
 
 def _span(trial: Path) -> tuple[float, float]:
     """From the trial's own first word to its last, by the clock that all processes share."""
-    told = list(Reader(trial / "events.jsonl", trial.name).read())
-    begins = next(event.t_ns for event in told if isinstance(event, Hello))
-    if not any(isinstance(event, Closed) for event in told):
+    reported = list(Reader(trial / "events.jsonl", trial.name).read())
+    begins = next(event.t_ns for event in reported if isinstance(event, Hello))
+    if not any(isinstance(event, Closed) for event in reported):
         raise RuntimeError(f"{trial.name} has measured nothing")
     return begins / 1e9, (trial / "events.jsonl").stat().st_mtime - time.time() + time.monotonic()
 
@@ -125,23 +125,23 @@ def _quarantine(case: Case) -> Count:
     """After what may have broken it a device is tried out twice, and not used again before it computes."""
     count = Count(injected=int(case["damages"]))
     launch = Launch(command=(), script="t.py", argv=(), python=sys.executable, cwd="/", env={})
-    told = ProcessReports(facts=RunFacts(devices=(FakeDevice.facts,)))
+    reported = ProcessReports(facts=RunFacts(devices=(FakeDevice.facts,)))
     kinds = (FailureKind.CUDA_FATAL, FailureKind.CRASH_SIGNAL, FailureKind.TIMEOUT_PROGRESS)
     with tempfile.TemporaryDirectory() as locks:
         for n in range(count.injected):
             draw = dice(NAME, case["key"], n)
             answers: list[str] = [draw.choice(("", "it is gone")) for _ in range(12)]
-            asked: list[str] = []
+            requested: list[str] = []
 
-            def probe(_: Any, answers: Sequence[str] = answers, asked: list[str] = asked) -> str:
-                asked.append(answers[len(asked)])
-                return asked[-1]
+            def probe(_: Any, answers: Sequence[str] = answers, requested: list[str] = requested) -> str:
+                requested.append(answers[len(requested)])
+                return requested[-1]
 
             care = DeviceCare(
                 lambda _: (FakeDevice(),), folder=Path(locks), lock_s=0.0, free_s=0.0, probe=probe
             )
             outcome = {0: Failure(kind=draw.choice(kinds), message="")}
-            problem = _damaged(care, launch, told, outcome, asked)
+            problem = _damaged(care, launch, reported, outcome, requested)
             device_care._BROKEN.clear()  # noqa: SLF001 (the next one is another device)
             if problem:
                 count.notes.append(f"damage {n}: {problem}")
@@ -150,26 +150,28 @@ def _quarantine(case: Case) -> Count:
     return count
 
 
-def _damaged(care: DeviceCare, launch: Launch, told: ProcessReports, outcome: Any, asked: list[str]) -> str:
+def _damaged(
+    care: DeviceCare, launch: Launch, reported: ProcessReports, outcome: Any, requested: list[str]
+) -> str:
     """What went wrong, or empty."""
     held = care.hold(launch, stopped=lambda: False)
     if not isinstance(held, Held):
         return "a whole device was refused"
     held.hand_over()
-    care.release(held, launch, told, outcome)
-    tries = list(asked)
+    care.release(held, launch, reported, outcome)
+    tries = list(requested)
     if "" not in tries and len(tries) != device_care.CANARIES:
         return f"it was tried out {len(tries)} times"
     broken = "" not in tries
     while True:
-        before = len(asked)
+        before = len(requested)
         again = care.hold(launch, stopped=lambda: False)
-        looked = asked[before:]
+        looked = requested[before:]
         if isinstance(again, Held):
             again.hand_over()
             right = looked == [""] if broken else not looked
             return "" if right else f"it was given after {looked}"
         if not broken or looked == [""] or again.kind is not FailureKind.INFRA_LOST:
             return f"it was refused after {looked}"
-        if len(asked) > 10:
+        if len(requested) > 10:
             return ""

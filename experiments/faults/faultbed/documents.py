@@ -158,7 +158,7 @@ def _refused(act: Callable[[], Any]) -> str:
         found = act()
     except AutotuneError as error:
         return "" if error.message else "it was refused without a word"
-    except Exception as error:  # noqa: BLE001 (the very thing that must not come)
+    except Exception as error:  # noqa: BLE001 (an error here is the fault under test)
         return f"{type(error).__name__}: {error}"[:200]
     return f"it was taken as {str(found)[:100]}"
 
@@ -180,6 +180,6 @@ def _name(name: str) -> str:
         locate(name, cwd="/nowhere")
     except AutotuneError:
         return ""
-    except Exception as error:  # noqa: BLE001 (the very thing that must not come)
+    except Exception as error:  # noqa: BLE001 (an error here is the fault under test)
         return f"as a space: {type(error).__name__}: {error}"
     return ""

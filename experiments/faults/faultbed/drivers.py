@@ -103,7 +103,7 @@ def _look(home: Path, count: Count) -> None:
     """Opening it checks every digest."""
     try:
         entries(home)
-    except Exception as error:  # noqa: BLE001 (whatever it is, it is what is looked for)
+    except Exception as error:  # noqa: BLE001 (an error here is the fault under test)
         count.notes.append(f"after kill {count.injected}: {type(error).__name__}: {error}")
 
 
@@ -113,10 +113,10 @@ def _lives(home: Path) -> int:
 
 def _more(home: Path, expected: dict[str, Any]) -> int:
     """Trials beyond those of the undisturbed search: none, unless one was given up."""
-    return sum(entry.kind == "told" for entry in entries(home)) - int(expected["trials"])
+    return sum(entry.kind == "finished" for entry in entries(home)) - int(expected["trials"])
 
 
 def _given_up(home: Path) -> int:
     """Trials that had cost so many lives that they were not run again."""
-    told = (entry.data["outcome"] for entry in entries(home) if entry.kind == "told")
-    return sum(outcome.get("message") == "the search ended while it ran" for outcome in told)
+    reported = (entry.data["outcome"] for entry in entries(home) if entry.kind == "finished")
+    return sum(outcome.get("message") == "the search ended while it ran" for outcome in reported)

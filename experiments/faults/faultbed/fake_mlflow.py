@@ -1,5 +1,5 @@
 """A tracking server that keeps runs in memory, speaks the part of MLflow's REST interface that is used,
-and fails in eight ways when it is told to.
+and fails in eight ways when it is set to.
 
 A fake: what it answers was checked against MLflow's client alone. Artifacts go to a local folder, as with
 a server whose artifact root is a shared disk.
@@ -242,7 +242,7 @@ class FakeMlflow:
             if server is not None:
                 threading.Thread(target=lambda: (server.shutdown(), server.server_close())).start()
         elif self.mode == "delay":
-            # Done, and told too late: what arrives then is there twice if nobody looks.
+            # Done, and reported too late: what arrives then is there twice if nobody looks.
             status, body = self.answer(path, data)
             time.sleep(self._delay_s)
             handler.say(status, body)

@@ -252,7 +252,7 @@ def _worker(below: list[int], uid: str) -> int:
     """A child of the script."""
     mine = set(carrying(uid))
     parent = below[0] if below else 0
-    # One that has gone meanwhile has no parent to tell.
+    # One that has gone meanwhile has no parent to report to.
     return next(
         (p for p in below[1:] if p in mine and process_tree.stat_fields(p)[1:2] == [b"%d" % parent]), 0
     )

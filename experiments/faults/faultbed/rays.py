@@ -42,7 +42,7 @@ KEPT_S = 8.0
 """Ray's own agents take 10 to 108 s to end after a killed driver; the keeper of a Ray of ours ends them."""
 
 WRAPPER = """#!/bin/sh
-[ -n "$AUTOTUNE_PLAN" ] && exec {python} -S {told} {root} '{world}' "$(cat {hangs})"
+[ -n "$AUTOTUNE_PLAN" ] && exec {python} -S {reported} {root} '{world}' "$(cat {hangs})"
 exec {python} "$@"
 """
 
@@ -113,7 +113,7 @@ def run(case: Case, folder: Path, *, end_s: float = END_S) -> Count:
             found = driver.answer or {}
     if "picks" not in found:
         count.notes.append(f"in the end it ended with {found!r}")
-    numbers = sorted(int(e.data["number"]) for e in entries(home) if e.kind == "told")
+    numbers = sorted(int(e.data["number"]) for e in entries(home) if e.kind == "finished")
     if numbers != list(range(max(HANGS_FROM + 1, len(numbers)))):
         count.notes.append(f"told were {numbers}")
     count.lost, count.duplicated = losses(home)
@@ -130,7 +130,7 @@ def _python(folder: Path, hangs: Path) -> str:
     python.write_text(
         WRAPPER.format(
             python=sys.executable,
-            told=TRIALS / "told.py",
+            reported=TRIALS / "reported.py",
             root=root,
             world=wire.dumps(WORLD),
             hangs=hangs,
@@ -142,15 +142,15 @@ def _python(folder: Path, hangs: Path) -> str:
 
 def _node(folder: Path) -> Count:
     """A cluster that is not ours: the node of a trial is lost and comes back; the trial is run again."""
-    hangs, said = folder / "hangs", folder / "cluster"
-    said.mkdir(parents=True)
+    hangs, message = folder / "hangs", folder / "cluster"
+    message.mkdir(parents=True)
     python = _python(folder, hangs)
     count = Count(injected=1)
     # Sockets lie below it, and their paths are limited.
     scratch = tempfile.mkdtemp(prefix="rf-")
-    cluster = Child(lambda: _cluster(said, scratch), folder / "cluster.log")
+    cluster = Child(lambda: _cluster(message, scratch), folder / "cluster.log")
     try:
-        if not until((said / "address").exists, 120.0):
+        if not until((message / "address").exists, 120.0):
             count.notes.append("no cluster: " + (folder / "cluster.log").read_text()[-300:])
             return count
         home = begin(
@@ -159,7 +159,7 @@ def _node(folder: Path) -> Count:
             trials=TRIALS_IN_ALL,
             driver="ray",
             python=python,
-            address=(said / "address").read_text(),
+            address=(message / "address").read_text(),
         )
         with Child(lambda: _life(home), folder / "driver.log") as driver:
             uid = running(home, HANGS_FROM, 180.0)
@@ -169,7 +169,7 @@ def _node(folder: Path) -> Count:
             try:
                 hangs.write_text(str(10**9))
                 begun = time.monotonic()
-                (said / "lose").touch()
+                (message / "lose").touch()
                 count.survivors = len(gone_after(uid, GONE_S)[1])
                 in_time = driver.wait(END_S)
                 count.seconds = time.monotonic() - begun
@@ -179,11 +179,11 @@ def _node(folder: Path) -> Count:
         count.facts = {"ended": found.get("error") or found.get("stopped") or f"signal {driver.signal}"}
         if not in_time or "picks" not in found:
             count.notes.append(f"it ended with {found!r}, in time: {in_time}")
-        if not (said / "back").exists():
+        if not (message / "back").exists():
             count.notes.append("the node did not come back")
         if not cluster.poll() and found:
             # What is somebody else's goes on without us.
-            (said / "end").touch()
+            (message / "end").touch()
         elif cluster.poll():
             count.notes.append("the cluster ended with the search")
         cluster.wait(60.0)
@@ -192,7 +192,7 @@ def _node(folder: Path) -> Count:
         cluster.close()
         process_tree.send(theirs, signal.SIGKILL)
         shutil.rmtree(scratch, ignore_errors=True)
-    numbers = sorted(int(e.data["number"]) for e in entries(home) if e.kind == "told")
+    numbers = sorted(int(e.data["number"]) for e in entries(home) if e.kind == "finished")
     if numbers != list(range(max(HANGS_FROM + 1, len(numbers)))):
         count.notes.append(f"told were {numbers}")
     count.lost, count.duplicated = losses(home)
@@ -205,18 +205,18 @@ def _lost_cluster(folder: Path) -> Count:
 
     Ray would end the driver a minute after that: by then a message and the best so far are there.
     """
-    hangs, said = folder / "hangs", folder / "cluster"
-    said.mkdir(parents=True)
+    hangs, message = folder / "hangs", folder / "cluster"
+    message.mkdir(parents=True)
     python = _python(folder, hangs)
     count = Count(injected=1)
     scratch = tempfile.mkdtemp(prefix="rf-")
-    cluster = Child(lambda: _cluster(said, scratch), folder / "cluster.log")
+    cluster = Child(lambda: _cluster(message, scratch), folder / "cluster.log")
     home, seen = folder, dict[int, int]()
     try:
-        if not until((said / "address").exists, 120.0):
+        if not until((message / "address").exists, 120.0):
             count.notes.append("no cluster: " + (folder / "cluster.log").read_text()[-300:])
             return count
-        address = (said / "address").read_text()
+        address = (message / "address").read_text()
         home = begin(
             folder, budget_s=600.0, trials=TRIALS_IN_ALL, driver="ray", python=python, address=address
         )
@@ -242,8 +242,8 @@ def _lost_cluster(folder: Path) -> Count:
         count.facts = {"ended": found.get("error") or found.get("stopped") or f"signal {driver.signal}"}
         if not head:
             count.notes.append("there was no head")
-        said_so = "no longer answers" in str(found.get("message"))
-        if not (in_time and said_so and (home / "best.yaml").exists()):
+        reported_so = "no longer answers" in str(found.get("message"))
+        if not (in_time and reported_so and (home / "best.yaml").exists()):
             count.notes.append(f"it ended with {found!r}, signal {driver.signal}, in time: {in_time}")
     finally:
         theirs = process_tree.descendants(cluster.pid)
@@ -255,7 +255,7 @@ def _lost_cluster(folder: Path) -> Count:
     return count
 
 
-def _cluster(said: Path, scratch: str) -> None:
+def _cluster(message: Path, scratch: str) -> None:
     """Somebody's cluster: a head that runs nothing, and one node for trials, lost and then added again."""
     for name in [name for name in os.environ if name.startswith(("RAY_", "TUNE_"))]:
         del os.environ[name]
@@ -264,15 +264,15 @@ def _cluster(said: Path, scratch: str) -> None:
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     node = cluster.add_node(num_cpus=1)
-    draft = said / "address.part"
+    draft = message / "address.part"
     draft.write_text(cluster.address)
-    draft.rename(said / "address")
-    if until((said / "lose").exists, 600.0):
+    draft.rename(message / "address")
+    if until((message / "lose").exists, 600.0):
         cluster.remove_node(node, allow_graceful=False)
         time.sleep(AWAY_S)
         cluster.add_node(num_cpus=1)
-        (said / "back").touch()
-        until((said / "end").exists, 600.0)
+        (message / "back").touch()
+        until((message / "end").exists, 600.0)
     cluster.shutdown()
 
 

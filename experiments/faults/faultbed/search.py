@@ -221,7 +221,7 @@ def undisturbed(folder: Path, seed: int) -> dict[str, Any]:
                 f"the undisturbed search ended with {found!r}: {(place / 'driver.log').read_text()[-2000:]}"
             )
             raise RuntimeError(message)
-        found["trials"] = len(told(home))
+        found["trials"] = len(reported(home))
         draft = note.with_name(f"{note.name}.{os.getpid()}")
         draft.write_text(json.dumps(found))
         draft.rename(note)
@@ -234,34 +234,34 @@ def entries(home: Path) -> list[Entry]:
         return list(journal.entries())
 
 
-def told(home: Path) -> list[int]:
+def reported(home: Path) -> list[int]:
     """Numbers of the trials that have an outcome."""
-    return [int(entry.data["number"]) for entry in entries(home) if entry.kind == "told"]
+    return [int(entry.data["number"]) for entry in entries(home) if entry.kind == "finished"]
 
 
 def losses(home: Path) -> tuple[int, int]:
-    """(acknowledged events that are gone, trials told or run again after they were told)."""
+    """(acknowledged events that are gone, trials reported or run again after they were reported)."""
     seen = entries(home)
     uids = {entry.uid for entry in seen}
     lost = len(set(lines(notes(home) / "acknowledged")) - uids)
-    outcomes = Counter(int(entry.data["number"]) for entry in seen if entry.kind == "told")
+    outcomes = Counter(int(entry.data["number"]) for entry in seen if entry.kind == "finished")
     twice = sum(n - 1 for n in outcomes.values())
     begun = Counter(int(number) for number in lines(notes(home) / "began"))
     started = Counter(int(entry.data["number"]) for entry in seen if entry.kind == "started")
     twice += sum(max(0, n - started[number]) for number, n in begun.items())
     finished: set[int] = set()
     for entry in seen:
-        if entry.kind == "told":
+        if entry.kind == "finished":
             finished.add(int(entry.data["number"]))
-        elif entry.kind in ("asked", "started"):
+        elif entry.kind in ("proposed", "started"):
             data: Mapping[str, Any] = entry.data
-            number = int(data["trial"]["number"] if entry.kind == "asked" else data["number"])
+            number = int(data["trial"]["number"] if entry.kind == "proposed" else data["number"])
             twice += number in finished
     return lost, twice
 
 
 def running(home: Path, number: int, limit_s: float) -> str:
-    """The attempt of a trial that hangs (`trials/told.py`), as soon as it does; empty where it does not."""
+    """The attempt of a trial that hangs (`trials/reported.py`) once it hangs; empty before."""
     found = [""]
 
     def hangs() -> bool:

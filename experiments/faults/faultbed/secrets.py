@@ -1,4 +1,4 @@
-"""Secrets of many kinds go into a search, one at a time; none comes out in anything written, sent or said."""
+"""Secrets of many kinds go into a search, one at a time; none comes out in anything it writes or sends."""
 
 import contextlib
 import html
@@ -40,7 +40,7 @@ class Plant:
         value: The canary.
         args: Of the script.
         env: Variables of the search and its trials.
-        said: What a failing trial has printed.
+        reported: What a failing trial has printed.
         folder: A folder above the project.
         default: Of an option, in the script's source.
         user: Of the tracker's address.
@@ -49,7 +49,7 @@ class Plant:
     value: str
     args: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
-    said: str = ""
+    message: str = ""
     folder: str = "place"
     default: str = "none"
     user: str = ""
@@ -57,16 +57,16 @@ class Plant:
 
 def _argument(value: str, *args: str) -> Plant:
     """The script prints what it was given, alone, in a traceback and as the list of its arguments."""
-    return Plant(value=value, args=args, said=f"{value}\nKeyError: {value!r}\n{list(args)!r}\n")
+    return Plant(value=value, args=args, message=f"{value}\nKeyError: {value!r}\n{list(args)!r}\n")
 
 
 def _variable(name: str, value: str) -> Plant:
     environ = f"environ({{'HOME': '/home/me', {name!r}: {value!r}}})"
-    return Plant(value=value, env={name: value}, said=f"using {value} now\n{environ}\n{name}={value}\n")
+    return Plant(value=value, env={name: value}, message=f"using {value} now\n{environ}\n{name}={value}\n")
 
 
 def _printed(value: str, text: str) -> Plant:
-    return Plant(value=value, said=text.format(value))
+    return Plant(value=value, message=text.format(value))
 
 
 QUOTED = "CANARY 'it is' \"07\""
@@ -109,7 +109,7 @@ def run(case: Case, folder: Path, *, patches: tuple[Any, ...] = ()) -> Count:
     script = project / "train.py"
     script.write_text(SCRIPT.format(default=plant.default))
     server = FakeMlflow(folder / "artifacts", "error 500", after=10**9, delay_s=0.0)
-    gate, home, said = folder / "gate", folder / "own", folder / "said.log"
+    gate, home, message = folder / "gate", folder / "own", folder / "said.log"
     uri = server.address.replace("http://", f"http://{plant.user}")
 
     def search() -> dict[str, Any]:
@@ -123,21 +123,21 @@ def run(case: Case, folder: Path, *, patches: tuple[Any, ...] = ()) -> Count:
 
     count = Count(injected=1)
     # The search is forked before the server has threads.
-    with Child(search, said) as driver:
+    with Child(search, message) as driver:
         server.start()
         gate.touch()
         ended = driver.wait(LIMIT_S)
         found = driver.answer or {}
     server.stop()
     if not ended or set(found.get("codes", [1])) != {0}:
-        count.notes.append(f"it ended with {found!r}: {said.read_text()[-300:]}")
+        count.notes.append(f"it ended with {found!r}: {message.read_text()[-300:]}")
         return count
     if not found["reached"]:
         count.notes.append("the secret did not come to the trial")
     if not server.runs:
         count.notes.append("the tracker was told nothing")
     texts = dict(_written(home, project, folder / "artifacts"))
-    texts["what was said"] = said.read_text(errors="replace")
+    texts["what was said"] = message.read_text(errors="replace")
     texts["the tracker"] = json.dumps([server.runs, server.experiments], ensure_ascii=False)
     texts.pop(str(script))
     leaks = [place for place, text in texts.items() if is_in(plant.value, text)]
@@ -148,7 +148,7 @@ def run(case: Case, folder: Path, *, patches: tuple[Any, ...] = ()) -> Count:
 
 
 def is_in(value: str, text: str) -> bool:
-    """Whether it can be read there, as it is or in the spelling of JSON, a page, an address or Python."""
+    """Whether it can be read there, in clear or in the spelling of JSON, a page, an address or Python."""
     spellings = (
         value,
         json.dumps(value)[1:-1],
@@ -185,9 +185,9 @@ def _searched(plant: Plant, uri: str) -> dict[str, Any]:
                 if "channels_last" not in assignment.segments[0].config:
                     yield ended
                     continue
-                evidence = {"log_tail": plant.said, "traceback": plant.said, "dir": str(Path.cwd())}
+                evidence = {"log_tail": plant.message, "traceback": plant.message, "dir": str(Path.cwd())}
                 failure = Failure(
-                    kind=FailureKind.CRASH_EXIT, message=f"exit code 1: {plant.said}", evidence=evidence
+                    kind=FailureKind.CRASH_EXIT, message=f"exit code 1: {plant.message}", evidence=evidence
                 )
                 yield replace(ended, outcome=failure, facts=None)
 
@@ -205,6 +205,6 @@ def _searched(plant: Plant, uri: str) -> dict[str, Any]:
         codes = [command(words)]
         looks = (("show", "--trials"), ("show", "--json"), ("show", "--md"), ("list",), ("report",))
         codes += [command(list(look)) for look in looks]
-    given = repr([(a.launch.argv, a.launch.env, a.launch.script, plant.said) for a in ran])
+    given = repr([(a.launch.argv, a.launch.env, a.launch.script, plant.message) for a in ran])
     elsewhere = plant.user or plant.default != "none"
     return {"codes": codes, "reached": bool(elsewhere) or is_in(plant.value, given)}

@@ -56,7 +56,14 @@ def run(case: Case, folder: Path, *, patches: tuple[Any, ...] = (), promise_s: f
     name = OTHERS.get(what) or WHOLE.get(what, what)
     home = begin(folder, budget_s=600.0)
     root = Path(__file__).resolve().parents[3]
-    command = (sys.executable, "-S", str(TRIALS / "told.py"), str(root), wire.dumps(WORLD), str(hangs_from))
+    command = (
+        sys.executable,
+        "-S",
+        str(TRIALS / "reported.py"),
+        str(root),
+        wire.dumps(WORLD),
+        str(hangs_from),
+    )
 
     def runner(*_: Any) -> LocalRunner:
         return LocalRunner(
@@ -103,9 +110,9 @@ def run(case: Case, folder: Path, *, patches: tuple[Any, ...] = (), promise_s: f
     if not (home / "best.yaml").exists():
         count.notes.append("there is no best.yaml")
     seen = entries(home)
-    told = sorted(int(e.data["number"]) for e in seen if e.kind == "told")
-    if told != list(range(hangs_from)):
-        count.notes.append(f"told were {told}")
+    reported = sorted(int(e.data["number"]) for e in seen if e.kind == "finished")
+    if reported != list(range(hangs_from)):
+        count.notes.append(f"told were {reported}")
     if seen[-1].kind != "stopped":
         count.notes.append(f"the journal ends with {seen[-1].kind}")
     count.lost, count.duplicated = losses(home)

@@ -34,7 +34,7 @@ from autotune.store.fold import fold
 from autotune.store.journal import Journal
 from faultbed.common import TRIALS, Case, Child, Count, assignment, end_all, training, users_tree
 from faultbed.fake_mlflow import FakeMlflow
-from faultbed.search import WORLD, Steady, begin, lived, told
+from faultbed.search import WORLD, Steady, begin, lived, reported
 
 NAME = "soak"
 TITLE = "soak"
@@ -153,7 +153,7 @@ def _searches(trials: int, folder: Path, after_each: Any) -> Count:
         if "picks" not in end:
             count.notes.append(f"search {n} ended with {end!r}")
             return count
-        done += len(told(home))
+        done += len(reported(home))
         # A finished study stays on disk as long as its user wants it.
         shutil.rmtree(place)
         if after_each is not None:
@@ -176,7 +176,7 @@ def _searches(trials: int, folder: Path, after_each: Any) -> Count:
 def _processes(trials: int, folder: Path, after_each: Any) -> Count:
     """One runner, many real processes."""
     root = Path(__file__).resolve().parents[3]
-    command = (sys.executable, "-S", str(TRIALS / "told.py"), str(root), wire.dumps(WORLD), "1")
+    command = (sys.executable, "-S", str(TRIALS / "reported.py"), str(root), wire.dumps(WORLD), "1")
     runner = LocalRunner(
         study_dir=folder / "study", isolation="redirect", command=lambda _: command, space_floor_bytes=1
     )
@@ -227,7 +227,7 @@ def _uid(n: int) -> str:
 
 
 def _beside_a_failing_tracker(trials: int, folder: Path, _after_each: Any) -> Count:
-    """Trainings in pairs, one of each while the tracker is asked again and again: what that costs them."""
+    """Trainings in pairs, one of each while the tracker is queried repeatedly: what that costs them."""
     count = Count(injected=trials)
     temporary = folder / "tmp"
     temporary.mkdir(parents=True)
@@ -322,7 +322,7 @@ def _one_study(trials: int, folder: Path, _after_each: Any) -> Count:
         end = lived(home, runner=runner)
     if "picks" not in end:
         count.notes.append(f"it ended with {end!r}")
-    count.injected = len(told(home))
+    count.injected = len(reported(home))
     watch.judge(count, memory_bytes=1 << 20)
     count.facts["journal_bytes_per_trial"] = round(
         (home / "journal.db").stat().st_size / max(1, count.injected)

@@ -83,7 +83,7 @@ def run(
     case: Case, folder: Path, *, patches: tuple[Any, ...] = (), longest_s: float = LONGEST_TRIAL_S
 ) -> Count:
     """One search with an ill tracker, then `autotune sync` with a healthy one."""
-    import mlflow  # noqa: F401 (its import must not fall into the search)
+    import mlflow  # noqa: F401 (imported before the search is timed)
 
     with mock.patch.dict(os.environ, {"MLFLOW_HTTP_REQUEST_TIMEOUT": str(case["timeout_s"])}):
         return _run(case, folder, patches, longest_s)
@@ -94,11 +94,11 @@ def _run(case: Case, folder: Path, patches: tuple[Any, ...], longest_s: float) -
     mode, count = str(case["mode"]), Count(injected=1)
     server = FakeMlflow(folder / "artifacts", mode, after=int(case["after"]), delay_s=float(case["delay_s"]))
     home = begin(folder, tracking_uri=server.address)
-    gate, asked = folder / "gate", notes(home) / "asked_by"
+    gate, requested = folder / "gate", notes(home) / "requested_by"
 
     def search() -> dict[str, Any]:
         until(gate.exists, LIFE_S)
-        with mock.patch.object(http.client.HTTPConnection, "putrequest", _noting(asked)):
+        with mock.patch.object(http.client.HTTPConnection, "putrequest", _noting(requested)):
             around = [mock.patch.object(tune, "FLUSH_S", float(case["flush_s"])), *patches]
             return lived(home, runner=_paced, sink=None, patches=around)
 
@@ -113,7 +113,7 @@ def _run(case: Case, folder: Path, patches: tuple[Any, ...], longest_s: float) -
     if not ended or "picks" not in found:
         count.notes.append(f"the search ended with {found!r}: {(folder / 'driver.log').read_text()[-300:]}")
         return count
-    threads = Counter(_read(asked))
+    threads = Counter(_read(requested))
     if set(threads) - {"autotune-sync"}:
         count.notes.append(f"the tracker was called from {dict(threads)}")
     durations = [float(text) for text in _read(notes(home) / "durations")]

@@ -67,7 +67,7 @@ def run(case: Case, folder: Path) -> Count:
 
 def can_mount() -> bool:
     """Whether this user may have a small disk of their own."""
-    with Child(lambda: namespace._own_namespace() or True, Path(os.devnull)) as child:  # noqa: SLF001 (the way trials go)
+    with Child(lambda: namespace._own_namespace() or True, Path(os.devnull)) as child:  # noqa: SLF001 (as the guard calls it)
         child.wait(LIFE_S)
         return child.answer is True
 
@@ -140,7 +140,7 @@ def _first_life(what: str, case: Case, home: Path, draw: Any) -> Any:
 
 def _mount(place: Path) -> None:
     """A small disk of our own, seen by this process and its children alone."""
-    namespace._own_namespace()  # noqa: SLF001 (the way trials go)
+    namespace._own_namespace()  # noqa: SLF001 (as the guard calls it)
     libc = ctypes.CDLL(None, use_errno=True)
     private, recursive = 1 << 18, 16384
     libc.mount(b"none", b"/", None, ctypes.c_ulong(private | recursive), None)
@@ -200,7 +200,7 @@ def _failing_statements(name: str, after: int) -> Any:
 
     def took(journal: Any, size: int) -> None:
         take(journal, size)
-        journal._connection = _Statements(journal._connection, name, after)  # noqa: SLF001 (what is to fail)
+        journal._connection = _Statements(journal._connection, name, after)  # noqa: SLF001 (replaced by one that fails)
 
     return mock.patch.object(Journal, "_take_ballast", took)
 

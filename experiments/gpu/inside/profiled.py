@@ -1,9 +1,9 @@
-"""A short training run that tells which kernels it launched; run by knobs.py, with a knob or without.
+"""A short training run that reports which kernels it launched; run by knobs.py, with a knob or without.
 
 python profiled.py conv|attention[-zeros|-uneven]
 
 `-zeros` fills gradients with zeros where the others let them go; `-uneven` trains on batches of two more sizes
-before the steps that are told of.
+before the reported steps.
 """
 
 import json
@@ -118,7 +118,7 @@ for event in profiler.events():
     elif event.name.startswith(("cuda", "cu")):
         calls[event.name] += 1
 segments = torch.cuda.memory_snapshot() if device == "cuda" else []
-told = {
+reported = {
     "loss": loss,
     "kernels": dict(kernels),
     "calls": {name: n for name, n in calls.items() if "Launch" in name or "Graph" in name},
@@ -130,4 +130,4 @@ told = {
     "expandable": sum(bool(segment.get("is_expandable")) for segment in segments),
     "backend": torch.cuda.get_allocator_backend() if device == "cuda" else None,
 }
-print("TOLD " + json.dumps(told), flush=True)
+print("REPORTED " + json.dumps(reported), flush=True)

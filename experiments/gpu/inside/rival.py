@@ -70,4 +70,4 @@ found = autotune(
     cache=False,
     verbose=False,
 )
-print("TOLD " + json.dumps({"seconds": time.monotonic() - began, **found.report.to_dict()}), flush=True)
+print("REPORTED " + json.dumps({"seconds": time.monotonic() - began, **found.report.to_dict()}), flush=True)

@@ -1,4 +1,4 @@
-"""Pictures that are made, not downloaded: gratings whose direction tells their class."""
+"""Pictures that are made, not downloaded: gratings whose direction is their class."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The script named by its argument, told to fournex by its SDK, and obeying the variables that it sets.
+"""The script named by its argument, registered by fournex's SDK, obeying the variables that it sets.
 
     frx tune --safe -- python peer_fournex.py input_cnn
 

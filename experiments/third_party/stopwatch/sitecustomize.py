@@ -89,7 +89,7 @@ class Watch:
         base._next_index, base.__next__, base._reset = next_index, advance, reset
 
     def fetches(self, *, training):
-        """A batch is asked for; evaluation lasts from the first one without gradients to one with."""
+        """A batch is requested; evaluation lasts from the first one without gradients to one with."""
         now = time.perf_counter_ns()
         if not training and self.evaluates_since is None:
             self.evaluates_since = now

@@ -54,12 +54,12 @@ def ran(monkeypatch, watched):
     """Launches handed to the runner, which runs nothing and ends with 7."""
     import autotune.launch.direct_run as plain
 
-    launches, asked = [], watched
+    launches, requested = [], watched
 
     def run_plain(launch, plan_dir, *, own, strict):
         assert plan_dir.is_dir()
         launches.append(launch)
-        asked.append((own, strict))
+        requested.append((own, strict))
         return 7
 
     monkeypatch.setattr(plain, "run_plain", run_plain)
@@ -109,8 +109,8 @@ def test_a_likely_pick_is_applied_by_name_alone_and_says_that_it_is_not_confirme
     code, _out, err = cli("apply", "best.yaml", "--pick", "likely", "--", "python", "train.py")
     assert code == 7
     assert "precision" in [c.knob for c in ran[1].changes]
-    said = "autotune: likely: 2.18x in 3 runs, not confirmed; confirm it: autotune resume train-1121-1002"
-    assert said in err
+    message = "autotune: likely: 2.18x in 3 runs, not confirmed; confirm it: autotune resume train-1121-1002"
+    assert message in err
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "torchrun --nproc-per-node 2"])
@@ -156,7 +156,7 @@ def test_a_script_that_was_searched_under_torchrun_gets_its_variables_again(cli,
     assert "torchrun" in cli("export", "best.yaml", "--as", "argv")[1]
 
 
-def test_a_hidden_argument_has_to_be_said_again(cli, script, ran):
+def test_a_hidden_argument_has_to_be_reported_again(cli, script, ran):
     written(script, args=("--api-key", "canary"))
     code, _out, err = cli("apply", "best.yaml")
     assert code == 2
@@ -164,16 +164,16 @@ def test_a_hidden_argument_has_to_be_said_again(cli, script, ran):
     assert ran == []
 
 
-def test_learning_rate_advice_is_told_and_nothing_is_done_about_it(cli, script, ran):
-    said = "Learning rate: the effective batch is 8 times your script's, and this ran with your rate."
+def test_learning_rate_advice_is_reported_and_nothing_is_done_about_it(cli, script, ran):
+    message = "Learning rate: the effective batch is 8 times your script's, and this ran with your rate."
     known = good_answer()
-    written(script, replace(known, best=replace(known.best, advice=said)))
+    written(script, replace(known, best=replace(known.best, advice=message)))
     _code, _out, err = cli("apply", "best.yaml", "--", "python", "train.py")
-    assert f"autotune: {said}" in err
+    assert f"autotune: {message}" in err
     assert not any("rate" in change.knob for change in ran[0].changes)
 
 
-def test_the_baseline_is_run_as_it_is_and_said_so(cli, script, ran):
+def test_the_baseline_is_run_unchanged_and_reported_so(cli, script, ran):
     written(script, no_answer())
     _code, _out, err = cli("apply", "best.yaml", "--", "python", "train.py")
     assert ran[0].changes == ()
@@ -258,18 +258,18 @@ def test_diff_shows_a_line_per_knob(cli, script, ran):
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         (["no.yaml", "--", "train.py"], "cannot read no.yaml"),
         (["best.yaml", "--pick", "fastest", "--", "train.py"], 'no pick "fastest"'),
         (["best.yaml", "--", "trian.py"], 'Did you mean "train.py"?'),
     ],
 )
-def test_usage_errors_end_with_2(cli, script, ran, argv, said):
+def test_usage_errors_end_with_2(cli, script, ran, argv, message):
     written(script)
     code, _out, err = cli("apply", *argv)
     assert (code, ran) == (2, [])
-    assert said in err
+    assert message in err
 
 
 def test_a_copy_of_published_compile_caches_is_used_but_never_forced(cli, script, ran, monkeypatch, tmp_path):
@@ -281,13 +281,15 @@ def test_a_copy_of_published_compile_caches_is_used_but_never_forced(cli, script
     for name in ("inductor", "triton"):
         (published / name).mkdir(parents=True)
         (published / name / "kernel").write_text("k")
-    asked = []
+    requested = []
     found = [published, None]
-    monkeypatch.setattr(opened, "compiled_for", lambda *told: asked.append(told) or found[len(asked) - 1])
+    monkeypatch.setattr(
+        opened, "compiled_for", lambda *reported: requested.append(reported) or found[len(requested) - 1]
+    )
     monkeypatch.setenv("TRITON_CACHE_DIR", "/mine")
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     cli("apply", "best.yaml", "--", "python", "train.py")
-    assert asked == [(spec().study_id, 3, facts().host, sha256)]
+    assert requested == [(spec().study_id, 3, facts().host, sha256)]
     used = ran[0].env["TORCHINDUCTOR_CACHE_DIR"]
     assert (published / "inductor") != Path(used)
     assert Path(used, "kernel").read_text() == "k"
@@ -306,9 +308,9 @@ def test_flags_and_variables_really_reach_the_script(script, capfd):
     script.write_text(SHOW)
     written(script, good_answer(best=pick("best", FLAGS, ratio(1.4))))
     code = run(["apply", "best.yaml", "--", sys.executable, "train.py", "--lr", "1"])
-    told = capfd.readouterr()
+    reported = capfd.readouterr()
     assert code == 0
-    assert json.loads(told.out.splitlines()[-1]) == [
+    assert json.loads(reported.out.splitlines()[-1]) == [
         ["--lr", "1", "--batch-size=64"],
         "2",
         str(script.parent),
@@ -362,7 +364,7 @@ def test_without_a_command_the_searched_interpreter_is_taken_where_it_is_still_t
     assert ran[1].python == sys.executable
 
 
-def test_print_env_shows_a_module_as_it_is_started(cli, package, ran):
+def test_print_env_shows_a_module_unchanged_started(cli, package, ran):
     written(package, good_answer(best=pick("best", FLAGS, ratio(1.4))), module="package.train")
     shutil.move(package.parent / "best.yaml", "best.yaml")
     out = cli(

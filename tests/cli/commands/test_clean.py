@@ -40,7 +40,7 @@ def test_nobody_to_ask_is_no_consent(cli, folder, monkeypatch):
 
 
 @pytest.mark.parametrize(("answer", "gone"), [(True, True), (False, False)])
-def test_a_person_is_asked(cli, folder, monkeypatch, answer, gone):
+def test_a_person_is_requested(cli, folder, monkeypatch, answer, gone):
     import typer
 
     questions = []
@@ -70,14 +70,14 @@ def test_what_is_still_there_ends_with_5(cli, folder, monkeypatch):
 
 
 def test_names_and_an_age_are_handed_on(cli, monkeypatch):
-    asked = []
+    requested = []
     monkeypatch.setattr(
         clean,
         "find",
         lambda names, older_than_s=None: (
-            asked.append((names, older_than_s)) or clean.StoredItem(leftovers=())
+            requested.append((names, older_than_s)) or clean.StoredItem(leftovers=())
         ),
     )
     assert cli("clean", "train-1", "old", "--older-than", "30d")[1] == "there is nothing to remove\n"
-    assert asked == [(["train-1", "old"], 30 * 24 * 3600.0)]
+    assert requested == [(["train-1", "old"], 30 * 24 * 3600.0)]
     assert cli("clean", "--older-than", "30")[0] == 2

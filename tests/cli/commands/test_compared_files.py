@@ -42,7 +42,7 @@ def test_both_claims_stand_beside_each_other_with_the_knobs_that_differ(cli, two
     assert differing == [["num_workers", "4", "2"]]
 
 
-def test_nobody_is_said_to_be_faster_and_what_would_tell_is_named(cli, two):
+def test_nobody_is_reported_to_be_faster_and_what_would_tell_is_named(cli, two):
     out = cli("compare", "one.yaml", "two.yaml")[1]
     assert "claims of separate searches" in out
     assert "not against the other" in out
@@ -62,7 +62,7 @@ def test_the_object_is_that_of_studies_with_the_knobs_that_differ(cli, two):
     assert data["verify"] == ["autotune verify one.yaml", "autotune verify two.yaml"]
 
 
-def test_another_machine_and_another_script_are_said(cli, written):
+def test_another_machine_and_another_script_are_reported(cli, written):
     written("one.yaml", good_answer())
     gpu = DeviceFacts(name="NVIDIA X", uuid="GPU-1", memory_bytes=1 << 34, driver="580")
     there = replace(facts(), host=replace(facts().host, devices=(gpu,)))
@@ -91,7 +91,7 @@ def test_a_file_without_a_gain_has_no_pick_and_is_not_verified(cli, written):
     assert "verify" not in out
 
 
-def test_two_files_of_one_search_are_said_to_be_that(cli, two):
+def test_two_files_of_one_search_are_reported_to_be_that(cli, two):
     assert "Both are of one search" in cli("compare", "one.yaml", "./one.yaml")[1]
 
 

@@ -52,26 +52,26 @@ def written(script, answer=None, **fields):
 @pytest.mark.parametrize("form", FORMATS)
 def test_every_change_of_a_pick_is_in_every_format_or_named_as_left_out(cli, file, form):
     code, out, err = cli("export", file, "--as", form, "--json")
-    told = json.loads(out)
+    reported = json.loads(out)
     assert err == ""
-    assert (told["schema"], told["format"], told["pick"]) == (EXPORT_SCHEMA, form, "best")
-    assert {*told["said"], *(left["knob"] for left in told["left"])} == set(BEST)
-    assert len(told["said"]) + len(told["left"]) == len(BEST)
-    assert all(left["reason"] for left in told["left"])
-    assert told["apply"] == "autotune apply best.yaml"
-    assert (code, told["exit"]) == (0, 0)
+    assert (reported["schema"], reported["format"], reported["pick"]) == (EXPORT_SCHEMA, form, "best")
+    assert {*reported["included"], *(left["knob"] for left in reported["left"])} == set(BEST)
+    assert len(reported["included"]) + len(reported["left"]) == len(BEST)
+    assert all(left["reason"] for left in reported["left"])
+    assert reported["apply"] == "autotune apply best.yaml"
+    assert (code, reported["exit"]) == (0, 0)
 
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_what_is_left_out_is_named_to_people_with_the_command_that_sets_it(cli, file, form):
-    told = json.loads(cli("export", file, "--as", form, "--json")[1])
+    reported = json.loads(cli("export", file, "--as", form, "--json")[1])
     code, out, err = cli("export", file, "--as", form)
     assert code == 0
-    assert told["text"] in out
-    for left in told["left"]:
+    assert reported["text"] in out
+    for left in reported["left"]:
         line = f"{left['knob']}={left['value']}: {left['reason']}"
         assert (f"# left out: {line}\n" in out and left["knob"] in err) or f"left out: {line}\n" in err
-    if told["left"]:
+    if reported["left"]:
         assert "autotune apply best.yaml" in err
 
 
@@ -94,13 +94,13 @@ def test_the_command_line_is_the_searched_one_with_options_and_variables(cli, fi
         (["train.py", "--name", "a b"], "python train.py --name 'a b' --batch-size=64"),
     ],
 )
-def test_another_command_is_taken_as_it_is_typed(cli, file, words, line):
+def test_another_command_is_taken_unchanged_typed(cli, file, words, line):
     _code, out, _err = cli("export", file, "--as", "argv", "--", *words)
     assert shlex.split(out.splitlines()[-1]) == ["OMP_NUM_THREADS=2", *shlex.split(line)]
     assert f"# all of it: autotune apply best.yaml -- {shlex.join(words)}\n" in out
 
 
-def test_a_secret_of_the_command_line_has_to_be_said_again(cli, script):
+def test_a_secret_of_the_command_line_has_to_be_reported_again(cli, script):
     written(script, args=("--api-key", "canary"))
     code, out, err = cli("export", "best.yaml", "--as", "argv")
     assert (code, out) == (2, "")
@@ -179,7 +179,7 @@ def test_a_format_that_can_say_nothing_of_a_pick_ends_with_1(cli, script):
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_your_script_as_it_is_can_be_said_in_every_format(cli, script, form):
+def test_your_script_unchanged_can_be_reported_in_every_format(cli, script, form):
     written(script, no_answer())
     code, _out, _err = cli("export", "best.yaml", "--as", form)
     assert code == 0
@@ -214,9 +214,9 @@ def test_what_cannot_be_is_a_usage_error_that_names_what_can(cli, file, typed, m
 
 
 def test_the_forms_of_the_help_are_those_that_there_are(cli):
-    told = " ".join(cli("export", "--help")[1].split())
+    reported = " ".join(cli("export", "--help")[1].split())
     for form, known in _FORMS.items():
-        assert f"{form.value}: {known[0]} or {known[1]}" in told
+        assert f"{form.value}: {known[0]} or {known[1]}" in reported
 
 
 def test_a_study_is_written_for_optuna(cli, script):

@@ -1,4 +1,4 @@
-"""`inspect` runs the script once and says what it saw; a failure never hides what the source tells."""
+"""`inspect` runs the script once and says what it saw; a failure never hides what the source reports."""
 
 import json
 
@@ -23,7 +23,7 @@ p.parse_args()
 
 
 class Runs(FakeRunner):
-    """Remembers what it was asked to run, and may end otherwise than its world says."""
+    """Remembers what it was requested to run, and may end otherwise than its world says."""
 
     world_now = World(name="good", batch=64)
     failure: Failure | None = None
@@ -33,7 +33,7 @@ class Runs(FakeRunner):
         assert study_dir.is_dir()
 
     def run(self, assignment):
-        self.asked.append(assignment)
+        self.requested.append(assignment)
         for ended in super().run(assignment):
             yield (
                 ended
@@ -52,7 +52,7 @@ def runs(monkeypatch, tmp_path):
     monkeypatch.setattr(enclosure, "examined", lambda *_: enclosure.Isolation("redirect"))
     monkeypatch.setattr(inspect_run, "verify", lambda command: None)
     monkeypatch.setattr(inspect_run, "LocalRunner", Runs)
-    monkeypatch.setattr(Runs, "asked", [], raising=False)
+    monkeypatch.setattr(Runs, "requested", [], raising=False)
     return Runs
 
 
@@ -62,16 +62,16 @@ def written(script):
     return script
 
 
-def told(cli, *words):
+def reported(cli, *words):
     code, out, err = cli("inspect", "train.py", "--json", *words)
     data = json.loads(out)
     assert data["exit"] == code
     return data, err
 
 
-def test_one_short_run_as_it_is_tells_the_parts_and_the_value_of_every_knob(cli, written, runs):
-    data, err = told(cli, "--limit", "30s", "--", "--batch-size", "64", "--api-key", "hunter2-hunter2")
-    (assignment,) = runs.asked
+def test_one_short_run_unchanged_reports_the_parts_and_the_value_of_every_knob(cli, written, runs):
+    data, err = reported(cli, "--limit", "30s", "--", "--batch-size", "64", "--api-key", "hunter2-hunter2")
+    (assignment,) = runs.requested
     assert assignment.launch.argv[:2] == ("--batch-size", "64")
     assert assignment.launch.protect, "its writes are kept off the user's files"
     assert assignment.segments[0].config.is_baseline
@@ -109,8 +109,8 @@ def test_the_screen_has_the_parts_above_the_knobs(cli, written):
 
 
 def test_static_runs_nothing_and_takes_arguments_as_well(cli, written, runs):
-    data, err = told(cli, "--static", "--", "--batch-size", "16")
-    assert (runs.asked, err, data["run"], data["static"]) == ([], "", None, True)
+    data, err = reported(cli, "--static", "--", "--batch-size", "16")
+    assert (runs.requested, err, data["run"], data["static"]) == ([], "", None, True)
     assert data["flags"][0]["value"] == 16
     assert all(row["value"] is None for row in data["knobs"])
 
@@ -119,7 +119,7 @@ def test_a_script_that_fails_before_its_first_step_ends_with_3_its_error_and_wha
     cli, written, runs, monkeypatch
 ):
     monkeypatch.setattr(runs, "world_now", World(name="broken", broken=True))
-    data, err = told(cli)
+    data, err = reported(cli)
     assert (data["exit"], data["run"]) == (3, None)
     assert data["error"]["kind"] == "ScriptError"
     assert "RuntimeError: the fake script is broken" in data["error"]["message"]
@@ -131,11 +131,11 @@ def test_a_script_that_fails_before_its_first_step_ends_with_3_its_error_and_wha
     assert "KNOB" not in out, "nothing was seen that a knob could be judged by"
 
 
-def test_a_run_that_makes_no_step_in_time_is_told_of_the_limit(cli, written, runs, monkeypatch):
+def test_a_run_that_makes_no_step_in_time_is_reported_with_the_limit(cli, written, runs, monkeypatch):
     monkeypatch.setattr(runs, "world_now", World(name="slow", startup_s=90.0))
     ending = Failure(kind=FailureKind.TIMEOUT_PROGRESS, message="no step for 20 s (before the first step)")
     monkeypatch.setattr(runs, "failure", ending)
-    data, _err = told(cli, "--limit", "20s")
+    data, _err = reported(cli, "--limit", "20s")
     assert data["exit"] == 3
     assert "--limit" in data["error"]["hint"]
 
@@ -143,7 +143,7 @@ def test_a_run_that_makes_no_step_in_time_is_told_of_the_limit(cli, written, run
 def test_a_run_that_was_seen_needs_no_figure(cli, written, runs, monkeypatch):
     ending = Failure(kind=FailureKind.WARMUP_SHORT, message="the script ended after 5 steps")
     monkeypatch.setattr(runs, "failure", ending)
-    data, _err = told(cli)
+    data, _err = reported(cli)
     assert (data["exit"], data["run"]["throughput"]) == (0, None)
     assert "no rate could be measured: the script ended after 5 steps" in data["notes"]
 
@@ -153,7 +153,7 @@ def test_one_that_breaks_after_its_first_steps_is_shown_and_ends_with_3(cli, wri
         kind=FailureKind.CRASH_EXIT, message="ValueError: bad batch (in training, after 9 steps)"
     )
     monkeypatch.setattr(runs, "failure", ending)
-    data, _err = told(cli)
+    data, _err = reported(cli)
     assert (data["exit"], data["run"]["loader"]["batch_size"]) == (3, 64)
     assert "bad batch" in data["error"]["message"]
 
@@ -170,8 +170,8 @@ def test_what_cannot_be_run_leaves_what_the_source_says(cli, written, runs, monk
         raise error
 
     monkeypatch.setattr(inspect_run, where, refuse)
-    data, err = told(cli)
-    assert (data["exit"], runs.asked) == (code, [])
+    data, err = reported(cli)
+    assert (data["exit"], runs.requested) == (code, [])
     assert data["error"]["message"] == error.message
     assert error.message in err
     assert (data["knobs"], data["flags"][0]["names"]) == ([], ["--batch-size"])
@@ -181,8 +181,8 @@ def test_what_cannot_be_run_leaves_what_the_source_says(cli, written, runs, monk
     ("limit", "word"), [("2s", "at least 5s"), ("60", "has no unit"), ("soon", "no dur")]
 )
 def test_a_limit_that_is_none_is_refused_before_anything_runs(cli, written, runs, limit, word):
-    data, err = told(cli, "--limit", limit)
-    assert (data["exit"], runs.asked) == (2, [])
+    data, err = reported(cli, "--limit", limit)
+    assert (data["exit"], runs.requested) == (2, [])
     assert word in err
 
 
@@ -200,7 +200,7 @@ def test_a_run_that_is_stopped_ends_as_a_search_would(cli, written, runs, monkey
     monkeypatch.setattr(runs, "failure", ending)
     monkeypatch.setattr(inspect_run, "polite_ending", pressed)
     monkeypatch.setattr(runs, "world_now", World(name="broken", broken=True))
-    data, _err = told(cli)
+    data, _err = reported(cli)
     assert data["exit"] == code
     assert "was stopped before its first step" in data["error"]["message"]
 

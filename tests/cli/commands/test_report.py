@@ -31,7 +31,7 @@ def test_the_report_is_one_file_named_after_the_study(cli, script):
     assert data["wishes"] is None
 
 
-def test_it_goes_where_it_is_told_and_leaves_nothing_else(cli, script):
+def test_it_goes_where_it_is_reported_and_leaves_nothing_else(cli, script):
     journaled(script)
     Path("out").mkdir()
     assert cli("report", "--out", "out/r.html")[0] == 0
@@ -89,16 +89,16 @@ def test_what_would_confirm_an_estimate_is_a_search_that_runs_as_pasted(cli, scr
     assert words[:4] == ["autotune", "search", "--budget", "600s"]
     code, _out, err = cli(*words[1:], "--dry-run")
     assert code == 0, err
-    (asked,) = tune.specs
-    assert asked.script == str(script)
-    assert asked.max_memory_bytes == 1300 << 20
-    for request in asked.space.candidates or [asked.space]:
+    (requested,) = tune.specs
+    assert requested.script == str(script)
+    assert requested.max_memory_bytes == 1300 << 20
+    for request in requested.space.candidates or [requested.space]:
         assert dict(request.fixed) == dict(SEEN)
-        found, _refusals = space_of(replace(asked, space=request), open_study(folder).study.facts)
+        found, _refusals = space_of(replace(requested, space=request), open_study(folder).study.facts)
         assert dict(found.fixed) == dict(SEEN)
 
 
-def test_without_a_name_for_its_space_only_the_option_is_told(cli, script):
+def test_without_a_name_for_its_space_only_the_option_is_reported(cli, script):
     journaled(script)
     err = cli("report", "--max-memory", "1300MiB")[2]
     assert "search again with its knobs pinned (--fix)." in err
@@ -109,7 +109,7 @@ def test_the_least_memory_is_an_objective_and_its_picks_can_be_applied(cli, scri
     journaled(script)
     code, out, err = cli("report", "--objective", "memory", "--yaml", "lean.yaml", "--out", "lean.html")
     assert (code, out) == (0, "lean.html\n")
-    assert err.startswith("best    1.5"), "what was picked is told where it was asked for"
+    assert err.startswith("best    1.5"), "what was picked is reported where it was requested"
     assert "1.5 GiB, loss " in err
     assert "num_workers 0 -> 2" in err
     assert "note    Selected again from stored trials; nothing was measured" in err
@@ -127,7 +127,7 @@ def test_per_cent_are_of_the_machine_that_was_searched_on(cli, script):
     assert data["wishes"]["max_memory_bytes"] == facts().host.memory_bytes // 4
 
 
-def test_speed_is_a_wish_where_it_is_said_and_without_one_nothing_is_picked_again(cli, script):
+def test_speed_is_a_wish_where_it_is_reported_and_without_one_nothing_is_picked_again(cli, script):
     journaled(script)
     assert json.loads(cli("report", "--json")[1])["wishes"] is None
     wished = json.loads(cli("report", "--json", "--objective", "throughput")[1])["wishes"]
@@ -137,7 +137,7 @@ def test_speed_is_a_wish_where_it_is_said_and_without_one_nothing_is_picked_agai
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--objective", "memry"], "memory"),
         (["--objective", "loss"], "has to keep it"),
@@ -146,11 +146,11 @@ def test_speed_is_a_wish_where_it_is_said_and_without_one_nothing_is_picked_agai
         (["--max-memory", "3"], "no unit"),
     ],
 )
-def test_what_cannot_be_wished_for_is_said(cli, script, words, said):
+def test_what_cannot_be_wished_for_is_reported(cli, script, words, message):
     journaled(script)
     code, _out, err = cli("report", *words)
     assert code == 2
-    assert said in err
+    assert message in err
 
 
 def test_a_study_that_is_not_there_is_guessed_at(cli, script):
@@ -225,12 +225,14 @@ def test_a_file_of_a_later_search_is_not_named_as_that_of_an_earlier_one(cli, sc
     journaled(script, label="later", study_id=LATER, rows=trials(3.0), out=out)
     assert cli("report", "early", "--json", "--yaml", str(folder / "best.yaml"))[0] == 0
     assert cli("report", "later", "--json", "--yaml", "best.yaml")[0] == 0
-    said = cli("report", "later", kind, "--out", "-")[1]
-    assert "autotune apply best.yaml" in said
-    said = cli("report", "early", kind, "--out", "-")[1]
-    assert "autotune apply best.yaml" not in said
+    message = cli("report", "later", kind, "--out", "-")[1]
+    assert "autotune apply best.yaml" in message
+    message = cli("report", "early", kind, "--out", "-")[1]
+    assert "autotune apply best.yaml" not in message
     kept = folder / "best.yaml"
-    assert f"autotune apply {kept}" in said or f"autotune apply {kept.relative_to(script.parent)}" in said
+    assert (
+        f"autotune apply {kept}" in message or f"autotune apply {kept.relative_to(script.parent)}" in message
+    )
     written = cli("report", "early", kind, "--yaml", "early.yaml", "--out", "-")[1]
     assert "autotune apply early.yaml" in written
 
@@ -243,10 +245,12 @@ def test_show_names_the_file_of_the_study_it_shows(cli, script, words):
     assert cli("report", "early", "--json", "--yaml", str(folder / "best.yaml"))[0] == 0
     assert cli("report", "later", "--json", "--yaml", "best.yaml")[0] == 0
     assert "autotune apply best.yaml" in cli("show", "later", *words)[1]
-    said = cli("show", "early", *words)[1]
-    assert "autotune apply best.yaml" not in said
+    message = cli("show", "early", *words)[1]
+    assert "autotune apply best.yaml" not in message
     kept = folder / "best.yaml"
-    assert f"autotune apply {kept}" in said or f"autotune apply {kept.relative_to(script.parent)}" in said
+    assert (
+        f"autotune apply {kept}" in message or f"autotune apply {kept.relative_to(script.parent)}" in message
+    )
 
 
 def test_commands_that_are_shown_elsewhere_say_where_they_are_typed(cli, script, monkeypatch, tmp_path):
@@ -260,8 +264,10 @@ def test_commands_that_are_shown_elsewhere_say_where_they_are_typed(cli, script,
     monkeypatch.chdir(other)
     shown = cli("show")[1]
     assert shown.index(typed) < shown.index("apply     autotune apply best.yaml -- python train.py")
-    told = cli("report", "--max-memory", "2560MiB", "--yaml", "lean.yaml")[2]
-    assert told.index(here) < told.index(f"apply   autotune apply {other}/lean.yaml -- python train.py")
+    reported = cli("report", "--max-memory", "2560MiB", "--yaml", "lean.yaml")[2]
+    assert reported.index(here) < reported.index(
+        f"apply   autotune apply {other}/lean.yaml -- python train.py"
+    )
     for kind in ("--md", "--json"):
         assert str(script.parent) not in cli("report", kind)[1], "what is sent on names no folder"
 
@@ -301,10 +307,10 @@ def test_advice_is_the_same_on_the_screen_the_page_in_markdown_and_for_programs(
     assert f"advice    {advice_text(hint)}\n" in cli("show")[1]
     for words in (["report", "--md"], ["show", "--md"]):
         assert f"### In your own code\n\n- {advice_text(hint)}\n" in cli(*words)[1]
-    told = json.loads(cli("report", "--json")[1])["advice"]
-    assert told == json.loads(cli("show", "--json")[1])["advice"] == [advice_data(hint)]
+    reported = json.loads(cli("report", "--json")[1])["advice"]
+    assert reported == json.loads(cli("show", "--json")[1])["advice"] == [advice_data(hint)]
     page = cli("report", "--out", "-")[1]
-    assert pages.data(page)["advice"] == told
+    assert pages.data(page)["advice"] == reported
     section = pages.read(page).by_id("advice").text
     assert hint.place in section
     assert hint.text in section
@@ -312,16 +318,16 @@ def test_advice_is_the_same_on_the_screen_the_page_in_markdown_and_for_programs(
 
 def test_advice_is_of_the_script_that_was_searched_whatever_became_of_it(cli, advised):
     script, _folder, (hint,) = advised
-    said = "train.py has changed since the search; these lines are the searched version"
-    assert said not in cli("show")[1]
+    message = "train.py has changed since the search; these lines are the searched version"
+    assert message not in cli("show")[1]
     script.write_text("# edited\n" * 20 + SLOW)
     out = cli("show")[1]
     assert f"advice    {hint.place}: " in out
-    assert said in out
+    assert message in out
     script.unlink()
     out = cli("show")[1]
     assert f"advice    {hint.place}: " in out
-    assert said in out
+    assert message in out
 
 
 def test_a_script_without_advice_has_no_part_for_it(cli, script):

@@ -34,7 +34,7 @@ def ran(monkeypatch, script):
     return inline(monkeypatch, WORLD)
 
 
-def told(out):
+def reported(out):
     return json.loads(out)
 
 
@@ -53,7 +53,7 @@ def test_a_run_of_each_number_is_started_by_the_commands_own_launcher(cli, ran):
 
 def test_the_object_has_efficiency_and_cost_with_intervals(cli, ran):
     code, out, _ = cli("scale", "--rounds", "4", "--price", "3.6", "--json", "--quiet", *COMMAND)
-    data = told(out)
+    data = reported(out)
     assert (code, data["exit"], data["schema"]) == (0, 0, "autotune.scale/v1")
     assert (data["knee"], data["fastest"], data["rounds"]) == (2, 4, 4)
     first, second, _ = data["points"]
@@ -77,7 +77,7 @@ def test_values_of_a_file_are_carried_out_at_every_number(cli, ran, script):
     words = ("scale", "--config", "best.yaml", "--rounds", "1", "--processes", "1,2", "--json")
     code, out, err = cli(*words, "--", "python", "train.py")
     assert code == 0, err
-    knobs = told(out)["knobs"]
+    knobs = reported(out)["knobs"]
     assert knobs == {"precision": "bf16"}
     assert all({c.knob: c.value for c in a.launch.changes} == knobs for a in ran)
 
@@ -90,11 +90,11 @@ def test_it_is_shown_listed_and_reported_and_is_no_search(cli, ran, tmp_path):
     assert shown[0] == 0
     assert "efficiency" in shown[1]
     assert shown[1].endswith("\n")
-    assert told(cli("show", "--json")[1])["points"][1]["processes"] == 2
+    assert reported(cli("show", "--json")[1])["points"][1]["processes"] == 2
     assert "knee 2, cheapest 1" in cli("list")[1]
     assert cli("report", "--out", "page.html")[0] == 0
     assert "Throughput by number of processes" in (tmp_path / "page.html").read_text()
-    assert told(cli("report", "--json")[1])["knee"] == 2
+    assert reported(cli("report", "--json")[1])["knee"] == 2
     assert cli("report", "--md")[0] == 2
     for words in (("resume", label), ("export", label, "--as", "argv")):
         assert cli(*words)[0] == 2
@@ -112,11 +112,11 @@ def test_what_was_stopped_continues_with_the_same_question(cli, monkeypatch, scr
     assert f"autotune scale --resume {label}" in out
     code, out, err = cli("scale", "--resume", label, "--budget", "30m", "--rounds", "3", "--json")
     assert code == 0, err
-    assert told(out)["rounds"] == 3
+    assert reported(out)["rounds"] == 3
     assert [a.launch.ranks for a in ran[3:]].count(1) == 2, "its run of the first round is not run again"
 
 
-def test_a_number_at_which_it_fails_is_said_and_the_others_are_measured(cli, monkeypatch, script):
+def test_a_number_at_which_it_fails_is_reported_and_the_others_are_measured(cli, monkeypatch, script):
     inline(monkeypatch, replace(WORLD, crashes=frozenset({("processes", 4)})))
     code, out, _ = cli("scale", "--rounds", "2", *COMMAND)
     assert code == 0
@@ -207,7 +207,7 @@ def test_figures_are_one_run_with_the_number_of_processes_as_step(cli, ran, tmp_
         "scale", "--rounds", "2", "--price", "3.6", "--tracking-uri", uri, "--json", *COMMAND
     )
     assert code == 0, err
-    data = told(out)
+    data = reported(out)
     from mlflow import MlflowClient
 
     client = MlflowClient(tracking_uri=uri)

@@ -37,7 +37,7 @@ def test_another_word_ends_with_2(cli):
     assert cli("schema", "spaces")[0] == 2
 
 
-def told_by(cli, which, data):
+def faults_of(cli, which, data):
     """What a validator, as editors have one, says of a file."""
     jsonschema = pytest.importorskip("jsonschema")
     schema = json.loads(cli("schema", which)[1])
@@ -50,16 +50,16 @@ def told_by(cli, which, data):
 def test_an_editor_accepts_every_preset(cli, path):
     from autotune.config_files.yaml import load
 
-    assert told_by(cli, "space", load(path.read_text(encoding="utf-8"), source=path.name)) == []
+    assert faults_of(cli, "space", load(path.read_text(encoding="utf-8"), source=path.name)) == []
 
 
 def test_an_editor_accepts_what_the_documentation_shows_and_refuses_what_the_loader_refuses(cli):
     from autotune.config_files.yaml import load
 
     text = (ROOT / "docs" / "spaces.md").read_text(encoding="utf-8").split("```yaml\n")[1].split("```")[0]
-    assert told_by(cli, "space", load(text, source="spaces.md")) == []
+    assert faults_of(cli, "space", load(text, source="spaces.md")) == []
     for bad in ("knobs: {precision: []}", "knob: {}", "knobs: {threads: 4}", "start: {precision: bf16}"):
-        assert told_by(cli, "space", load(f"schema: autotune.space/v1\n{bad}", source="bad.yaml")), bad
+        assert faults_of(cli, "space", load(f"schema: autotune.space/v1\n{bad}", source="bad.yaml")), bad
 
 
 def test_an_editor_accepts_a_best_yaml(cli):
@@ -69,4 +69,4 @@ def test_an_editor_accepts_a_best_yaml(cli):
     from autotune.export.best_config import build_best, render
 
     text = render(build_best(study(), good_answer(), changes_of))
-    assert told_by(cli, "config", load(text, source="best.yaml")) == []
+    assert faults_of(cli, "config", load(text, source="best.yaml")) == []

@@ -151,7 +151,7 @@ def test_the_answer_is_on_stdout_and_progress_on_stderr(cli, script, tune):
 
 
 @pytest.mark.parametrize("more", [[], ["--json"]])
-def test_an_answer_is_told_even_where_the_process_is_ended_by_force(cli, script, tune, more, monkeypatch):
+def test_an_answer_is_reported_even_where_the_process_is_ended_by_force(cli, script, tune, more, monkeypatch):
     """As from the thread that ends it: Ray's loop, which hangs, has taken stdout away."""
 
     def hangs(spec, *, last_words, **others):
@@ -204,7 +204,7 @@ def test_json_is_one_object_with_the_fields_of_the_file(cli, script, tune, answe
     assert best.picks["best"].speedup.value == answer.best.speedup.value
 
 
-def test_json_tells_an_error_as_an_object_too(cli, script, tune):
+def test_json_reports_an_error_as_an_object_too(cli, script, tune):
     code, out, err = cli("search", "--script", "trian.py", *REST, "--json")
     data = json.loads(out)
     assert (code, data["exit"], data["error"]["kind"]) == (2, 2, "UsageError")
@@ -266,7 +266,7 @@ def test_a_module_reaches_the_driver_as_one(cli, script, tune):
     assert (spec.script, spec.label[:13]) == (str(package / "train.py"), "package-train")
 
 
-def test_another_interpreter_is_said_before_anything_runs(cli, script, tune):
+def test_another_interpreter_is_reported_before_anything_runs(cli, script, tune):
     python = environment(script.parent / "env")
     words = ("search", "--script", "train.py", *REST, "--python", "env/bin/python")
     _code, out, err = cli(*words)

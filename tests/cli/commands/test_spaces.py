@@ -1,4 +1,4 @@
-"""`autotune spaces`, and how a search's space is asked for and told."""
+"""`autotune spaces`, and how a search's space is requested and reported."""
 
 import json
 from pathlib import Path
@@ -44,8 +44,8 @@ def test_the_list_names_presets_short_names_and_files_of_the_user(cli, mine):
 
 def test_the_help_names_both_folders_in_which_files_of_the_user_are_found(cli, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
-    told = " ".join(cli("spaces", "list", "--help")[1].split())
-    assert "./search_spaces and ~/.config/autotune/search_spaces" in told
+    reported = " ".join(cli("spaces", "list", "--help")[1].split())
+    assert "./search_spaces and ~/.config/autotune/search_spaces" in reported
     folder = tmp_path / "config" / "autotune" / "search_spaces"
     folder.mkdir(parents=True)
     (folder / "yours.yaml").write_text(OWN)

@@ -1,4 +1,4 @@
-"""`autotune ui` without MLflow: what is asked of it, what is said when there is nothing, a server's life."""
+"""`autotune ui` without MLflow: its requests, its message when there is nothing, a server's life."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ def found(
     monkeypatch.setattr("autotune.driver.sync.study_paths", lambda path, **more: (uri, paths))
 
 
-def test_a_study_that_mlflow_does_not_hold_is_said_with_the_command_that_sends_it(
+def test_a_study_that_mlflow_does_not_hold_is_reported_with_the_command_that_sends_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found(monkeypatch, "sqlite:////nowhere.db", {})
-    with pytest.raises(BackendError) as told:
+    with pytest.raises(BackendError) as raised:
         ui.ui(None, open_it=False)
-    assert told.value.hint == "send it: autotune sync --again"
-    with pytest.raises(BackendError) as told:
+    assert raised.value.hint == "send it: autotune sync --again"
+    with pytest.raises(BackendError) as raised:
         ui.ui("train-1", open_it=False, tracking_uri="http://colleague:5000")
-    assert told.value.hint == "send it: autotune sync train-1 --again --tracking-uri http://colleague:5000"
+    assert raised.value.hint == "send it: autotune sync train-1 --again --tracking-uri http://colleague:5000"
 
 
 def test_a_server_of_the_users_is_only_linked(
@@ -80,7 +80,7 @@ def test_a_server_that_ends_at_once_is_an_error_that_names_its_code(monkeypatch:
         ui.ui(None, open_it=False)
 
 
-def test_the_page_that_is_asked_for_is_the_one_that_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_that_is_requested_is_the_one_that_opens(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
     found(monkeypatch, "http://tracker:5000", {"answer": "/#/a", "table": "/#/t"})
@@ -89,11 +89,11 @@ def test_the_page_that_is_asked_for_is_the_one_that_opens(monkeypatch: pytest.Mo
     assert opened == ["http://tracker:5000/#/a", "http://tracker:5000/#/t"]
 
 
-def test_a_page_that_is_not_there_is_said_with_those_that_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_that_is_not_there_is_reported_with_those_that_are(monkeypatch: pytest.MonkeyPatch) -> None:
     found(monkeypatch, "http://tracker:5000", {"answer": "/#/a", "table": "/#/t"})
-    with pytest.raises(UsageError, match="no page `searches`") as told:
+    with pytest.raises(UsageError, match="no page `searches`") as raised:
         ui.ui(None, page="searches", open_it=False)
-    assert told.value.hint == "it was searched once only; there is: answer, table"
+    assert raised.value.hint == "it was searched once only; there is: answer, table"
 
 
 def test_another_store_is_looked_into_when_it_is_named(
@@ -108,7 +108,7 @@ def test_another_store_is_looked_into_when_it_is_named(
 
 
 def as_mlflow(folder: Path, *, at_first: str = "", afterwards: str = "pass") -> Path:
-    """An interpreter whose server does as told, before it answers and after the first answer."""
+    """An interpreter whose server does as set, before it answers and after the first answer."""
     path = folder / "python"
     path.write_text(SERVER.replace("AT_FIRST", at_first).replace("AFTERWARDS", afterwards))
     path.chmod(0o755)
@@ -127,9 +127,12 @@ def test_a_port_at_which_another_server_listens_is_not_opened(
 ) -> None:
     monkeypatch.setattr("sys.executable", str(as_mlflow(tmp_path, at_first="sys.exit(1)")))
     found(monkeypatch, "sqlite:////nowhere.db", {"answer": "/#/x"})
-    with listening(address) as port, pytest.raises(BackendError, match=f"port {port} cannot be had") as told:
+    with (
+        listening(address) as port,
+        pytest.raises(BackendError, match=f"port {port} cannot be had") as raised,
+    ):
         ui.ui(None, port=port, open_it=False)
-    assert "--port" in told.value.hint
+    assert "--port" in raised.value.hint
     assert capsys.readouterr().out == ""
 
 
@@ -137,15 +140,17 @@ def test_a_port_that_there_cannot_be_is_a_mistake_of_the_command_line() -> None:
     assert run(["ui", "--port", "70000"]) == UsageError.exit_code
 
 
-def test_a_server_that_fails_is_told_with_what_it_said_last_and_no_secret(
+def test_a_server_that_fails_is_reported_with_what_it_reported_last_and_no_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = "print('one\\n\\ncannot open postgresql://me:canary-pass@host/db', file=sys.stderr); sys.exit(3)"
-    monkeypatch.setattr("sys.executable", str(as_mlflow(tmp_path, at_first=said)))
+    message = (
+        "print('one\\n\\ncannot open postgresql://me:canary-pass@host/db', file=sys.stderr); sys.exit(3)"
+    )
+    monkeypatch.setattr("sys.executable", str(as_mlflow(tmp_path, at_first=message)))
     found(monkeypatch, "sqlite:////nowhere.db", {"answer": "/#/x"})
-    with pytest.raises(BackendError) as told:
+    with pytest.raises(BackendError) as raised:
         ui.ui(None, open_it=False)
-    first, *lines = told.value.message.splitlines()
+    first, *lines = raised.value.message.splitlines()
     assert first == "MLflow's server ended with code 3; its last lines:"
     assert lines == ["  one", "  cannot open postgresql://<redacted>@host/db"]
 
@@ -257,7 +262,7 @@ def test_the_server_goes_with_the_terminal_and_with_whoever_ends_the_command(
 
 
 def test_a_second_hang_up_does_not_stop_the_ending_of_the_server(tmp_path: Path) -> None:
-    # The kernel and the shell each tell of a terminal that was closed: here the second comes in between.
+    # The kernel and the shell each report of a terminal that was closed: here the second comes in between.
     before = """
         import os, signal
         from autotune.cli import mlflow_server as server

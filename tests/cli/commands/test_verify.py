@@ -1,4 +1,4 @@
-"""`autotune verify`: the gate of a CI, told by its exit code, its screen and its JSON."""
+"""`autotune verify`: the gate of a CI, by its exit code, its screen and its JSON."""
 
 import hashlib
 import json
@@ -138,7 +138,7 @@ def test_a_verification_beside_another_search_names_it_in_its_answer(cli, best, 
 
 
 @pytest.mark.parametrize(
-    ("what", "more", "code", "said"),
+    ("what", "more", "code", "message"),
     [
         (SAME, {}, 1, "not shown to be faster than your script"),
         (SLOWER, {}, 7, "slower than your script"),
@@ -147,31 +147,31 @@ def test_a_verification_beside_another_search_names_it_in_its_answer(cli, best, 
         (replace(COMPUTE_BOUND, crashes=hit(("precision", "bf16"))), {}, 1, "it does not run here"),
     ],
 )
-def test_every_other_answer_has_its_code_and_its_words(cli, best, world, what, more, code, said):
+def test_every_other_answer_has_its_code_and_its_words(cli, best, world, what, more, code, message):
     world(what, **more)
     got, out, err = cli("verify", "best.yaml", "--quiet")
     assert (got, err) == (code, ""), out
-    assert said in out.splitlines()[0]
+    assert message in out.splitlines()[0]
     data = json.loads(cli("verify", "best.yaml", "--json", "--quiet")[1])
     assert (data["schema"], data["exit"], data["knobs"]) == (
         "autotune.verify/v1",
         code,
         {"precision": "bf16"},
     )
-    assert said in data["sentence"]
+    assert message in data["sentence"]
 
 
-def test_json_tells_too_few_pairs_from_a_measured_no_difference(cli, best, world):
-    told = {}
+def test_json_reports_too_few_pairs_from_a_measured_no_difference(cli, best, world):
+    reported = {}
     for name, what, budget in (("measured", SAME, "10m"), ("short", COMPUTE_BOUND, "35s")):
         world(what)
         code, out, _err = cli("verify", "best.yaml", "--json", "--quiet", "--budget", budget)
-        told[name] = json.loads(out)
-        assert (code, told[name]["verdict"]) == (1, "no_difference")
-    assert told["measured"]["because"] == "not_cleared"
-    assert "is not above 1.00" in told["measured"]["why"]
-    assert told["short"]["because"] == "too_few_pairs"
-    assert "a claim needs at least three pairs" in told["short"]["why"]
+        reported[name] = json.loads(out)
+        assert (code, reported[name]["verdict"]) == (1, "no_difference")
+    assert reported["measured"]["because"] == "not_cleared"
+    assert "is not above 1.00" in reported["measured"]["why"]
+    assert reported["short"]["because"] == "too_few_pairs"
+    assert "a claim needs at least three pairs" in reported["short"]["why"]
     world(COMPUTE_BOUND)
     data = json.loads(cli("verify", "best.yaml", "--json", "--quiet")[1])
     assert (data["because"], data["why"], data["notes"]) == (None, None, [])
@@ -179,9 +179,9 @@ def test_json_tells_too_few_pairs_from_a_measured_no_difference(cli, best, world
 
 def test_a_script_that_differs_from_itself_is_named_on_the_screen_and_in_json(tmp_path):
     control = Estimate(value=1.6, low=1.55, high=1.65, n=4, unit="ratio")
-    asked = VerificationRequest(pick="best", changes=tuple(changes_of(BF16)), effect=Effect.NUMERIC)
+    request = VerificationRequest(pick="best", changes=tuple(changes_of(BF16)), effect=Effect.NUMERIC)
     found = Verified(
-        asked=asked,
+        request=request,
         verdict="no_difference",
         because="unsteady",
         comparison=None,
@@ -189,9 +189,9 @@ def test_a_script_that_differs_from_itself_is_named_on_the_screen_and_in_json(tm
         study=study(),
         study_dir=tmp_path,
     )
-    said = "nothing is claimed: your script differs from itself by up to 1.65 times here"
-    assert f"note    {said}\n" in screen(found)
-    assert as_dict(found)["why"] == said
+    message = "nothing is claimed: your script differs from itself by up to 1.65 times here"
+    assert f"note    {message}\n" in screen(found)
+    assert as_dict(found)["why"] == message
 
 
 def test_a_threshold_that_is_not_cleared_is_no_difference(cli, best, world):
@@ -282,7 +282,7 @@ def failing(number, kind, message):
     return change
 
 
-def test_a_run_of_the_config_that_fails_after_three_pairs_is_1_and_said(cli, best, world):
+def test_a_run_of_the_config_that_fails_after_three_pairs_is_1_and_reported(cli, best, world):
     wavering = replace(COMPUTE_BOUND, process_noise=0.3)
     world(wavering, change=failing(8, FailureKind.OOM_CUDA, "no memory left"))
     code, out, _err = cli("verify", "best.yaml", "--quiet")
@@ -291,7 +291,7 @@ def test_a_run_of_the_config_that_fails_after_three_pairs_is_1_and_said(cli, bes
     assert "failed  out of GPU memory: no memory left\n" in out
 
 
-def test_a_run_of_the_script_that_fails_is_told_as_its_own(cli, best, world):
+def test_a_run_of_the_script_that_fails_is_reported_as_its_own(cli, best, world):
     world(COMPUTE_BOUND, change=failing(2, FailureKind.OOM_CUDA, "no memory left"))
     code, out, _err = cli("verify", "best.yaml", "--quiet")
     assert code == 1
@@ -301,7 +301,7 @@ def test_a_run_of_the_script_that_fails_is_told_as_its_own(cli, best, world):
 
 
 @pytest.mark.parametrize(("arm", "whose"), [(True, "your unchanged script: "), (False, "")])
-def test_runs_that_were_lost_are_told_as_what_they_are(cli, best, world, arm, whose):
+def test_runs_that_were_lost_are_reported_as_what_they_are(cli, best, world, arm, whose):
     def lost(ended, assignment):
         if assignment.segments[0].config.is_baseline is not arm or assignment.trial < 2:
             return ended
@@ -309,10 +309,10 @@ def test_runs_that_were_lost_are_told_as_what_they_are(cli, best, world, arm, wh
 
     world(COMPUTE_BOUND, change=lost)
     code, out, _err = cli("verify", "best.yaml", "--quiet", "--json")
-    told = json.loads(out)
-    assert (code, told["verdict"], told["because"]) == (1, "no_difference", "lost_runs")
-    assert told["why"].startswith("runs failed, so fewer")
-    assert told["failure"] == f"{whose}too short to measure: too few steps"
+    reported = json.loads(out)
+    assert (code, reported["verdict"], reported["because"]) == (1, "no_difference", "lost_runs")
+    assert reported["why"].startswith("runs failed, so fewer")
+    assert reported["failure"] == f"{whose}too short to measure: too few steps"
 
 
 @pytest.mark.parametrize("at", [1, 5])
@@ -374,7 +374,7 @@ def test_jsonl_is_a_line_per_event_and_the_answer_in_the_last(cli, best, world):
     assert json.loads(out)["error"]["kind"] == "UsageError"
 
 
-def test_what_is_not_as_it_was_is_told(cli, best, world):
+def test_what_is_not_as_it_was_is_reported(cli, best, world):
     world(COMPUTE_BOUND)
     out = cli("verify", "best.yaml", "--quiet")[1]
     assert "differs " in out

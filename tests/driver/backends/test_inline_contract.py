@@ -41,7 +41,7 @@ class Pressing(SimulatedClock):
             self.press()
 
 
-def test_an_interrupted_trial_is_left_open_to_be_asked_again(tmp_path: Path) -> None:
+def test_an_interrupted_trial_is_left_open_to_be_proposed_again(tmp_path: Path) -> None:
     clock = Pressing(2)
     session, journal = open_session(tmp_path, clock=clock, budget_s=120)
     driver = InlineDriver(session, FakeRunner(WORLDS["good"], clock))
@@ -87,4 +87,4 @@ def test_a_signal_that_comes_while_a_trial_is_planned_is_not_forgotten(tmp_path:
     kinds = [entry.kind for entry in journal.entries()]
     journal.close()
     assert [(t.number, t.state) for t in study.trials] == [(0, TrialState.FINISHED), (1, TrialState.WAITING)]
-    assert kinds[-4:] == ["asked", "started", "requeued", "stopped"]
+    assert kinds[-4:] == ["proposed", "started", "requeued", "stopped"]

@@ -217,7 +217,7 @@ def test_a_ray_of_which_nothing_can_be_read_is_not_called_dead(begun, tmp_path: 
     within(own.look)
 
 
-def test_a_death_is_told_at_the_second_look(begun, tmp_path: Path) -> None:
+def test_a_death_is_reported_at_the_second_look(begun, tmp_path: Path) -> None:
     essential = begun("/x/gcs_server", str(tmp_path))
     within(lambda: process_tree.descendants(os.getpid()))
     own = OwnRay(os.getpid(), str(tmp_path))

@@ -59,7 +59,7 @@ def test_a_head_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.Monke
                 line.close()
 
 
-def test_it_is_asked_now_and_then_only(server: socket.socket) -> None:
+def test_it_is_requested_now_and_then_only(server: socket.socket) -> None:
     head = Head(of(server), every_s=3600.0)
     assert head.look() == ""
     server.close()
@@ -77,7 +77,7 @@ def test_what_is_missing_on_our_side_is_no_death(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("address", ["", "auto", "head:", "127.0.0.1:none"])
-def test_what_is_no_address_is_said_at_once(address: str) -> None:
+def test_what_is_no_address_is_reported_at_once(address: str) -> None:
     with pytest.raises((OSError, ValueError)):
         Head(address)
 

@@ -78,7 +78,7 @@ def test_a_study_keeps_its_journal_and_its_answer(temporary: Path) -> None:
     assert clean.find() == clean.StoredItem(leftovers=())
 
 
-def test_profiles_that_were_asked_for_stay_until_their_study_goes(temporary: Path) -> None:
+def test_profiles_that_were_requested_stay_until_their_study_goes(temporary: Path) -> None:
     folder = made("one")
     for name, file in (
         ("t0007-a1-bbbbbb", "profile.pt.trace.json.gz"),

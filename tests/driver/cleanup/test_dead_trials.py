@@ -30,8 +30,8 @@ def left() -> tuple[Path, sysv_ipc.Object]:
 def test_what_is_left_of_a_killed_search_is_removed_and_reported() -> None:
     folder, one = left()
     try:
-        (said,) = end_dead_trials()
-        assert "System V objects: 1" in said
+        (message,) = end_dead_trials()
+        assert "System V objects: 1" in message
         assert one not in sysv_ipc.own()
         assert end_dead_trials() == []
         assert list(folder.glob("trials/*/owned.json")) == []

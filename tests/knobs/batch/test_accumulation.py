@@ -17,7 +17,7 @@ KNOB = Accumulation()
 
 def own_batches(**rest):
     """A script whose own batches show in what its model is called with."""
-    shown = InputFacts(said=32, dims=(0,), shape=(32, 20))
+    shown = InputFacts(batch_size=32, dims=(0,), shape=(32, 20))
     return run(loader=None, samples_source="option", inputs=shown, **rest)
 
 
@@ -151,7 +151,7 @@ def test_parts_that_the_script_draws_by_itself_are_other_data() -> None:
     assert KNOB.effect_for(given) is Effect.NUMERIC
 
 
-def test_a_sum_is_not_accumulated_in_compiled_code_where_nobody_can_tell_it() -> None:
+def test_a_sum_is_not_accumulated_in_compiled_code_where_it_cannot_be_seen() -> None:
     given = facts(run=run(reduction="sum"))
     own = given.run.loader.batch_size
     half = Config({"batch_size": own // 2})

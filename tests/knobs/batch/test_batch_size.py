@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 from knob_facts import loader, model, run
 
-from autotune.knobs.batch.batch_size import BATCH_OPTIONS, BatchSize, said_batch
+from autotune.knobs.batch.batch_size import BATCH_OPTIONS, BatchSize, given_batch_size
 from autotune.knobs.common import LOADER as DATALOADER
 from autotune.model.change import Change, Keyword
 from autotune.model.config import Config
 from autotune.model.effect import Effect
-from autotune.model.facts import OPTION, TOLD, FetchState, InputFacts, OptimizerFacts, ScriptFlag
+from autotune.model.facts import OPTION, REPORTED, FetchState, InputFacts, OptimizerFacts, ScriptFlag
 from autotune.space.choose_delivery import way
 from autotune.testing.knobs import SCRIPT, KnobContract, facts
 
@@ -18,7 +18,7 @@ KNOB = BatchSize()
 FLAGGED = replace(
     SCRIPT, flags=(ScriptFlag(names=("--batch_size",), dest="batch_size", kind="int", default=32),)
 )
-SEEN = InputFacts(said=32, dims=(1,), shape=(16, 32))
+SEEN = InputFacts(batch_size=32, dims=(1,), shape=(16, 32))
 COUNTS = FetchState(what="your collate function changes what it holds (n) at c.py:4", by="collate_fn")
 CLOSURE = OptimizerFacts(name="LBFGS", closure=True)
 
@@ -38,15 +38,24 @@ class TestBatchSize(KnobContract):
     [
         (facts(run=replace(loader(batch_size=None), values={})), "no batch size of its own"),
         (facts(run=run(loader=None)), "No training DataLoader"),
-        (by_option(samples_source="input", inputs=InputFacts(said=12)), "has the size 12 of its batch_size"),
+        (
+            by_option(samples_source="input", inputs=InputFacts(batch_size=12)),
+            "has the size 12 of its batch_size",
+        ),
         (by_option(samples_source="input", inputs=replace(SEEN, calls_per_backward=19.0)), "are 19 calls"),
         (by_option(samples_source="input", optimizer=CLOSURE), "decides how many batches"),
-        (by_option(samples_source=TOLD, optimizer=CLOSURE), "per step, so the effect of another batch size"),
         (
-            by_option(samples_source=TOLD, inputs=InputFacts(said=12)),
+            by_option(samples_source=REPORTED, optimizer=CLOSURE),
+            "per step, so the effect of another batch size",
+        ),
+        (
+            by_option(samples_source=REPORTED, inputs=InputFacts(batch_size=12)),
             "the effect of another batch size cannot",
         ),
-        (by_option(samples_source="input", inputs=InputFacts(said=512, rare_frac=0.5)), "only 50 % of the"),
+        (
+            by_option(samples_source="input", inputs=InputFacts(batch_size=512, rare_frac=0.5)),
+            "only 50 % of the",
+        ),
         (by_option("keep"), "is not visible in the loop"),
         (by_option(gathers=True), "collects its samples"),
         (facts(run=replace(loader(kind="iterable"), gathers=True)), "collects its samples"),
@@ -111,7 +120,7 @@ def test_dropout_re_deals_random_streams() -> None:
     assert not KNOB.changes_rng_streams(facts())
 
 
-@pytest.mark.parametrize("source", [OPTION, TOLD])
+@pytest.mark.parametrize("source", [OPTION, REPORTED])
 def test_without_a_loader_the_scripts_own_option_moves_what_its_input_shows(source) -> None:
     given = by_option(samples_source=source)
     assert KNOB.refuse(given) is None
@@ -128,7 +137,7 @@ def test_batches_of_the_scripts_own_making_are_judged_by_distribution() -> None:
     assert KNOB.effect_for(by_option()) is Effect.NUMERIC
 
 
-def test_a_change_says_nothing_of_places_where_a_loader_tells_the_batch() -> None:
+def test_a_change_says_nothing_of_places_where_a_loader_reports_the_batch() -> None:
     change = way(KNOB, 64, facts(script=FLAGGED))
     assert isinstance(change, Change)
     assert change.site == ""
@@ -141,7 +150,7 @@ def test_where_nothing_accumulates_the_batch_moves_the_step_along() -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         ((), 32),
         (("--batch_size=8",), 8),
@@ -150,14 +159,14 @@ def test_where_nothing_accumulates_the_batch_moves_the_step_along() -> None:
         (("--batch_size=0",), 0),
     ],
 )
-def test_what_the_option_says_on_a_command_line(args, said) -> None:
-    assert said_batch(FLAGGED, args) == said
+def test_what_the_option_says_on_a_command_line(args, message) -> None:
+    assert given_batch_size(FLAGGED, args) == message
 
 
-def test_without_an_option_nothing_is_said() -> None:
-    assert said_batch(SCRIPT, ("--batch_size=8",)) == 0
+def test_without_an_option_nothing_is_reported() -> None:
+    assert given_batch_size(SCRIPT, ("--batch_size=8",)) == 0
     computed = ScriptFlag(names=("--batch-size",), dest="batch_size", kind="int")
-    assert said_batch(replace(SCRIPT, flags=(computed,)), ()) == 0
+    assert given_batch_size(replace(SCRIPT, flags=(computed,)), ()) == 0
 
 
 @pytest.mark.parametrize(

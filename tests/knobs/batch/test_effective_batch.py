@@ -7,7 +7,7 @@ from knob_facts import run
 
 from autotune.knobs.batch.effective_batch import EffectiveBatch
 from autotune.model.effect import Effect
-from autotune.model.facts import OPTION, TOLD, InputFacts
+from autotune.model.facts import OPTION, REPORTED, InputFacts
 from autotune.testing.knobs import KnobContract, facts
 
 KNOB = EffectiveBatch()
@@ -54,8 +54,8 @@ def test_no_step_is_larger_than_the_data_set_but_the_scripts_own(rows, largest) 
     assert max(KNOB.domain(facts(run=replace(run(), loader=few)))) == largest
 
 
-@pytest.mark.parametrize("source", [OPTION, TOLD])
+@pytest.mark.parametrize("source", [OPTION, REPORTED])
 def test_samples_that_the_scripts_option_says_are_as_good_as_a_loaders(source) -> None:
-    own = run(loader=None, samples_source=source, inputs=InputFacts(said=32, dims=(0,), shape=(32, 8)))
+    own = run(loader=None, samples_source=source, inputs=InputFacts(batch_size=32, dims=(0,), shape=(32, 8)))
     assert KNOB.refuse(facts(run=own)) is None
     assert 256 in KNOB.domain(facts(run=own))

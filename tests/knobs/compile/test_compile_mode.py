@@ -110,8 +110,8 @@ def test_gradients_that_are_filled_with_zeros_get_no_cuda_graphs() -> None:
         for other in (facts(host=GPU_HOST, run=GPU_RUN), facts(), facts(host=GPU_HOST, run=None)):
             alone = Config({"compile_mode": "max-autotune"})
             assert knob.settle(alone, other) == alone
-        said = Config({"compile_mode": "reduce-overhead", "set_to_none": False})
-        assert isinstance(knob.settle(said, facts(host=GPU_HOST, run=None)), str)
+        message = Config({"compile_mode": "reduce-overhead", "set_to_none": False})
+        assert isinstance(knob.settle(message, facts(host=GPU_HOST, run=None)), str)
 
 
 def test_zeros_that_some_parameters_need_rule_cuda_graphs_out() -> None:

@@ -1,10 +1,9 @@
 """`nccl_proto`: the contract, the facts that refuse it, and its values."""
 
-import pytest
-from knob_facts import ddp
+from knob_facts import NcclVariable
 
 from autotune.knobs.distributed.nccl_proto import NcclProto
-from autotune.testing.knobs import CPU_RUN, KnobContract, facts
+from autotune.testing.knobs import KnobContract
 
 KNOB = NcclProto()
 
@@ -13,23 +12,7 @@ class TestNcclProto(KnobContract):
     knob = KNOB
 
 
-@pytest.mark.parametrize(
-    ("run", "words"),
-    [
-        (CPU_RUN, "A single process"),
-        (ddp(run={"parallel": None}), "No wrapper was seen"),
-        (ddp(), "not by NCCL"),
-    ],
-)
-def test_the_fact_refuses_the_knob_in_words(run, words) -> None:
-    reason = KNOB.refuse(facts(run=run))
-    assert reason is not None
-    assert words in reason
-
-
-def test_nccl_gets_the_variable_unless_the_script_sets_it() -> None:
-    given = facts(run=ddp(backend="nccl"))
-    assert KNOB.refuse(given) is None
-    assert KNOB.domain(given) == ("default", "Simple", "LL")
-    own = facts(run=ddp(backend="nccl", run={"environ_set": ("NCCL_PROTO",)}))
-    assert "sets NCCL_PROTO itself" in str(KNOB.refuse_spelling(KNOB.spellings[0], own))
+class TestVariable(NcclVariable):
+    knob = KNOB
+    variable = "NCCL_PROTO"
+    values = ("default", "Simple", "LL")

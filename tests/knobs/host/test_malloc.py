@@ -51,7 +51,7 @@ def test_without_such_a_fact_the_knob_is_not_refused() -> None:
     ("libc", "mode"),
     [("glibc 2.34", "madvise"), ("", "madvise"), ("glibc 2.36", "always"), ("glibc 2.36", "")],
 )
-def test_huge_pages_take_a_glibc_that_can_ask_and_a_kernel_that_waits_to_be_asked(libc, mode) -> None:
+def test_huge_pages_require_a_glibc_and_a_kernel_that_support_them_on_request(libc, mode) -> None:
     assert "glibc_hugepages" not in KNOB.domain(facts(host=replace(STOCKED, libc=libc, huge_pages=mode)))
 
 
@@ -78,10 +78,10 @@ def reading(**known: object):
 
 
 def test_it_reads_whose_function_the_process_calls() -> None:
-    asked = {"GLIBC_TUNABLES": "glibc.malloc.arena_max=2:glibc.malloc.hugetlb=1"}
+    requested = {"GLIBC_TUNABLES": "glibc.malloc.arena_max=2:glibc.malloc.hugetlb=1"}
     assert reading() == "glibc"
-    assert reading(malloc="jemalloc", variables=asked, huge_pages=True) == "jemalloc"
+    assert reading(malloc="jemalloc", variables=requested, huge_pages=True) == "jemalloc"
     assert reading(malloc="") is None
-    assert reading(variables=asked, huge_pages=True) == "glibc_hugepages"
-    assert reading(variables=asked) == "glibc"
+    assert reading(variables=requested, huge_pages=True) == "glibc_hugepages"
+    assert reading(variables=requested) == "glibc"
     assert reading(huge_pages=True) == "glibc"

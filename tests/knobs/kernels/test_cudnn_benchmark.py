@@ -35,7 +35,7 @@ def test_without_such_a_fact_the_knob_is_not_refused() -> None:
 
 @pytest.mark.parametrize("kind", ["has_4d", "has_5d", "convolves"])
 def test_convolutions_of_any_kind_have_kernels_to_choose_and_other_models_have_none(kind) -> None:
-    """Over signals they are modules, over images and volumes their parameters tell them too."""
+    """Over signals they are modules, over images and volumes their parameters identify them too."""
 
     def on_gpu(**known: bool):
         model = ModelFacts(name="Net", device="cuda", **known)

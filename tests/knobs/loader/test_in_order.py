@@ -41,8 +41,8 @@ def test_it_changes_the_training_and_takes_part_by_name_only() -> None:
 
 
 def test_one_worker_is_always_in_order() -> None:
-    asked = Config({"in_order": False})
-    assert KNOB.settle(asked, facts()) == Config()
+    requested = Config({"in_order": False})
+    assert KNOB.settle(requested, facts()) == Config()
     one, two = Config({"in_order": False, "num_workers": 1}), Config({"in_order": False, "num_workers": 2})
     assert KNOB.settle(one, facts()) == Config({"num_workers": 1})
     assert KNOB.settle(two, facts()) == two

@@ -66,12 +66,12 @@ def test_code_of_the_scripts_own_may_read_what_a_new_process_lacks(
 
 
 def test_it_goes_with_workers_alone() -> None:
-    asked = Config({"mp_context": "spawn"})
-    assert KNOB.settle(asked, facts()) == Config()
+    requested = Config({"mp_context": "spawn"})
+    assert KNOB.settle(requested, facts()) == Config()
     both = Config({"mp_context": "spawn", "num_workers": 2})
     assert KNOB.settle(both, facts()) == both
     four = facts(run=replace(CPU_RUN, values={**CPU_RUN.values, "num_workers": 4}))
-    assert KNOB.settle(asked, four) == asked
+    assert KNOB.settle(requested, four) == requested
     assert KNOB.idle(facts(), ("mp_context",)) is not None
     assert KNOB.idle(facts(), ("mp_context", "num_workers")) is None
 
@@ -86,8 +86,8 @@ def test_state_that_a_fetch_changes_raises_the_effect_and_is_named() -> None:
 
 def test_constants_rule_out_workers_that_import_the_script_only_where_they_set_a_knob() -> None:
     written = ScriptConstant(name="batch_size", file="train.py", line=3, value=32)
-    asked = Config({"mp_context": "spawn", "num_workers": 2, "batch_size": 64})
+    requested = Config({"mp_context": "spawn", "num_workers": 2, "batch_size": 64})
     plain = replace(SCRIPT, flags=(), constants=(written,))
-    assert "in its file" in str(KNOB.settle(asked, facts(script=plain, run=loader(num_workers=2))))
+    assert "in its file" in str(KNOB.settle(requested, facts(script=plain, run=loader(num_workers=2))))
     flagged = replace(plain, flags=(ScriptFlag(names=("--batch-size",), dest="batch_size", kind="int"),))
-    assert KNOB.settle(asked, facts(script=flagged, run=loader(num_workers=2))) == asked
+    assert KNOB.settle(requested, facts(script=flagged, run=loader(num_workers=2))) == requested

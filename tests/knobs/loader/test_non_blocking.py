@@ -42,11 +42,11 @@ def test_without_such_a_fact_the_knob_is_not_refused() -> None:
 
 
 def test_it_goes_with_pinned_batches_alone() -> None:
-    asked = Config({"non_blocking": True})
+    requested = Config({"non_blocking": True})
     both = Config({"non_blocking": True, "pin_memory": True})
-    assert KNOB.settle(asked, on_gpu()) == Config()
+    assert KNOB.settle(requested, on_gpu()) == Config()
     assert KNOB.settle(both, on_gpu()) == both
-    assert KNOB.settle(asked, on_gpu(pinned=True)) == asked
+    assert KNOB.settle(requested, on_gpu(pinned=True)) == requested
     unpinned = Config({"non_blocking": True, "pin_memory": False})
     assert KNOB.settle(unpinned, on_gpu(pinned=True)) == Config({"pin_memory": False})
     assert "does not pin" in (KNOB.idle(on_gpu(), ("non_blocking",)) or "")

@@ -80,7 +80,7 @@ def test_facts_decide_how_far_it_reaches(given, effect) -> None:
     assert KNOB.effect_for(given) is effect
 
 
-def test_where_no_driver_tells_the_run_says_what_its_device_can() -> None:
+def test_where_no_driver_reports_the_run_says_what_its_device_can() -> None:
     """A container without NVML, or a trial on another machine of the cluster."""
     device = DeviceFacts(name="NVIDIA H200", uuid="", memory_bytes=1, capability=(9, 0))
     seen = facts(run=replace(GPU_RUN, devices=(device,)))

@@ -72,7 +72,7 @@ def hold(care: DeviceCare) -> Held:
     return held
 
 
-def told(*, cuda: bool) -> ProcessReports:
+def reported(*, cuda: bool) -> ProcessReports:
     device = DeviceFacts(name="x", uuid="GPU-0abc", memory_bytes=1)
     return ProcessReports(facts=RunFacts(devices=(device,) if cuda else ()))
 
@@ -162,7 +162,7 @@ def test_memory_that_comes_back_late_is_waited_for(care: Callable[..., DeviceCar
             return (1 << 30) + max(0, 4 - len(looks)) * (1 << 30)
 
     nvml.used = Falling()
-    one.release(held, launch(), told(cuda=True), {})
+    one.release(held, launch(), reported(cuda=True), {})
     assert len(looks) == 4
 
 
@@ -173,7 +173,7 @@ def test_memory_that_does_not_come_back_holds_nobody_up(
     one = care(nvml)
     held = hold(one)
     nvml.used = {0: 5 << 30}
-    one.release(held, launch(), told(cuda=True), {})
+    one.release(held, launch(), reported(cuda=True), {})
     assert "4.00 GiB of device memory was not released" in caplog.text
 
 
@@ -209,7 +209,7 @@ def test_only_after_what_may_have_broken_it_a_device_is_tried_out(
     tries: list[Launch] = []
     one = care(probe=lambda given: tries.append(given) or "")
     held = hold(one)
-    one.release(held, launch(), told(cuda=cuda), {0: Failure(kind=kind, message="")})
+    one.release(held, launch(), reported(cuda=cuda), {0: Failure(kind=kind, message="")})
     held.hand_over()
     assert bool(tries) is tried
 
@@ -221,7 +221,7 @@ def test_a_device_that_fails_twice_gets_no_trial_until_it_computes_again(
     one = care(probe=lambda _: answers.pop(0))
     held = hold(one)
     held.hand_over()
-    one.release(held, launch(), told(cuda=True), {0: Failure(kind=K.CUDA_FATAL, message="")})
+    one.release(held, launch(), reported(cuda=True), {0: Failure(kind=K.CUDA_FATAL, message="")})
     refused = care(probe=lambda _: answers.pop(0)).hold(launch(), stopped=lambda: False)
     assert isinstance(refused, Failure)
     assert (refused.kind, "still lost" in refused.message) == (K.INFRA_LOST, True)
@@ -235,11 +235,11 @@ def test_one_failure_that_does_not_repeat_is_none(care: Callable[..., DeviceCare
     one = care(probe=lambda _: answers.pop(0))
     held = hold(one)
     held.hand_over()
-    one.release(held, launch(), told(cuda=True), {0: Failure(kind=K.CUDA_FATAL, message="")})
+    one.release(held, launch(), reported(cuda=True), {0: Failure(kind=K.CUDA_FATAL, message="")})
     hold(one).hand_over()
 
 
-def test_a_canary_tells_why_by_its_last_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_canary_reports_why_by_its_last_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     bird = tmp_path / "canary.py"
     monkeypatch.setattr(device_care, "CANARY", bird)
     bird.write_text("import sys; sys.exit(0)")
@@ -289,7 +289,7 @@ def test_a_driver_that_hangs_holds_up_neither_the_watch_over_a_trial_nor_its_end
 
 SINGS = """
 import os, sys, time
-with open({told!r}, "w") as file:
+with open({reported!r}, "w") as file:
     file.write(str(os.getpid()))
 time.sleep(120)
 """
@@ -299,7 +299,7 @@ def alive(pid: int) -> bool:
     return bool(process_tree.start_ticks(pid)) and not process_tree.is_zombie(pid)
 
 
-def told_by(path: Path) -> int:
+def pid_in(path: Path) -> int:
     until = time.monotonic() + 30
     while not (path.is_file() and path.read_text()):
         assert time.monotonic() < until
@@ -312,11 +312,11 @@ def test_a_canary_is_not_waited_for_once_the_search_is_to_end(
 ) -> None:
     bird, note = tmp_path / "canary.py", tmp_path / "pid"
     monkeypatch.setattr(device_care, "CANARY", bird)
-    bird.write_text(SINGS.format(told=str(note)))
+    bird.write_text(SINGS.format(reported=str(note)))
     begun = time.monotonic()
     assert run_canary(launch(), stopped=lambda: note.is_file() and bool(note.read_text()))
     assert time.monotonic() - begun < 30
-    assert not alive(told_by(note))
+    assert not alive(pid_in(note))
 
 
 def test_a_stopped_search_waits_neither_for_memory_nor_for_a_canary(care: Callable[..., DeviceCare]) -> None:
@@ -326,7 +326,7 @@ def test_a_stopped_search_waits_neither_for_memory_nor_for_a_canary(care: Callab
     held = hold(one)
     nvml.used = {0: 5 << 30}
     hung = {0: Failure(kind=K.TIMEOUT_PROGRESS, message="")}
-    one.release(held, launch(), told(cuda=True), hung, stopped=lambda: True)
+    one.release(held, launch(), reported(cuda=True), hung, stopped=lambda: True)
     held.hand_over()
     assert tries == []
     assert not device_care._BROKEN
@@ -350,12 +350,12 @@ def test_a_canary_ends_with_who_waits_for_it_and_carries_the_mark_of_its_trial(t
     """It hangs where the device does, and nobody else would ever end it."""
     bird, note, uid = tmp_path / "canary.py", tmp_path / "pid", f"canary-{os.getpid()}"
     real = device_care.CANARY.read_text()
-    (tmp_path / "torch.py").write_text(SINGS.format(told=str(note)))
+    (tmp_path / "torch.py").write_text(SINGS.format(reported=str(note)))
     bird.write_text(f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\n{real}")
     text = LAUNCHES.format(root=str(Path(__file__).resolve().parents[3]), bird=str(bird), uid=uid)
     waiting = subprocess.Popen([sys.executable, "-c", text])
     try:
-        pid = told_by(note)
+        pid = pid_in(note)
         assert pid in process_tree.marked(uid)
         waiting.kill()
         waiting.wait(30)
@@ -395,11 +395,11 @@ def test_a_fork_of_the_program_that_searches_does_not_keep_the_devices(
 ) -> None:
     held = hold(care())
     read, write = os.pipe()
-    free, told_free = os.pipe()
+    free, free_note = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(write)
-        os.write(told_free, b"1")
+        os.write(free_note, b"1")
         os.read(read, 1)
         os._exit(0)
     try:
@@ -408,7 +408,7 @@ def test_a_fork_of_the_program_that_searches_does_not_keep_the_devices(
         hold(care(lock_s=0.0)).hand_over()
     finally:
         os.close(write)
-        for end in (read, free, told_free):
+        for end in (read, free, free_note):
             os.close(end)
         os.waitpid(child, 0)
 
@@ -446,8 +446,8 @@ def test_on_a_cluster_a_trial_claims_its_node_and_waits_for_another_search_there
     other = machine_claim(tmp_path, "theirs")
     other.ahead()
     other.begin()
-    asked = ClaimRequest(study_id="ours", label="ours", wait_s=0.2)
-    care = DeviceCare(lambda _: (), folder=tmp_path, request=asked)
+    requested = ClaimRequest(study_id="ours", label="ours", wait_s=0.2)
+    care = DeviceCare(lambda _: (), folder=tmp_path, request=requested)
     begun = time.monotonic()
     refused = care.hold(launch(), stopped=lambda: False)
     assert time.monotonic() - begun >= 0.2
@@ -467,8 +467,8 @@ def test_on_a_cluster_a_trial_claims_its_node_and_waits_for_another_search_there
 def test_a_trial_that_shares_its_node_begins_and_notes_the_other_search(tmp_path: Path) -> None:
     other = machine_claim(tmp_path, "theirs")
     other.ahead()
-    asked = ClaimRequest(study_id="ours", label="ours", share=True)
-    held = hold(DeviceCare(lambda _: (), folder=tmp_path, request=asked))
+    requested = ClaimRequest(study_id="ours", label="ours", share=True)
+    held = hold(DeviceCare(lambda _: (), folder=tmp_path, request=requested))
     (note,) = held.notes
     assert note.startswith("measured beside another search: study theirs of ")
     held.hand_over()
@@ -478,8 +478,8 @@ def test_a_trial_that_shares_its_node_begins_and_notes_the_other_search(tmp_path
 def test_a_note_of_a_shared_node_reaches_the_outcome(tmp_path: Path, runner: Any, assignment: Any) -> None:
     other = machine_claim(tmp_path, "theirs")
     other.ahead()
-    asked = ClaimRequest(study_id="ours", label="ours", share=True)
-    care = DeviceCare(lambda _: (), folder=tmp_path, request=asked)
+    requested = ClaimRequest(study_id="ours", label="ours", share=True)
+    care = DeviceCare(lambda _: (), folder=tmp_path, request=requested)
     (ended,) = runner(device_care=care).run(assignment("good()", protect=False))
     other.release()
     assert isinstance(ended.outcome, Measurement), ended.outcome
@@ -495,7 +495,7 @@ def test_a_broken_device_keeps_a_trial_waiting_and_takes_it_once_it_computes(
     one = care(lock_s=60.0, probe=lambda _: answers.pop(0))
     held = hold(one)
     held.hand_over()
-    one.release(held, launch(), told(cuda=True), {0: Failure(kind=K.CUDA_FATAL, message="")})
+    one.release(held, launch(), reported(cuda=True), {0: Failure(kind=K.CUDA_FATAL, message="")})
     begun = time.monotonic()
     hold(one).hand_over()
     assert time.monotonic() - begun >= 0.2

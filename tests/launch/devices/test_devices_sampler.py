@@ -49,9 +49,9 @@ def test_a_process_that_only_holds_memory_is_not_foreign() -> None:
     assert idle is not None
     assert (idle.foreign, idle.resident) == (False, False)
     del device.seen["busy_pids"]
-    untold = sample()
-    assert untold is not None
-    assert (untold.foreign, untold.resident) == (False, True)
+    unreported = sample()
+    assert unreported is not None
+    assert (unreported.foreign, unreported.resident) == (False, True)
 
 
 def test_only_devices_of_the_trial_count() -> None:

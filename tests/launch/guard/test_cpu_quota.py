@@ -43,7 +43,7 @@ def tree(root: Path, files: dict[str, str]) -> str:
 
 
 @pytest.mark.parametrize("files", [SECOND, FIRST])
-def test_the_tightest_quota_tells_what_is_used_under_it_and_how_long_it_stood_still(
+def test_the_tightest_quota_reports_what_is_used_under_it_and_how_long_it_stood_still(
     tmp_path: Path, files: dict[str, str]
 ) -> None:
     found = quota.find(64, tree(tmp_path, files))
@@ -113,8 +113,8 @@ def test_the_launcher_judges_by_the_quota_that_the_guard_has_found(result: Any, 
             assignment=SimpleNamespace(memory_limit_bytes=0), caches=SimpleNamespace(cold=False)
         ),
     )
-    told = None if result is None else {"samples": [], "peak_bytes": 1, **result}
-    assert outside_of(running, told, ()).quota == cpus
+    reported = None if result is None else {"samples": [], "peak_bytes": 1, **result}
+    assert outside_of(running, reported, ()).quota == cpus
 
 
 def run(
@@ -129,8 +129,8 @@ def run(
     rows = [
         StepRow(t_ns=n * S // 10, wait_ns=0, samples=1, queue_ns=int(queue_frac * S / 10)) for n in range(101)
     ]
-    told = ProcessReports()
-    told.take(Steps(rows=tuple(rows)))
+    reported = ProcessReports()
+    reported.take(Steps(rows=tuple(rows)))
     closed = Closed(
         trial=0, begin_ns=0, end_ns=10 * S, ended="limit", steady="steady", first_step_ns=0, compile_s=0.0
     )
@@ -142,7 +142,7 @@ def run(
         )
         for t in range(11)
     ]  # fmt: skip
-    found: Any = measure(closed, told, HostSamples(start_ns=0, samples=seen, cpus=64, quota=quota))
+    found: Any = measure(closed, reported, HostSamples(start_ns=0, samples=seen, cpus=64, quota=quota))
     return found.contamination
 
 

@@ -96,7 +96,7 @@ def test_a_parser_that_refuses_its_arguments_is_no_crash(line: str, kind: Failur
 
 
 @pytest.mark.parametrize(
-    ("result", "told", "kind", "words"),
+    ("result", "reported", "kind", "words"),
     [
         (None, ProcessReports(), K.INFRA_LOST, "guard died"),
         (verdict(why="launcher_gone"), ProcessReports(), K.INFRA_LOST, "launcher died"),
@@ -168,15 +168,15 @@ def test_a_parser_that_refuses_its_arguments_is_no_crash(line: str, kind: Failur
         (verdict(), broke("a kind of the future", "E", "x"), K.CRASH_EXIT, "E: x"),
     ],
 )
-def test_the_table(result: Any, told: ProcessReports, kind: FailureKind, words: str) -> None:
-    found = classify(result, told, "", FIDELITY, progress_limit_s=30)
+def test_the_table(result: Any, reported: ProcessReports, kind: FailureKind, words: str) -> None:
+    found = classify(result, reported, "", FIDELITY, progress_limit_s=30)
     assert found.kind is kind
     assert words in found.message
 
 
 def test_the_evidence_names_knob_and_way_and_keeps_twenty_lines() -> None:
-    told = broke("config_rejected", message="no", knob="tf32", how="patch", peak_bytes=5)
-    found = classify(verdict(survivors=[3, 4]), told, "\n".join(str(i) for i in range(99)), FIDELITY)
+    reported = broke("config_rejected", message="no", knob="tf32", how="patch", peak_bytes=5)
+    found = classify(verdict(survivors=[3, 4]), reported, "\n".join(str(i) for i in range(99)), FIDELITY)
     assert found.evidence["knob"] == "tf32"
     assert found.evidence["how"] == "patch"
     assert found.evidence["survivors"] == "3 4"

@@ -45,9 +45,9 @@ def test_triton_finds_its_kernels_in_a_copied_cache(tmp_path: Path) -> None:
     assert first.publish()
     assert not kernel.exists()
     again = Path(compile_caches.prepare(tmp_path, tmp_path / "b", "key").env["TRITON_CACHE_DIR"], "HASH")
-    told = json.loads((again / "__grp__add.json").read_text())
-    assert told == {"child_paths": {"add.cubin": str(again / "add.cubin")}}
-    assert Path(told["child_paths"]["add.cubin"]).read_bytes() == b"code"
+    reported = json.loads((again / "__grp__add.json").read_text())
+    assert reported == {"child_paths": {"add.cubin": str(again / "add.cubin")}}
+    assert Path(reported["child_paths"]["add.cubin"]).read_bytes() == b"code"
     assert not (again / "__grp__torn.json").exists()
     assert (again / "add.json").read_text() == '{"name": "add"}'
 
@@ -111,9 +111,9 @@ def test_a_run_of_the_users_own_gets_a_copy_that_is_kept(tmp_path: Path) -> None
     lent = compile_caches.lent(published)
     assert set(lent) == set(compile_caches.VARIABLES)
     copied = Path(lent["TRITON_CACHE_DIR"], "HASH")
-    told = json.loads((copied / "__grp__add.json").read_text())
-    assert Path(told["child_paths"]["add.cubin"]).read_bytes() == b"code"
-    assert Path(told["child_paths"]["add.cubin"]).is_relative_to(copied)
+    reported = json.loads((copied / "__grp__add.json").read_text())
+    assert Path(reported["child_paths"]["add.cubin"]).read_bytes() == b"code"
+    assert Path(reported["child_paths"]["add.cubin"]).is_relative_to(copied)
     assert not Path(lent["TORCH_EXTENSIONS_DIR"], "lock").exists()
     (copied / "add.cubin").write_bytes(b"torn")
     Path(lent["TORCHINDUCTOR_CACHE_DIR"], "more").write_text("compiled by the run")

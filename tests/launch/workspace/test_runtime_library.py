@@ -26,16 +26,16 @@ def test_it_holds_the_modules_of_the_training_process_alone(tmp_path: Path) -> N
 def test_nothing_in_it_needs_a_module_of_ours_that_is_left_out(tmp_path: Path) -> None:
     folder = Path(runtime_library.make(tmp_path / "lib"))
     known = {Path(name).stem for name in runtime_library.PARTS}
-    asked: set[str] = set()
+    requested: set[str] = set()
     for path in (folder / "autotune").rglob("*.py"):
         if path.parent.name == "autotune" and path.name == "__init__.py":
-            continue  # the root loads its names late, and only where they are asked for
+            continue  # the root loads its names late, and only where they are requested
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("autotune."):
-                asked.add(str(node.module).split(".")[1])
+                requested.add(str(node.module).split(".")[1])
             elif isinstance(node, ast.ImportFrom) and node.module == "autotune":
-                asked |= {alias.name for alias in node.names}
-    assert asked <= known
+                requested |= {alias.name for alias in node.names}
+    assert requested <= known
 
 
 def test_it_is_made_once_per_version_also_by_several_at_once(

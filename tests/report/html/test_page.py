@@ -85,11 +85,11 @@ def test_the_first_screen_says_why_before_what_to_type_and_says_no_figure_twice(
     hero = tree.by_id("answer")
     text = hero.text
     assert text.index("measured without each") < text.index("autotune apply") < text.index("Peak memory")
-    told = hero.by_class("why")[0].text
+    reported = hero.by_class("why")[0].text
     best = found.best
     assert f"{best.speedup.value:.2f} [" not in text, "the heading has it"
-    assert "Its peak memory" not in told, "the tile has it"
-    assert best.loss.reason not in told
+    assert "Its peak memory" not in reported, "the tile has it"
+    assert best.loss.reason not in reported
     assert text.count(best.loss.reason) == 1
     assert "times yours at peak; there are " in text
 
@@ -139,7 +139,7 @@ def test_every_part_of_the_evidence_is_there(tree):
         assert tree.by_id(f"{name}-s-t").text, name
 
 
-def test_what_is_confirmed_and_what_is_estimated_are_told_apart(tree):
+def test_what_is_confirmed_and_what_is_estimated_are_distinguished(tree):
     knobs = tree.by_id("knobs").text
     assert "estimated" in knobs
     assert "in pairs of fresh runs" in knobs
@@ -171,7 +171,7 @@ def test_a_config_that_changes_the_training_says_what_its_ratio_is_of(study, fou
     assert "its ratio is of the time to equal loss" in pairs_section(replace(view, compared=changed))
 
 
-def test_failures_are_told_by_kind_and_config_with_their_last_lines(tree, study):
+def test_failures_are_reported_by_kind_and_config_with_their_last_lines(tree, study):
     text = tree.by_id("failures").text
     broken = next(
         t for t in study.finished() if t.failure is not None and t.failure.kind.label == "crash_exit"
@@ -370,8 +370,8 @@ def test_secrets_and_private_folders_stay_out(study, monkeypatch):
         trials[at], outcome=replace(trials[at].failure, message=tail, evidence={"log_tail": tail})
     )
     spec = replace(study.spec, args=("--api-key", "hunter2hunter2"))
-    told = replace(study, trials=tuple(trials), spec=spec, refusals={"tf32": "canary-0123456789"})
-    page = report_html(told, answer(told))
+    reported = replace(study, trials=tuple(trials), spec=spec, refusals={"tf32": "canary-0123456789"})
+    page = report_html(reported, answer(reported))
     assert "canary" not in page
     assert "hunter2" not in page
     assert "/home/somebody" not in page
@@ -382,13 +382,13 @@ def test_secrets_and_private_folders_stay_out(study, monkeypatch):
 def test_paths_in_commands_stay_as_they_are(study, found, monkeypatch):
     monkeypatch.setenv("HOME", "/home/somebody")
     args = ("--data=/home/somebody/x", "--quoted", "/home/somebody/a b", "--near", "/project/x")
-    told = replace(study, spec=replace(study.spec, args=args))
+    reported = replace(study, spec=replace(study.spec, args=args))
     command = "python train.py --data=/home/somebody/x --quoted '/home/somebody/a b' --near /project/x"
-    given = commands(told, found, None, "")
+    given = commands(reported, found, None, "")
     assert given["apply"] == f"autotune apply best.yaml -- {command}"
     assert given["verify"] == f"autotune verify best.yaml -- {command}"
-    assert environment(told)["Command"] == command
-    assert pages.data(report_html(told, found))["study"]["command"] == command
+    assert environment(reported)["Command"] == command
+    assert pages.data(report_html(reported, found))["study"]["command"] == command
 
 
 @pytest.mark.parametrize(
@@ -422,17 +422,17 @@ def test_a_secret_in_a_name_or_a_value_stays_out_of_the_page(study, monkeypatch)
         args=("canary-0123456789",),
     )
     run = replace(study.facts.run, values={"note": "canary-0123456789"})
-    told = replace(study, trials=trials, spec=spec, facts=replace(study.facts, run=run))
-    again = repick(told, SelectionCriteria(max_memory_bytes=answer(told).best.peak_bytes - 1))
-    assert any(t.config == named for t in told.finished())
-    assert "canary" not in report_html(told, answer(told))
-    assert "canary" not in report_html(told, answer(told), repicked=again)
+    reported = replace(study, trials=trials, spec=spec, facts=replace(study.facts, run=run))
+    again = repick(reported, SelectionCriteria(max_memory_bytes=answer(reported).best.peak_bytes - 1))
+    assert any(t.config == named for t in reported.finished())
+    assert "canary" not in report_html(reported, answer(reported))
+    assert "canary" not in report_html(reported, answer(reported), repicked=again)
 
 
 # -- whatever a study is like ---------------------------------------------------------------------
 
 
-def test_nothing_better_is_said_without_a_claim():
+def test_nothing_better_is_reported_without_a_claim():
     study = report_study.made(12, speed={}, limit_bytes=64 * GIB, ablations=0)
     study = replace(study, trials=tuple(t for t in study.trials if t.config.get("num_workers", 0) == 0))
     found = answer(study)
@@ -550,12 +550,12 @@ def test_other_wishes_are_named_with_what_is_not_confirmed(study, found):
 
 def test_searching_again_keeps_the_bound_of_the_search(study, found):
     space = load_space("quick", cwd="/project")
-    told = replace(study, spec=replace(study.spec, space=space, max_memory_bytes=64 * GIB))
-    again = repick(told, SelectionCriteria(max_memory_bytes=found.best.peak_bytes - 1))
+    reported = replace(study, spec=replace(study.spec, space=space, max_memory_bytes=64 * GIB))
+    again = repick(reported, SelectionCriteria(max_memory_bytes=found.best.peak_bytes - 1))
     for repicked in (None, again):
-        view = View.of(told, found, repicked=repicked)
-        said = commands(view.study, view.answer, repicked, "")["search again"]
-        assert "--space quick --max-memory 65536MiB " in said
+        view = View.of(reported, found, repicked=repicked)
+        message = commands(view.study, view.answer, repicked, "")["search again"]
+        assert "--space quick --max-memory 65536MiB " in message
 
 
 def test_a_file_that_holds_the_new_picks_is_what_is_applied(study, found):
@@ -590,11 +590,11 @@ def test_a_study_of_500_trials_stays_small_and_quick():
 
 def test_learning_rate_advice_stands_below_the_picks(study, found):
     wild = Config({"effective_batch": 128})
-    said = "Learning rate: the effective batch is 4 times your script's, and this ran with your rate."
-    fastest = replace(found.best, pick="fastest", config=wild, effect=Effect.TRAINING, advice=said)
-    for pick, told in ((fastest, True), (replace(fastest, advice=""), False)):
+    message = "Learning rate: the effective batch is 4 times your script's, and this ran with your rate."
+    fastest = replace(found.best, pick="fastest", config=wild, effect=Effect.TRAINING, advice=message)
+    for pick, reported in ((fastest, True), (replace(fastest, advice=""), False)):
         text = pages.read(str(picks_section(View.of(study, replace(found, fastest=pick))))).text
-        assert (said in text) is told
+        assert (message in text) is reported
 
 
 def test_every_section_is_labelled_by_what_is_always_visible(tree):

@@ -398,8 +398,8 @@ def searches(database: Path) -> set[str]:
 @pytest.mark.timeout(300)
 def test_four_searches_that_start_at_once_in_a_fresh_home_share_one_store(database: Path) -> None:
     processes = [sender(database.parent, number) for number in range(4)]
-    told = [process.communicate(timeout=240) for process in processes]
-    assert [process.returncode for process in processes] == [0] * 4, told
+    reported = [process.communicate(timeout=240) for process in processes]
+    assert [process.returncode for process in processes] == [0] * 4, reported
     assert searches(database) == {f"train-{number}" for number in range(4)}
     assert {p.name for p in database.parent.iterdir()} == {"mlflow.db", "mlartifacts"}
     assert {name: mode for name, mode in modes(database.parent).items() if mode & 0o077} == {}
@@ -420,8 +420,8 @@ def test_a_driver_that_is_killed_while_mlflow_creates_the_store_costs_the_next_n
         process.communicate()
         assert not database.exists()
     last = sender(database.parent, 1)
-    told = last.communicate(timeout=240)
-    assert last.returncode == 0, told
+    reported = last.communicate(timeout=240)
+    assert last.returncode == 0, reported
     assert searches(database) == {"train-1"}
     assert [p.name for p in database.parent.iterdir() if ".part-" in p.name] == []
 

@@ -151,8 +151,8 @@ def test_a_study_becomes_one_run_with_one_below_it_per_trial(uri: str, client: A
     }
     assert best.data.metrics["throughput_samples_s"] == 241.1
     assert best.data.metrics["single_run_speedup"] == 2.387
-    told = {"speedup": 2.41, "speedup_ci_low": 2.34, "speedup_ci_high": 2.48}
-    assert {k: best.data.metrics[k] for k in told} == told
+    reported = {"speedup": 2.41, "speedup_ci_low": 2.34, "speedup_ci_high": 2.48}
+    assert {k: best.data.metrics[k] for k in reported} == reported
     assert best.data.tags["autotune.loss"] == "pass"
     confirmed = [c.data.metrics.get("speedup") for c in children]
     assert confirmed == [1.0, None, 1.3, 2.41, None, None, None], "single runs claim nothing"
@@ -369,7 +369,7 @@ def test_opening_a_new_store_leaves_other_loggers_as_they_were(
     assert (tmp_path / "sub" / "new.db").is_file()
     assert not mine.disabled
     assert logging.getLogger().handlers == handlers
-    assert capfd.readouterr() == ("", ""), "nothing is said about tables"
+    assert capfd.readouterr() == ("", ""), "nothing is message about tables"
 
 
 @real

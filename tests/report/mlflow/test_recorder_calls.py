@@ -1,4 +1,4 @@
-"""What a study costs MLflow in calls, told by a client that only counts them."""
+"""What a study costs MLflow in calls, reported by a client that only counts them."""
 
 from __future__ import annotations
 
@@ -250,9 +250,9 @@ def test_advice_on_the_code_has_a_tag_and_its_part_of_the_note(client: Client) -
     sink._clean = lambda text: text.replace("canary-01", "<redacted>")
     sink.send("study_ended", {"wall_s": 3.0, "why": "finished"}, study, answer(study))
     tags = client.runs["r0"].data.tags
-    told = "train.py:9: print() of 'MY_KEY=<redacted>' in every step."
-    assert tags["autotune.advice"] == told
-    assert f"### In your own code\n\n- {told}\n" in tags["mlflow.note.content"]
+    reported = "train.py:9: print() of 'MY_KEY=<redacted>' in every step."
+    assert tags["autotune.advice"] == reported
+    assert f"### In your own code\n\n- {reported}\n" in tags["mlflow.note.content"]
 
 
 def test_views_that_fail_harm_nothing(client: Client) -> None:
@@ -271,10 +271,10 @@ def test_views_that_fail_harm_nothing(client: Client) -> None:
 @pytest.mark.mlflow
 def test_of_a_server_its_own_version_counts(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mlflow.utils.rest_utils")
-    asked: list[str] = []
+    requested: list[str] = []
 
     def answers(host: Any, endpoint: str, method: str) -> Any:
-        asked.append(f"{method} {host.host}{endpoint}")
+        requested.append(f"{method} {host.host}{endpoint}")
         return SimpleNamespace(status_code=200, text="2.9.0")
 
     monkeypatch.setattr("mlflow.utils.rest_utils.http_request", answers)
@@ -282,5 +282,5 @@ def test_of_a_server_its_own_version_counts(client: Client, monkeypatch: pytest.
     sink.tracking_uri = "http://tracker:5000"
     study = report_study.made(8)
     sink.send("study_ended", {"wall_s": 3.0, "why": "finished"}, study, answer(study))
-    assert asked == ["GET http://tracker:5000/version"], "once"
+    assert requested == ["GET http://tracker:5000/version"], "once"
     assert set(sink.paths()) == {"answer"}

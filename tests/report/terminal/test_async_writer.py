@@ -53,12 +53,12 @@ def test_nothing_waits_for_a_reader_that_has_stopped(pipe: Pipe) -> None:
         for trial in study().trials:
             listener.trial_started(study(), trial)
             listener.trial_ended(study(), trial)
-        listener.note(study(), "said")
+        listener.note(study(), "message")
         listener.stopping("signal")
     assert time.monotonic() - began_s < 5.0
 
 
-def test_who_takes_nothing_for_long_is_told_nothing_more(pipe: Pipe) -> None:
+def test_a_reader_that_takes_nothing_for_long_receives_nothing_more(pipe: Pipe) -> None:
     _, stream = pipe
     filled(stream)
     out = AsyncWriter.of(stream)
@@ -87,9 +87,9 @@ def test_a_slow_reader_gets_everything_in_order_before_the_end(pipe: Pipe) -> No
     AsyncWriter.of(stream).last("the result\n")
     reading.join(10)
     *rows, result = bytes(read).decode().lstrip(".").splitlines()
-    told = [json.loads(row) for row in rows]
-    assert [row["text"] for row in told[:-1]] == [f"note {n}" for n in range(500)]
-    assert (told[-1]["event"], result) == ("study_ended", "the result")
+    reported = [json.loads(row) for row in rows]
+    assert [row["text"] for row in reported[:-1]] == [f"note {n}" for n in range(500)]
+    assert (reported[-1]["event"], result) == ("study_ended", "the result")
 
 
 def test_who_has_not_taken_thousands_of_lines_takes_none(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +102,7 @@ def test_who_has_not_taken_thousands_of_lines_takes_none(pipe: Pipe, monkeypatch
     assert not out.is_open
 
 
-def test_a_reader_that_has_gone_is_told_of_where_it_matters(pipe: Pipe) -> None:
+def test_a_reader_that_has_gone_is_reported_where_it_matters(pipe: Pipe) -> None:
     reader, stream = pipe
     out = AsyncWriter.of(stream)
     os.dup2(os.open(os.devnull, os.O_RDONLY), reader)
@@ -116,7 +116,7 @@ def test_a_file_is_written_to_at_once(tmp_path: Path) -> None:
         assert (tmp_path / "log").read_text() == "a line\n"
 
 
-def test_what_was_said_last_is_written_before_the_process_ends() -> None:
+def test_what_was_reported_last_is_written_before_the_process_ends() -> None:
     text = (
         "import sys; from autotune.report.terminal.async_writer import AsyncWriter as Outlet; "
         "Outlet.of(sys.stderr).put('last\\n' * 999)"
@@ -133,8 +133,8 @@ def test_where_no_thread_can_be_had_it_is_written_to_at_once(
 
     reader, stream = pipe
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    AsyncWriter.of(stream).put("told\n")
-    assert os.read(reader, 100) == b"told\n"
+    AsyncWriter.of(stream).put("reported\n")
+    assert os.read(reader, 100) == b"reported\n"
 
 
 def test_a_reader_that_has_gone_hides_no_exit_code() -> None:

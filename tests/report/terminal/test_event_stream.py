@@ -12,7 +12,7 @@ from study_fakes import study
 from autotune.report.terminal.event_stream import EventLines
 
 
-def told(call: Any) -> list[dict[str, Any]]:
+def reported(call: Any) -> list[dict[str, Any]]:
     stream = io.StringIO()
     call(EventLines(stream))
     return [json.loads(line) for line in stream.getvalue().splitlines()]
@@ -28,7 +28,7 @@ def test_every_event_names_schema_study_and_time() -> None:
         lines.note(done, "a stage began")
         lines.study_ended(done)
 
-    rows = told(all_of_them)
+    rows = reported(all_of_them)
     assert [row["event"] for row in rows] == [
         "study_began", "trial_started", "trial_ended", "note", "study_ended",
     ]  # fmt: skip
@@ -39,16 +39,16 @@ def test_every_event_names_schema_study_and_time() -> None:
     assert rows[-1]["stopped"] == "finished"
 
 
-def test_a_trial_tells_its_figure_or_its_failure() -> None:
+def test_a_trial_reports_its_figure_or_its_failure() -> None:
     done = study()
-    good, bad = told(lambda lines: [lines.trial_ended(done, done.trials[n]) for n in (3, 4)])
+    good, bad = reported(lambda lines: [lines.trial_ended(done, done.trials[n]) for n in (3, 4)])
     assert (good["throughput"], good["unit"]) == (200.0, "samples/s")
     assert good["speedup"] == pytest.approx(2.0)
-    assert (bad["failure"], bad["message"]) == ("oom_host", "4.2 GiB were asked for")
+    assert (bad["failure"], bad["message"]) == ("oom_host", "4.2 GiB were requested")
     assert "throughput" not in bad
 
 
-def test_a_reader_that_goes_away_is_told_nothing_more() -> None:
+def test_a_reader_that_goes_away_receives_nothing_more() -> None:
     class Closed(io.StringIO):
         tries = 0
 

@@ -34,7 +34,7 @@ from autotune.text.printable import one_line
 SPACE = SearchSpace(dimensions={"num_workers": Dimension(knob="num_workers", values=(0, 4), own=0)})
 
 
-def told(**options):
+def reported(**options):
     stream = io.StringIO()
     progress = Progress(stream, clock=SimulatedClock(), **options)
     done = study()
@@ -78,7 +78,7 @@ def pairs(count, ratio=1.5):
 
 
 def test_without_a_terminal_there_is_one_line_per_trial():
-    lines = told(live=False).splitlines()
+    lines = reported(live=False).splitlines()
     assert len(lines) == 1 + 6 + 1
     assert lines[0] == "study train-1121-1002: train.py, 2 min, driver inline"
     assert lines[-1] == "confirmation began"
@@ -87,8 +87,8 @@ def test_without_a_terminal_there_is_one_line_per_trial():
 
 
 def test_quiet_writes_nothing():
-    assert told(live=False, quiet=True) == ""
-    assert told(live=True, quiet=True) == ""
+    assert reported(live=False, quiet=True) == ""
+    assert reported(live=True, quiet=True) == ""
 
 
 def test_a_single_run_is_shown_as_one_with_the_interval_of_its_window():
@@ -176,7 +176,7 @@ def test_the_front_and_the_failures_by_kind_are_counted():
     assert of(seen(both), "front") == "2: 2.00x 1.0 GiB, 0.80x 512 MiB"
 
 
-def test_time_runs_between_events_and_it_is_said_what_it_went_into():
+def test_time_runs_between_events_and_is_reported_by_use():
     running = Trial(number=6, config=SAFE, stage=Stage.REFINE, fidelity=FIDELITY)
     lines = seen(study(elapsed_s=70.0), running, after_s=61)
     assert lines[0].startswith("train-1121-1002   6 trials")
@@ -283,12 +283,12 @@ def test_a_view_that_fails_costs_the_view_alone(caplog):
     assert live_view._shown == []
 
 
-def test_a_view_that_failed_leaves_warnings_and_lines_to_be_told_plainly():
+def test_a_view_that_failed_leaves_warnings_and_lines_to_be_reported_plainly():
     """Also its own: what was put above a view that is gone would be seen by nobody."""
     stream = io.StringIO()
-    told = []
+    reported = []
     watch = logging.Handler()
-    watch.emit = lambda record: told.append(say_above(record.getMessage()))
+    watch.emit = lambda record: reported.append(say_above(record.getMessage()))
     live_view.log.addHandler(watch)
     progress = Progress(stream, live=False)
     progress._screen = Screen(stream, lambda: [1 / 0])
@@ -297,14 +297,14 @@ def test_a_view_that_failed_leaves_warnings_and_lines_to_be_told_plainly():
         progress._screen._thread.join(10)
     finally:
         live_view.log.removeHandler(watch)
-    assert told == [False]
+    assert reported == [False]
     assert not say_above("warning: later")
     trial = next(t for t in study().trials if t.measurement is not None)
     progress.trial_ended(study(), trial)
     assert f"trial {trial.number}" in stream.getvalue()
 
 
-def test_while_another_job_has_the_terminal_lines_are_plain_and_warnings_are_told(monkeypatch):
+def test_while_another_job_has_the_terminal_lines_are_plain_and_warnings_are_reported(monkeypatch):
     stream = io.StringIO()
     monkeypatch.setattr(Screen, "_is_watched", lambda _: False)
     progress = Progress(stream, live=True)
@@ -329,7 +329,7 @@ def test_a_signals_handler_waits_for_nothing_that_it_interrupted():
     progress.close()
 
 
-def test_what_is_said_meanwhile_stands_above_the_view():
+def test_what_is_reported_meanwhile_stands_above_the_view():
     stream = io.StringIO()
     screen = Screen(stream, lambda: [Line("now", "busy")], colour=False)
     assert not say_above("warning: early")

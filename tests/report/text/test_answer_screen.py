@@ -106,8 +106,8 @@ def test_a_fastest_pick_is_flagged_and_an_equal_safe_one_is_a_detail():
         fastest=pick("fastest", Config({"effective_batch": 256}), ratio(2.6), effect=Effect.TRAINING),
     )
     text = screen(answer, unsent=2)
-    said = "2.60x [2.55, 2.65] in 6 pairs: effective_batch=256; same loss sooner, training changed"
-    assert row(text, "fastest") == said
+    message = "2.60x [2.55, 2.65] in 6 pairs: effective_batch=256; same loss sooner, training changed"
+    assert row(text, "fastest") == message
     assert row(text, "unsent").startswith("2 records not in MLflow yet")
     assert "autotune sync train-1121-1002" in text
     assert "  safe " not in text
@@ -115,16 +115,16 @@ def test_a_fastest_pick_is_flagged_and_an_equal_safe_one_is_a_detail():
 
 
 def test_learning_rate_advice_is_beside_the_pick_that_changes_the_training():
-    said = "Learning rate: the effective batch is 8 times your script's, and this ran with your rate."
+    message = "Learning rate: the effective batch is 8 times your script's, and this ran with your rate."
     wild = Config({"effective_batch": 256})
-    fastest = pick("fastest", wild, ratio(2.6), effect=Effect.TRAINING, advice=said)
+    fastest = pick("fastest", wild, ratio(2.6), effect=Effect.TRAINING, advice=message)
     for answer in (good_answer(fastest=fastest), no_answer(fastest=fastest)):
-        assert f"{' ' * INDENT}{said}\n" in screen(answer)
-        assert said in study_notes.note(study(), answer)
+        assert f"{' ' * INDENT}{message}\n" in screen(answer)
+        assert message in study_notes.note(study(), answer)
     assert "Learning rate" not in screen(good_answer())
 
 
-def test_a_fastest_pick_alone_is_applied_from_the_file_that_was_asked_for():
+def test_a_fastest_pick_alone_is_applied_from_the_file_that_was_requested():
     wild = pick("fastest", Config({"effective_batch": 256}), ratio(2.6), effect=Effect.TRAINING)
     text = answer_screen(study(), no_answer(fastest=wild), out="/project/kept/best.yaml", folder="/project")
     assert row(text, "apply") == "autotune apply kept/best.yaml --pick fastest -- python train.py --lr 1e-3"
@@ -135,8 +135,8 @@ def test_a_fastest_pick_alone_is_applied_from_the_file_that_was_asked_for():
 def test_a_safe_pick_that_is_the_baseline_is_a_detail():
     answer = good_answer(safe=pick("safe", BASE, ratio(1.0)))
     assert "  safe " not in screen(answer)
-    said = "none: no configuration that leaves the training unchanged was confirmed"
-    assert row(screen(answer, details=True), "safe") == said
+    message = "none: no configuration that leaves the training unchanged was confirmed"
+    assert row(screen(answer, details=True), "safe") == message
 
 
 def test_keep_states_that_other_batches_were_not_tried():
@@ -161,8 +161,8 @@ def test_speed_memory_and_loss_are_beside_those_of_the_script():
 
 
 def test_changes_are_shown_with_the_values_before_and_after():
-    said = "precision fp32 -> bf16, batch_size 32 -> 64, num_workers 0 -> 4, threads 1 -> 2"
-    assert row(screen(good_answer()), "changes") == said
+    message = "precision fp32 -> bf16, batch_size 32 -> 64, num_workers 0 -> 4, threads 1 -> 2"
+    assert row(screen(good_answer()), "changes") == message
     unread = screen(good_answer(), study(facts=None))
     assert row(unread, "changes") == "precision bf16, batch_size 64, num_workers 4, threads 2"
 

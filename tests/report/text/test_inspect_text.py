@@ -1,4 +1,4 @@
-"""The table of knobs that `inspect` prints: what raises a knob's effect is said with its place."""
+"""The table of knobs that `inspect` prints: what raises a knob's effect is reported with its place."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def row(name: str, held: FetchState) -> dict[str, object]:
     return next(row for row in knob_rows(given) if row["knob"] == name)
 
 
-def test_why_the_risk_is_raised_is_said_with_its_place() -> None:
+def test_why_the_risk_is_raised_is_reported_with_its_place() -> None:
     held = FetchState(what="your dataset changes what it holds (calls) at data.py:31")
     found = row("num_workers", held)
     assert str(found["why"]).startswith("TRAINING: Your dataset changes what it holds (calls) at data.py:31,")
     assert found["status"] == "searched"
 
 
-def test_what_is_refused_for_it_is_said_with_its_place() -> None:
+def test_what_is_refused_for_it_is_reported_with_its_place() -> None:
     held = FetchState(what="your dataset draws from its own generator (rng) at data.py:31", sure=True)
     found = row("num_workers", held)
     assert str(found["why"]).startswith("Your dataset draws from its own generator (rng) at data.py:31,")

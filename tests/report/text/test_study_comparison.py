@@ -1,4 +1,4 @@
-"""Two studies side by side: what may be said, and what may not."""
+"""Two studies side by side: what may be reported, and what may not."""
 
 from dataclasses import replace
 
@@ -30,10 +30,10 @@ B = study(spec=spec(label="second", study_id="01KAK2M7Q4ZC0V9X3T5R8W6Y1C"))
 
 def test_intervals_that_overlap_show_no_difference():
     compared = compare_studies((A, found(2.0, half=0.2)), (B, found(2.3, half=0.2)))
-    said = about(compared, "best")
-    assert said.verdict == "same"
-    assert "no difference between the speed-ups is shown" in said.sentence
-    assert "2.00x [1.80, 2.20] in A, 2.30x [2.10, 2.50] in B" in said.sentence
+    message = about(compared, "best")
+    assert message.verdict == "same"
+    assert "no difference between the speed-ups is shown" in message.sentence
+    assert "2.00x [1.80, 2.20] in A, 2.30x [2.10, 2.50] in B" in message.sentence
 
 
 def test_intervals_apart_show_which_is_higher():
@@ -72,18 +72,18 @@ def test_another_content_of_the_same_file_is_another_script():
 def test_a_machine_in_another_state_decides_nothing():
     slow = found(2.3, baseline_throughput=rate(60.0))
     compared = compare_studies((A, found(1.5)), (B, slow))
-    said = about(compared, "baseline")
-    assert said.verdict == "a"
-    assert "not in the same state" in said.sentence
+    message = about(compared, "baseline")
+    assert message.verdict == "a"
+    assert "not in the same state" in message.sentence
     assert not [s for s in compared.statements if s.about == "throughput"]
 
 
 def test_a_pick_that_only_one_has_proves_nothing_about_the_other():
     compared = compare_studies((A, no_answer()), (B, found(2.3)))
-    said = about(compared, "best")
-    assert said.verdict == "incomparable"
-    assert "only B has one" in said.sentence
-    assert "does not prove that none exists" in said.sentence
+    message = about(compared, "best")
+    assert message.verdict == "incomparable"
+    assert "only B has one" in message.sentence
+    assert "does not prove that none exists" in message.sentence
     neither = compare_studies((A, no_answer()), (B, no_answer()))
     assert "neither study confirmed anything faster" in about(neither, "best").sentence
 
@@ -94,8 +94,8 @@ def test_a_speed_up_without_an_interval_decides_nothing():
 
 
 def test_a_study_without_a_baseline_is_named():
-    (said,) = compare_studies((A, None), (B, found(2.3))).statements
-    assert "first has no measured baseline" in said.sentence
+    (message,) = compare_studies((A, None), (B, found(2.3))).statements
+    assert "first has no measured baseline" in message.sentence
 
 
 def test_the_table_has_both_studies_with_their_picks():
@@ -128,10 +128,10 @@ def test_the_object_holds_the_same_figures():
 def test_speed_ups_of_different_machines_name_no_winner():
     gpu = DeviceFacts(name="NVIDIA X", uuid="GPU-1", memory_bytes=1, driver="1")
     there = replace(facts(), host=replace(facts().host, devices=(gpu,)))
-    said = about(compare_studies((A, found(1.5)), (replace(B, facts=there), found(2.3))), "best")
-    assert said.verdict == "incomparable"
-    assert "higher" not in said.sentence
-    assert "different machines or versions: no difference is claimed" in said.sentence
+    message = about(compare_studies((A, found(1.5)), (replace(B, facts=there), found(2.3))), "best")
+    assert message.verdict == "incomparable"
+    assert "higher" not in message.sentence
+    assert "different machines or versions: no difference is claimed" in message.sentence
 
 
 def test_runs_of_another_planned_length_name_no_winner():

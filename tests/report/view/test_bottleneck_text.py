@@ -1,4 +1,4 @@
-"""What is said of bottlenecks, energy, cost and pay-back; and that nothing is said where nothing is known."""
+"""The report on bottlenecks, energy, cost and pay-back, and its absence where nothing is known."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def explained(**fields):
     )  # fmt: skip
 
 
-def test_script_and_winner_are_told_in_a_line_each() -> None:
+def test_script_and_winner_are_reported_in_a_line_each() -> None:
     own, won = why_lines(explained(), good_answer())
     assert own.startswith("your script is bound by input: it waits for data (61 % of a step).")
     assert "120 ms in place of 320 ms" in own
@@ -57,29 +57,29 @@ def test_the_screen_shows_them_with_the_reasons() -> None:
     nothing = answer_screen(explained(), no_answer())
     assert "  why       your script is bound by input" in nothing
     assert "with this config" not in nothing
-    # What is waited for is said once.
+    # What is waited for is reported once.
     assert "waits for data" in screen
     assert "your script waits for data" not in screen
 
 
-def test_a_winner_of_which_nothing_is_clear_is_told_so_in_a_whole_sentence() -> None:
-    told = why_lines(study(spec=spec(why=True)), good_answer())
-    assert told[0].startswith("your script waits for data ")
-    assert told[1].startswith("with this config it waits for data ")
-    # Why no more is known is said once.
-    assert "not probed" not in told[0]
-    assert told[1].endswith("the budget was too short for it.")
+def test_a_winner_of_which_nothing_is_clear_is_reported_so_in_a_whole_sentence() -> None:
+    reported = why_lines(study(spec=spec(why=True)), good_answer())
+    assert reported[0].startswith("your script waits for data ")
+    assert reported[1].startswith("with this config it waits for data ")
+    # Why no more is known is reported once.
+    assert "not probed" not in reported[0]
+    assert reported[1].endswith("the budget was too short for it.")
 
 
 def test_a_study_that_asks_no_why_says_nothing_about_it() -> None:
     assert why_lines(study(), good_answer()) == []
-    told = why_lines(study(spec=spec(why=True)), no_answer())
-    assert len(told) == 1
-    assert "not clear" in told[0]
-    assert "the budget was too short" in told[0]
+    reported = why_lines(study(spec=spec(why=True)), no_answer())
+    assert len(reported) == 1
+    assert "not clear" in reported[0]
+    assert "the budget was too short" in reported[0]
 
 
-def test_when_a_compile_pays_is_told_in_time_and_beside_the_run() -> None:
+def test_when_a_compile_pays_is_reported_in_time_and_beside_the_run() -> None:
     pick = replace(good_answer().best, compile_s=95.0, break_even_steps=1200)
     assert pays_back_text(pick) == "2 min once; paid back after 1200 steps"
     timed = replace(pick, pays_back_s=720.0)
@@ -124,7 +124,7 @@ def test_energy_and_cost_are_rows_where_they_are_known() -> None:
 
 
 def test_plain_data_holds_both_verdicts() -> None:
-    told = why_data(explained(), good_answer())["bottleneck"]
-    assert (told["baseline"]["kind"], told["best"]["kind"]) == ("input", "compute")
-    assert told["best"]["probed"]
-    assert abs(told["baseline"]["shares"]["input"] - 0.6125) < 1e-3
+    reported = why_data(explained(), good_answer())["bottleneck"]
+    assert (reported["baseline"]["kind"], reported["best"]["kind"]) == ("input", "compute")
+    assert reported["best"]["probed"]
+    assert abs(reported["baseline"]["shares"]["input"] - 0.6125) < 1e-3

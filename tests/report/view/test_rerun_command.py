@@ -37,9 +37,9 @@ def test_its_options_ask_for_the_same_space(name, options, tmp_path):
         locked = load_space("gpu_transformer", cwd=str(tmp_path)).withheld
         options = {"allow": locked[:1]}
     space = load_space(name, cwd=str(tmp_path), **options)
-    said = space_words(space, str(tmp_path))
-    assert said is not None
-    pairs = list(zip(said[::2], said[1::2], strict=True))
+    message = space_words(space, str(tmp_path))
+    assert message is not None
+    pairs = list(zip(message[::2], message[1::2], strict=True))
     parts = {
         key: tuple(text for option, text in pairs if option == given)
         for key, given in (("sets", "--set"), ("fixes", "--fix"), ("only", "--knob"), ("allow", "--allow"))
@@ -48,10 +48,10 @@ def test_its_options_ask_for_the_same_space(name, options, tmp_path):
     assert bool(options) == any(parts.values())
     if name == "auto":
         taken = replace(space.candidates[0], reason="the first run showed it")
-        assert space_words(taken, str(tmp_path)) == said
+        assert space_words(taken, str(tmp_path)) == message
         # What the first run's figures have added is added again by them.
         more = replace(taken, knobs={**taken.knobs, "gc_control": ("auto", "freeze")}, added=("gc_control",))
-        assert space_words(more, str(tmp_path)) == said
+        assert space_words(more, str(tmp_path)) == message
 
 
 def test_a_space_that_cannot_be_named_from_here_leaves_the_command_out(tmp_path):
@@ -67,7 +67,7 @@ def test_a_space_that_cannot_be_named_from_here_leaves_the_command_out(tmp_path)
 
 
 def test_what_the_user_limited_stays_limited():
-    said = words(
+    message = words(
         max_memory_bytes=6 << 30,
         run_steps=500,
         effective_batch="keep",
@@ -94,8 +94,8 @@ def test_what_the_user_limited_stays_limited():
         ("--price-per-hour", "2.5"),
         ("--trials", "30"),
     ):
-        assert said[said.index(option) + 1] == value
-    assert {"--output-arg=--out-dir", "--keep-loggers", "--profile"} <= set(said)
+        assert message[message.index(option) + 1] == value
+    assert {"--output-arg=--out-dir", "--keep-loggers", "--profile"} <= set(message)
 
 
 def test_options_that_are_as_they_come_are_left_out():
@@ -117,9 +117,9 @@ def test_a_pinned_configuration_takes_the_place_of_what_was_searched(name, optio
         options = {}
     space = load_space(name, cwd="/project", **options)
     config = Config({"num_workers": 2, "precision": "bf16", "accumulation": 2})
-    said = shlex.split(pinned_command(study(spec=spec(space=space)), config).partition(" -- ")[0])
+    message = shlex.split(pinned_command(study(spec=spec(space=space)), config).partition(" -- ")[0])
     fixes, sets, only = (
-        tuple(text for option, text in itertools.pairwise(said) if option == given)
+        tuple(text for option, text in itertools.pairwise(message) if option == given)
         for given in ("--fix", "--set", "--knob")
     )
     assert set(fixes) == {"num_workers=2", "precision=bf16"}, "what follows from other knobs is left to them"

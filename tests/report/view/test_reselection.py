@@ -42,7 +42,7 @@ def test_the_least_memory_is_of_what_is_confirmed_to_be_faster(study):
     assert again.answer.best.config == SAFE
     assert answer(study).best.config == WINNER
     assert again.answer.best.peak_bytes < answer(study).best.peak_bytes
-    assert again.study.spec.max_memory_bytes is None, "the bound that found it was not asked for"
+    assert again.study.spec.max_memory_bytes is None, "the bound that found it was not requested"
 
 
 def test_what_single_runs_saw_is_an_estimate_and_never_the_pick(study):
@@ -95,10 +95,10 @@ def test_a_config_that_diverged_is_no_estimate(study):
     seen = worst.measurement
     rising = tuple(replace(p, loss=1.0 + i) for i, p in enumerate(seen.loss))
     bad = replace(worst, outcome=replace(seen, loss=rising))
-    told = replace(study, trials=tuple(bad if t.number == worst.number else t for t in study.trials))
+    reported = replace(study, trials=tuple(bad if t.number == worst.number else t for t in study.trials))
     bound = SelectionCriteria(max_memory_bytes=answer(study).best.peak_bytes - 1)
-    assert all(e.config != worst.config for e in repick(told, bound).estimates)
-    assert Config() not in {e.config for e in repick(told, bound).estimates}
+    assert all(e.config != worst.config for e in repick(reported, bound).estimates)
+    assert Config() not in {e.config for e in repick(reported, bound).estimates}
 
 
 def test_a_config_that_failed_where_it_was_to_be_confirmed_is_no_estimate(study):
@@ -110,7 +110,7 @@ def test_a_config_that_failed_where_it_was_to_be_confirmed_is_no_estimate(study)
     assert first not in {e.config for e in repick(study.with_trial(failed), bound).estimates}
 
 
-def test_nothing_is_said_of_a_bound_that_nobody_set(study):
+def test_nothing_is_reported_of_a_bound_that_nobody_set(study):
     whole, again = answer(study), repick(study, SelectionCriteria(objective="memory"))
     assert again.answer.caveats[: len(whole.caveats)] == whole.caveats
     (passed,) = again.answer.caveats[len(whole.caveats) :]
@@ -134,24 +134,24 @@ def test_a_safe_pick_that_needs_more_is_still_there(study):
         memory = replace(trial.measurement.memory, pss=peak)
         return replace(trial, outcome=replace(trial.measurement, memory=memory))
 
-    told = replace(study, trials=tuple(map(heavy, study.trials)))
-    again = repick(told, SelectionCriteria(objective="memory"))
+    reported = replace(study, trials=tuple(map(heavy, study.trials)))
+    again = repick(reported, SelectionCriteria(objective="memory"))
     assert again.answer.best.config == WINNER
     assert again.answer.safe.config == SAFE, "it is confirmed, and nobody set a bound that it breaks"
-    assert again.answer.safe.speedup == answer(told).safe.speedup
+    assert again.answer.safe.speedup == answer(reported).safe.speedup
 
 
 def counted(study, joules):
     """The study with an energy counter: joules per sample of each config, the script's under None."""
-    told = []
+    reported = []
     for trial in study.trials:
         m, per_sample = trial.measurement, joules.get(trial.config, joules.get(None))
         if m is None or per_sample is None:
-            told.append(trial)
+            reported.append(trial)
             continue
         spent = per_sample * m.effective_batch * m.steps
-        told.append(replace(trial, outcome=replace(m, extra={**m.extra, "energy_gpu_j": spent})))
-    return replace(study, trials=tuple(told))
+        reported.append(replace(trial, outcome=replace(m, extra={**m.extra, "energy_gpu_j": spent})))
+    return replace(study, trials=tuple(reported))
 
 
 def test_the_least_energy_is_of_what_is_confirmed_to_be_faster(study):
@@ -163,7 +163,7 @@ def test_the_least_energy_is_of_what_is_confirmed_to_be_faster(study):
     assert any("1.5 J per sample, the pick 1 J" in c for c in again.answer.caveats)
     assert any("least energy per sample" in n for n in again.notes)
     assert again.study.spec.constraints == frugal.spec.constraints, (
-        "the bound that found it was not asked for"
+        "the bound that found it was not requested"
     )
 
 
@@ -183,13 +183,13 @@ def test_energies_within_two_per_cent_are_the_same_and_the_faster_wins(study):
 
 def test_energy_by_other_counters_than_the_scripts_is_not_compared(study):
     frugal = counted(study, {None: 2.0, WINNER: 1.5, SAFE: 1.0})
-    told = tuple(
+    reported = tuple(
         replace(t, outcome=replace(t.measurement, extra={**t.measurement.extra, "energy_cpu_j": 1.0}))
         if t.measurement is not None and t.config != SAFE
         else t
         for t in frugal.trials
     )
-    again = repick(replace(frugal, trials=told), SelectionCriteria(objective="energy"))
+    again = repick(replace(frugal, trials=reported), SelectionCriteria(objective="energy"))
     assert again.answer.best.config == WINNER
 
 

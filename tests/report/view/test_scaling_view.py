@@ -56,11 +56,11 @@ def test_a_row_names_the_late_rank_and_the_memory() -> None:
 
 
 def test_sentences_name_the_knee_and_the_two_best_numbers() -> None:
-    said = sentences(FOUND)
-    assert said[0] == "The knee is at 2 processes: the next step brings less than 50 % of the ideal gain."
-    assert "4 processes are fastest; one process costs least per sample." in said
-    assert any("effective batch is 32 with one process and 128 with 4" in text for text in said)
-    assert all(len(text.split()) <= 25 for text in said)
+    message = sentences(FOUND)
+    assert message[0] == "The knee is at 2 processes: the next step brings less than 50 % of the ideal gain."
+    assert "4 processes are fastest; one process costs least per sample." in message
+    assert any("effective batch is 32 with one process and 128 with 4" in text for text in message)
+    assert all(len(text.split()) <= 25 for text in message)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_sentences_name_the_knee_and_the_two_best_numbers() -> None:
         ),
     ],
 )
-def test_what_limits_the_answer_is_said(changed: dict[str, object], text: str) -> None:
+def test_what_limits_the_answer_is_reported(changed: dict[str, object], text: str) -> None:
     assert text in sentences(replace(FOUND, **changed))  # type: ignore[arg-type]
 
 
@@ -102,10 +102,10 @@ def test_a_bar_is_as_long_as_its_rate_and_ends_at_the_ideal() -> None:
 def test_the_object_is_strict_json_with_every_interval() -> None:
     endless = replace(estimate(100.0), low=0.0, high=math.inf)
     found = replace(FOUND, points=(replace(FOUND.points[0], throughput=endless), *FOUND.points[1:]))
-    told = json.loads(json.dumps(as_object(found), allow_nan=False))
-    assert (told["knee"], told["fastest"], told["cheapest"]) == (2, 4, 1)
-    assert told["points"][0]["throughput"]["high"] is None
-    assert told["points"][1]["efficiency"]["low"] < 0.9 < told["points"][1]["efficiency"]["high"]
+    reported = json.loads(json.dumps(as_object(found), allow_nan=False))
+    assert (reported["knee"], reported["fastest"], reported["cheapest"]) == (2, 4, 1)
+    assert reported["points"][0]["throughput"]["high"] is None
+    assert reported["points"][1]["efficiency"]["low"] < 0.9 < reported["points"][1]["efficiency"]["high"]
 
 
 def test_the_page_draws_each_number_with_its_interval_and_fetches_nothing() -> None:

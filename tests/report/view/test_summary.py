@@ -1,4 +1,4 @@
-"""What is said about a study: claims only what the answer holds, and is short where it has to be."""
+"""What is reported about a study: claims only what the answer holds, and is short where it has to be."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_safe_pick_that_is_the_script_itself_is_not_sold_as_a_gain() -> None:
     assert "nothing that leaves the training unchanged" in study_notes.note(made.study(), answer)
 
 
-def test_no_gain_is_said_everywhere_and_nothing_to_apply_is_offered() -> None:
+def test_no_gain_is_reported_everywhere_and_nothing_to_apply_is_offered() -> None:
     study, answer = made.study(), made.no_gain()
     assert summary.run_name(study, answer) == "no gain · train · 7 trials"
     assert summary.headline(study, answer).startswith("No gain: none of 3 other configurations")
@@ -163,11 +163,11 @@ def test_an_inconclusive_search_says_everywhere_what_is_likely_and_how_to_contin
 
 def test_an_inconclusive_search_without_a_candidate_counts_what_was_tried() -> None:
     answer = replace(made.inconclusive(), likely=None)
-    told = "Inconclusive: 3 other configurations of train.py tried, none is confirmed to be faster"
-    assert summary.headline(made.study(), answer) == told
+    reported = "Inconclusive: 3 other configurations of train.py tried, none is confirmed to be faster"
+    assert summary.headline(made.study(), answer) == reported
     nothing = made.study(outcomes=made.OUTCOMES[:2])
-    told = "Inconclusive: no configuration of train.py but its own was tried"
-    assert summary.headline(nothing, answer) == told
+    reported = "Inconclusive: no configuration of train.py but its own was tried"
+    assert summary.headline(nothing, answer) == reported
 
 
 def test_a_budget_that_ended_the_first_run_is_no_failure_of_the_script() -> None:
@@ -229,7 +229,7 @@ def test_a_confirmation_run_is_compared_with_its_own_partner() -> None:
     )
     first = summary.speedup_of(study, study.trials[0])
     assert first is not None
-    assert first.value == pytest.approx(1.0), "later baselines do not change what was said"
+    assert first.value == pytest.approx(1.0), "later baselines do not change what was message"
     assert summary.speedup_of(study, study.trials[4]) is None
 
 

@@ -1,4 +1,4 @@
-"""Samples are made with random noise when they are first asked for, and the noise is kept with them."""
+"""Samples are made with random noise when they are first requested, and the noise is kept with them."""
 import random
 
 import torch

@@ -1,4 +1,4 @@
-"""Samples are computed when they are first asked for and kept by their index: the same whenever they are read."""
+"""Samples are computed when they are first requested and kept by their index: the same whenever they are read."""
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset

@@ -1,4 +1,4 @@
-"""The dataset has a length, and takes the next row of a stream, whichever index is asked for."""
+"""The dataset has a length, and takes the next row of a stream, whichever index is requested."""
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset

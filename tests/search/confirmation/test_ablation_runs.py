@@ -36,8 +36,8 @@ def taken_apart(*runs: tuple[Config, Outcome]) -> Study:
     line = [(Config(), measurement(100.0), Stage.BASELINE, 0)] * 2
     line += [(config, outcome, Stage.ABLATE, 1) for config, outcome in runs]
     for config, outcome, stage, group in line:
-        asked = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="x", group=group)
-        study = tell(study, asked, outcome, 7.0)
+        proposal = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="x", group=group)
+        study = tell(study, proposal, outcome, 7.0)
     return study
 
 
@@ -49,14 +49,14 @@ BROKEN = Failure(kind=FailureKind.CRASH_EXIT, message="crash")
 def through(study: Study) -> list[tuple[int, Config]]:
     """Group and config of all that the ablation still asks for."""
     found: list[tuple[int, Config]] = []
-    while (asked := next_ablation(study, Costs.of(study), 900.0)) is not None:
-        found.append((asked.group, asked.config))
-        study = tell(study, asked, measurement(100.0), 7.0)
+    while (proposal := next_ablation(study, Costs.of(study), 900.0)) is not None:
+        found.append((proposal.group, proposal.config))
+        study = tell(study, proposal, measurement(100.0), 7.0)
     assert not under_way(study, Costs.of(study))
     return found
 
 
-def test_a_run_that_was_given_up_with_its_driver_is_asked_again_in_the_next_cycle() -> None:
+def test_a_run_that_was_given_up_with_its_driver_is_proposed_again_in_the_next_cycle() -> None:
     variant = Config({"threads": 4})
     for config, other in ((WINNER, variant), (variant, WINNER)):
         study = taken_apart((other, measurement(100.0)), (config, GIVEN_UP))
@@ -69,13 +69,13 @@ def test_a_run_that_was_given_up_with_its_driver_is_asked_again_in_the_next_cycl
 
 def test_a_winner_that_failed_in_a_pair_is_taken_apart_no_further() -> None:
     study = taken_apart((WINNER, measurement(100.0)))
-    asked = Proposal(stage=Stage.CONFIRM, config=WINNER, fidelity=FIDELITY, reason="x", group=4)
-    study = tell(study, asked, BROKEN, 7.0)
+    proposal = Proposal(stage=Stage.CONFIRM, config=WINNER, fidelity=FIDELITY, reason="x", group=4)
+    study = tell(study, proposal, BROKEN, 7.0)
     assert not under_way(study, Costs.of(study))
     assert through(study) == []
 
 
-def test_what_an_ablation_left_and_does_not_run_is_asked_for_once() -> None:
+def test_what_an_ablation_left_and_does_not_run_is_requested_once() -> None:
     space = SearchSpace(dimensions={name: dimension(name, (0, 1), 0) for name in "abc"})
     whole, left = Config({"a": 1, "b": 1, "c": 1}), Config({"a": 1, "b": 1})
     rates = {Config(): 100.0, whole: 200.0, left: 200.0, whole.without("a"): 150.0, whole.without("b"): 150.0}
@@ -85,9 +85,11 @@ def test_what_an_ablation_left_and_does_not_run_is_asked_for_once() -> None:
         runs += [(stage, config, group) for group in (1, 2, 3) for config in members]
     study, strategy = Study(spec=spec(seconds=900.0), space=space), Staged()
     for number, (stage, config, group) in enumerate(runs):
-        asked = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="x", group=group, seed=number)
+        requested = Proposal(
+            stage=stage, config=config, fidelity=FIDELITY, reason="x", group=group, seed=number
+        )
         wavers = 1.0 + 0.02 * (number % 3)
-        study = tell(study, asked, measurement(wavers * rates[config]), 7.0)
+        study = tell(study, requested, measurement(wavers * rates[config]), 7.0)
     while (proposal := strategy.ask(study, 300.0)) is not None and len(study.trials) < 60:
         wavers = 1.0 + 0.02 * (len(study.trials) % 3)
         outcome = BROKEN if proposal.config == left else measurement(wavers * rates[proposal.config])

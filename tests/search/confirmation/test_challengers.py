@@ -30,10 +30,10 @@ def screened(rates: dict[Config, float], *names: str, baselines: tuple[float, ..
     study = Study(spec=spec(seconds=900), space=space)
     for number, (config, rate) in enumerate([*((Config(), r) for r in baselines), *rates.items()]):
         stage = Stage.REFINE if config else Stage.BASELINE
-        asked = Proposal(
+        proposal = Proposal(
             stage=stage, config=config, fidelity=FIDELITY, reason="x", seed=0 if config else number
         )
-        study = tell(study, asked, measurement(rate, loss=loss_trace(seed=number)), RUN_S)
+        study = tell(study, proposal, measurement(rate, loss=loss_trace(seed=number)), RUN_S)
     return study
 
 
@@ -53,11 +53,11 @@ def confirmed(
     start = Proposal(stage=Stage.CONFIRM, config=Config(), fidelity=FIDELITY, reason="x", seed=2, group=1)
     rate = truth[Config()] * math.exp(draw.gauss(0.0, noise))
     confirming = tell(study, start, measurement(rate, loss=loss_trace(seed=2)), RUN_S)
-    while (asked := strategy.ask(confirming, left_s)) is not None:
+    while (proposal := strategy.ask(confirming, left_s)) is not None:
         assert len(confirming.trials) < 150
-        rate = truth[asked.config] * math.exp(draw.gauss(0.0, noise))
-        trace = loss_trace(seed=asked.seed, jitter_seed=len(confirming.trials))
-        confirming = tell(confirming, asked, measurement(rate, loss=trace), RUN_S)
+        rate = truth[proposal.config] * math.exp(draw.gauss(0.0, noise))
+        trace = loss_trace(seed=proposal.seed, jitter_seed=len(confirming.trials))
+        confirming = tell(confirming, proposal, measurement(rate, loss=trace), RUN_S)
         left_s -= RUN_S
     return confirming
 
@@ -162,14 +162,14 @@ def test_a_machine_that_has_slowed_down_makes_nobody_of_screening_faster() -> No
     assert members(ended) == [A]
 
 
-def test_runs_of_the_cycles_are_told_at_what_the_machine_did_while_screening() -> None:
+def test_runs_of_the_cycles_are_reported_at_what_the_machine_did_while_screening() -> None:
     study = screened({A: 150.0}, "a", baselines=(100.0, 101.0, 100.0, 101.0))
     for group in range(1, 6):
         for config, rate in ((Config(), 90.0), (A, 135.0)):
-            asked = Proposal(
+            proposal = Proposal(
                 stage=Stage.CONFIRM, config=config, fidelity=FIDELITY, reason="x", seed=group, group=group
             )
-            study = tell(study, asked, measurement(rate + 0.5 * (group % 2)), RUN_S)
+            study = tell(study, proposal, measurement(rate + 0.5 * (group % 2)), RUN_S)
     screening, cycles = all_objective_runs(study)
     assert screening == objective_runs(study)
     assert all(145.0 < rate < 151.0 for rate in cycles[A])

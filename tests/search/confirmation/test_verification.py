@@ -90,13 +90,15 @@ def shaky(rate: float) -> Study:
         base = 100.0 if group % 4 in (1, 0) else 160.0
         runs += [(Stage.CONFIRM, group, Config(), base), (Stage.CONFIRM, group, THREADS, rate)]
     for stage, group, config, figure in runs:
-        asked = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="x", seed=group, group=group)
-        study = tell(study, asked, measurement(figure), 7.0)
+        proposal = Proposal(
+            stage=stage, config=config, fidelity=FIDELITY, reason="x", seed=group, group=group
+        )
+        study = tell(study, proposal, measurement(figure), 7.0)
     return study
 
 
 @pytest.mark.parametrize(
-    ("rate", "said"),
+    ("rate", "message"),
     [
         (400.0, ("faster", "")),
         (200.0, ("no_difference", "unsteady")),
@@ -106,36 +108,40 @@ def shaky(rate: float) -> Study:
     ],
 )
 def test_a_difference_has_to_clear_what_the_script_differs_from_itself_by(
-    rate: float, said: tuple[str, str]
+    rate: float, message: tuple[str, str]
 ) -> None:
-    study, asked = shaky(rate), Verification(THREADS)
-    assert (asked.verdict(study), asked.because(study)) == said
+    study, proposal = shaky(rate), Verification(THREADS)
+    assert (proposal.verdict(study), proposal.because(study)) == message
 
 
 def test_too_few_pairs_are_no_measured_no_difference() -> None:
     short = run(BF16, 2.0, seconds=40.0)
     assert Verification(BF16).because(short) == "too_few_pairs"
     measured = run(BF16, 1.0, most_pairs=5)
-    asked = Verification(BF16, most_pairs=5)
-    assert (asked.verdict(measured), asked.because(measured)) == ("no_difference", "not_cleared")
-    assert asked.because(run(BF16, 1.5)) == ""
+    proposal = Verification(BF16, most_pairs=5)
+    assert (proposal.verdict(measured), proposal.because(measured)) == ("no_difference", "not_cleared")
+    assert proposal.because(run(BF16, 1.5)) == ""
 
 
 def test_a_loss_that_nobody_saw_leaves_a_gain_unclaimed_and_says_so() -> None:
     study = run(BF16, 2.0)
     mute = [replace(t, outcome=replace(t.measurement, loss=())) for t in study.trials if t.measurement]
-    asked, told = Verification(BF16), replace(study, trials=tuple(mute))
-    assert (asked.verdict(told), asked.because(told)) == ("no_difference", "loss_unclear")
+    proposal, reported = Verification(BF16), replace(study, trials=tuple(mute))
+    assert (proposal.verdict(reported), proposal.because(reported)) == ("no_difference", "loss_unclear")
 
 
 def failing(
     kind: FailureKind, *, of: Config, pair: int, seconds: float = 900.0, every: bool = False
 ) -> Study:
     """BF16 is twice as fast, and one run of either arm fails in that pair; or every one from then on."""
-    study, asked, remaining_s = Study(spec=spec(seconds=seconds), space=SPACE), Verification(BF16), seconds
+    study, requested, remaining_s = (
+        Study(spec=spec(seconds=seconds), space=SPACE),
+        Verification(BF16),
+        seconds,
+    )
     # Runs of one config are so far apart that three pairs settle nothing.
     rates = (150.0, 250.0, 190.0, 230.0, 170.0, 210.0)
-    while (proposal := asked.ask(study, remaining_s)) is not None:
+    while (proposal := requested.ask(study, remaining_s)) is not None:
         rate = 100.0 if proposal.config.is_baseline else rates[proposal.group % len(rates)]
         outcome: Outcome = measurement(
             rate, loss=loss_trace(seed=proposal.seed, jitter_seed=len(study.trials))
@@ -149,8 +155,8 @@ def failing(
 
 
 def judged(study: Study) -> tuple[str, str]:
-    asked = Verification(BF16)
-    return asked.verdict(study), asked.because(study)
+    proposal = Verification(BF16)
+    return proposal.verdict(study), proposal.because(study)
 
 
 @pytest.mark.parametrize("pair", [1, 4])
@@ -167,10 +173,10 @@ def test_a_script_that_fails_by_itself_is_not_taken_for_the_config(pair: int) ->
     assert judged(study) == ("no_difference", "script_failed")
 
 
-def test_harm_that_pairs_have_shown_is_told_beside_a_script_that_fails() -> None:
+def test_harm_that_pairs_have_shown_is_reported_beside_a_script_that_fails() -> None:
     study = run(THREADS, 0.5, most_pairs=4)
-    asked = Proposal(stage=Stage.CONFIRM, config=Config(), fidelity=FIDELITY, reason="x", seed=9, group=9)
-    study = tell(study, asked, Failure(kind=FailureKind.OOM_CUDA, message="no memory"), 7.0)
+    proposal = Proposal(stage=Stage.CONFIRM, config=Config(), fidelity=FIDELITY, reason="x", seed=9, group=9)
+    study = tell(study, proposal, Failure(kind=FailureKind.OOM_CUDA, message="no memory"), 7.0)
     assert Verification(THREADS).verdict(study) == "slower"
 
 

@@ -66,10 +66,10 @@ def study(
     host = HostFacts(cpus=2, physical_cores=2, memory_bytes=2**34)
     facts = Facts(host=host, script=ScriptFacts(path="/s/train.py"), run=run)
     made = Study(spec=spec(seconds=900), space=SPACE, facts=facts)
-    asked = Proposal(stage=Stage.BASELINE, config=Config(), fidelity=FIDELITY, reason="x")
+    proposal = Proposal(stage=Stage.BASELINE, config=Config(), fidelity=FIDELITY, reason="x")
     read = measurement(rate, wait=wait, batch=16.0)
-    told = read if busy is None else replace(read, extra={**read.extra, "device_busy_frac": busy})
-    return tell(made, asked, told, 7.0)
+    reported = read if busy is None else replace(read, extra={**read.extra, "device_busy_frac": busy})
+    return tell(made, proposal, reported, 7.0)
 
 
 def expected(of: Study, **changes: Value) -> float:
@@ -79,7 +79,7 @@ def expected(of: Study, **changes: Value) -> float:
     return math.exp(found.mean(tuple(changes.get(d.knob, d.own) for d in SPACE.dimensions.values())))
 
 
-def test_nothing_is_expected_of_the_script_as_it_is_nor_before_it_ran() -> None:
+def test_nothing_is_expected_of_the_unchanged_script_nor_before_it_ran() -> None:
     assert expected(study(wait=0.7)) == 1.0
     assert expected(study(wait=0.0)) == 1.0
     assert Priors.of(replace(study(wait=0.7), trials=()), SPACE) is None
@@ -193,12 +193,12 @@ def test_a_busy_device_gains_by_half_precision_and_an_idle_one_by_fewer_starts()
     steps = [b / a for a, b in itertools.pairwise(by_busy)]
     assert min(steps) >= 1.0 - 1e-9
     assert max(steps) < 1.1
-    # Of several processes no counter tells: one that waits for the others counts as busy.
+    # Of several processes no counter shows it: one that waits for the others counts as busy.
     assert waits.facts is not None
     assert waits.facts.run is not None
     several = replace(waits, facts=replace(waits.facts, run=replace(waits.facts.run, ranks=2)))
     assert expected(several, precision="bf16") > 1.5
-    # Where no counter tells, a device is taken for busy.
+    # Without a counter, a device is taken for busy.
     assert expected(study(wait=0.0, device="cuda"), precision="bf16") == pytest.approx(half, rel=0.05)
 
 
@@ -215,20 +215,20 @@ def test_a_model_begins_from_what_is_expected_and_believes_what_it_reads() -> No
     assert found.foreseen(both) == (found.predict(both)[0], pytest.approx(found.foreseen(both)[1]))
     assert nothing.predict(both)[0] == pytest.approx(0.0, abs=1e-9)
     assert nothing.foreseen(both)[0] == 0.0
-    asked = Proposal(stage=Stage.INITIAL, config=both, fidelity=FIDELITY, reason="x")
-    told = ThroughputModel.of(tell(waits, asked, measurement(160.0, wait=0.1, batch=16.0), 7.0), SPACE)
-    assert told is not None
-    assert math.exp(told.predict(both)[0]) == pytest.approx(0.8, rel=0.02)
+    proposal = Proposal(stage=Stage.INITIAL, config=both, fidelity=FIDELITY, reason="x")
+    reported = ThroughputModel.of(tell(waits, proposal, measurement(160.0, wait=0.1, batch=16.0), 7.0), SPACE)
+    assert reported is not None
+    assert math.exp(reported.predict(both)[0]) == pytest.approx(0.8, rel=0.02)
 
 
 def test_the_first_run_of_others_is_what_is_expected_to_be_fastest_and_nothing_hopeless_is_drawn() -> None:
-    asked = strategy_for("staged").ask(study(wait=0.7), 800.0)
-    assert asked is not None
-    assert asked.stage is Stage.INITIAL
-    assert asked.config.get("threads") == 1
-    assert asked.config.get("num_workers") in (2, 4)
-    assert asked.config.get("precision") == "bf16"
-    assert "times the baseline expected" in asked.reason
+    proposal = strategy_for("staged").ask(study(wait=0.7), 800.0)
+    assert proposal is not None
+    assert proposal.stage is Stage.INITIAL
+    assert proposal.config.get("threads") == 1
+    assert proposal.config.get("num_workers") in (2, 4)
+    assert proposal.config.get("precision") == "bf16"
+    assert "times the baseline expected" in proposal.reason
 
 
 def test_of_a_knob_of_the_users_own_nothing_is_known() -> None:

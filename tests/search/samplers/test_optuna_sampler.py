@@ -30,7 +30,7 @@ def study(*configs: dict[str, object]) -> Study:
 
 
 @pytest.mark.parametrize("kind", ["tpe", "random", "nsga2"])
-def test_a_sampler_proposes_new_complete_configs_and_repeats_itself_when_asked_again(kind: str) -> None:
+def test_a_sampler_proposes_new_complete_configs_and_repeats_itself_when_proposed_again(kind: str) -> None:
     known = study({"num_workers": 2}, {"precision": "bf16"}, {"threads": 4}, {"num_workers": 4})
     sampler = OptunaSampler(kind)
     proposed = [sampler.propose(known, SPACE, n) for n in range(4)]

@@ -27,15 +27,15 @@ QUESTION = Question(
     kind="tpe",
     seed=1,
     knobs=(("a", 3, True), ("b", 2, False)),
-    told=(({"a": 0, "b": 1}, (1.0,), 0.0),),
+    observed=(({"a": 0, "b": 1}, (1.0,), 0.0),),
     worst=(0.0,),
 )
 
 
-def study(*told: tuple[Config, float], space: object = SMALL) -> Study:
+def study(*reported: tuple[Config, float], space: object = SMALL) -> Study:
     """A study that has measured these rates; 0 is a crash."""
     built = Study(spec=spec(), space=space)  # type: ignore[arg-type]
-    for config, rate in told:
+    for config, rate in reported:
         stage = Stage.REFINE if config else Stage.BASELINE
         proposal = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="x")
         crash = Failure(kind=FailureKind.CRASH_EXIT, message="broken")
@@ -50,20 +50,20 @@ def test_every_name_is_explained_and_makes_a_search() -> None:
 
 
 def test_a_name_that_is_nearly_right_is_answered_with_the_right_one() -> None:
-    with pytest.raises(UsageError) as told:
+    with pytest.raises(UsageError) as raised:
         strategy_for("cordinate")
-    assert told.value.hint == 'Did you mean "coordinate"?'
-    with pytest.raises(UsageError) as told:
+    assert raised.value.hint == 'Did you mean "coordinate"?'
+    with pytest.raises(UsageError) as raised:
         one_of("--sampler", "nsga", SAMPLERS)
-    assert told.value.hint == 'Did you mean "nsga2"?'
+    assert raised.value.hint == 'Did you mean "nsga2"?'
 
 
 def test_brute_force_asks_for_everything_once_in_the_order_of_the_space() -> None:
-    known, asked = study((Config(), 100.0)), []
+    known, proposal = study((Config(), 100.0)), []
     while (config := BruteForce().propose(known, SMALL, 0)) is not None:
-        asked.append(config)
-        known = study(*((c, 100.0) for c in [Config(), *asked]))
-    assert [Config(), *asked] == list(SMALL.enumerate())
+        proposal.append(config)
+        known = study(*((c, 100.0) for c in [Config(), *proposal]))
+    assert [Config(), *proposal] == list(SMALL.enumerate())
 
 
 def test_what_may_not_be_run_is_not_proposed() -> None:
@@ -82,22 +82,22 @@ def test_coordinate_descent_climbs_knob_by_knob_and_ends_on_top() -> None:
         config: 100.0 + 10 * (config.get("threads") == 4) + 5 * (config.get("precision") == "bf16")
         for config in SMALL.enumerate()
     }
-    told: dict[Config, float] = {Config(): 100.0}
-    while (config := CoordinateDescent().propose(study(*told.items()), SMALL, 0)) is not None:
-        assert config not in told
-        told[config] = rates[config]
-    assert max(told, key=lambda c: told[c]) == Config({"threads": 4, "precision": "bf16"})
-    assert len(told) < len(rates) + 1
+    reported: dict[Config, float] = {Config(): 100.0}
+    while (config := CoordinateDescent().propose(study(*reported.items()), SMALL, 0)) is not None:
+        assert config not in reported
+        reported[config] = rates[config]
+    assert max(reported, key=lambda c: reported[c]) == Config({"threads": 4, "precision": "bf16"})
+    assert len(reported) < len(rates) + 1
 
 
 def test_coordinate_descent_goes_past_what_failed() -> None:
-    told: dict[Config, float] = {Config(): 100.0}
-    while (config := CoordinateDescent().propose(study(*told.items()), SMALL, 0)) is not None:
-        told[config] = 0.0
-    assert set(told) == {Config(), *(c for c in SMALL.enumerate() if len(c) == 1)}
+    reported: dict[Config, float] = {Config(): 100.0}
+    while (config := CoordinateDescent().propose(study(*reported.items()), SMALL, 0)) is not None:
+        reported[config] = 0.0
+    assert set(reported) == {Config(), *(c for c in SMALL.enumerate() if len(c) == 1)}
 
 
-def test_the_nearest_new_config_takes_the_place_of_draws_that_were_asked_before(
+def test_the_nearest_new_config_takes_the_place_of_draws_that_were_requested_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     everything = list(SMALL.enumerate())
@@ -145,23 +145,23 @@ def _own(dimension: Dimension) -> int:
     return dimension.values.index(dimension.own)
 
 
-def _told(count: int, *, pairs: bool = False) -> Question:
+def _reported(count: int, *, pairs: bool = False) -> Question:
     """Told so often, failures among it, that every sampler goes by it; more often than there are configs."""
     entries = tuple(
         ({"a": k % 3, "b": k % 2}, (float(k), 1.0)[: 1 + pairs], float(k % 7 == 0)) for k in range(count)
     )
     worst = (-1e9, 1e15)[: 1 + pairs]
-    return replace(QUESTION, kind="nsga2" if pairs else "tpe", told=entries, worst=worst)
+    return replace(QUESTION, kind="nsga2" if pairs else "tpe", observed=entries, worst=worst)
 
 
 @pytest.mark.parametrize("count", [0, 5, 30])
-def test_every_draw_of_a_question_has_the_constraint_that_what_was_told_has(
+def test_every_draw_of_a_question_has_the_constraint_that_what_was_reported_has(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = []
     mirror_of = sampler_module._mirror
     monkeypatch.setattr(sampler_module, "_mirror", lambda q: made.append(mirror_of(q)) or made[0])
-    drawn = sampler_module.draws(_told(count))
+    drawn = sampler_module.draws(_reported(count))
     for _ in range(3):
         next(drawn)
     (mirror,) = made
@@ -171,7 +171,7 @@ def test_every_draw_of_a_question_has_the_constraint_that_what_was_told_has(
 
 @pytest.mark.parametrize(("count", "generation"), [(0, 0), (9, 0), (10, 1), (30, 3)])
 def test_the_evolutionary_sampler_goes_on_from_the_generations_before(count: int, generation: int) -> None:
-    question = _told(count, pairs=True)
+    question = _reported(count, pairs=True)
     mirror = sampler_module._mirror(question)
     mirror.ask(sampler_module._distributions(question))
     key = mirror.sampler._get_generation_key()

@@ -28,8 +28,8 @@ def measured(*runs: tuple[Config, float, float]) -> tuple[Study, ThroughputModel
     study = Study(spec=spec(seconds=900), space=SPACE)
     for config, rate, gib in ((Config(), 100.0, 4.0), *runs):
         stage = Stage.REFINE if config else Stage.BASELINE
-        asked = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="x")
-        study = tell(study, asked, measurement(rate, peak_bytes=int(gib * GIB)), 7.0)
+        proposal = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="x")
+        study = tell(study, proposal, measurement(rate, peak_bytes=int(gib * GIB)), 7.0)
     model = ThroughputModel.of(study, SPACE)
     assert model is not None
     return study, model, MemoryModel.of(study, SPACE)

@@ -30,14 +30,14 @@ QUIET, NOISY = (100.0, 101.0), (100.0, 115.0)
 def studied(baselines: tuple[float, ...], *runs: tuple[Config, float]) -> Study:
     study = Study(spec=spec(seconds=900), space=SPACE)
     for config, rate in [*((Config(), r) for r in baselines), *runs]:
-        asked = Proposal(
+        proposal = Proposal(
             stage=Stage.REFINE if config else Stage.BASELINE, config=config, fidelity=FIDELITY, reason="x"
         )
-        study = tell(study, asked, measurement(rate), 7.0)
+        study = tell(study, proposal, measurement(rate), 7.0)
     return study
 
 
-def asked_again(study: Study, *among: Config, at_end: bool) -> Config | None:
+def replicated(study: Study, *among: Config, at_end: bool) -> Config | None:
     model = ThroughputModel.of(study, SPACE)
     assert model is not None
     look = look_again(study, model, among, at_end=at_end)
@@ -48,7 +48,7 @@ def test_runs_of_one_config_tell_the_noise_of_single_runs() -> None:
     assert run_sd(studied((100.0,))) == pytest.approx(0.02)
     assert run_sd(studied(QUIET)) < 0.02
     assert run_sd(studied(NOISY)) > 0.05
-    # Whatever ran more than once tells of it, slow or fast; a single run of another config does not.
+    # Whatever ran more than once shows it, slow or fast; a single run of another config does not.
     calm = run_sd(studied(QUIET, (A, 150.0), (B, 200.0)))
     assert calm == run_sd(studied(QUIET))
     assert run_sd(studied(QUIET, (A, 150.0), (A, 180.0))) > 2.0 * calm
@@ -56,28 +56,28 @@ def test_runs_of_one_config_tell_the_noise_of_single_runs() -> None:
 
 def test_where_runs_agree_nothing_is_run_twice() -> None:
     study = studied(QUIET, (A, 150.0), (B, 149.0), (AB, 151.0))
-    assert asked_again(study, A, B, AB, at_end=False) is None
-    assert asked_again(study, A, B, AB, at_end=True) is None
+    assert replicated(study, A, B, AB, at_end=False) is None
+    assert replicated(study, A, B, AB, at_end=True) is None
 
 
 def test_where_runs_differ_the_leader_is_run_again_once_and_at_the_end_its_rivals_too() -> None:
     runs = ((A, 150.0), (B, 103.0), (AB, 160.0))
     study = studied(NOISY, *runs)
-    assert asked_again(study, A, B, AB, at_end=False) == AB
+    assert replicated(study, A, B, AB, at_end=False) == AB
     study = studied(NOISY, *runs, (AB, 158.0))
-    assert asked_again(study, A, B, AB, at_end=False) is None
-    assert asked_again(study, A, B, AB, at_end=True) == A
+    assert replicated(study, A, B, AB, at_end=False) is None
+    assert replicated(study, A, B, AB, at_end=True) == A
     # Once both have two runs and read alike, whoever leads is next.
     study = studied(NOISY, *runs, (AB, 158.0), (A, 168.0))
-    assert asked_again(study, A, B, AB, at_end=True) in (A, AB)
+    assert replicated(study, A, B, AB, at_end=True) in (A, AB)
     study = studied(NOISY, *runs, (AB, 158.0), (A, 151.0))
-    assert asked_again(study, A, B, AB, at_end=True) is None, "by now runs agree"
+    assert replicated(study, A, B, AB, at_end=True) is None, "by now runs agree"
     three = [(c, rate) for c, rate in runs for _ in range(3)]
-    assert asked_again(studied(NOISY, *three), A, B, AB, at_end=True) is None
+    assert replicated(studied(NOISY, *three), A, B, AB, at_end=True) is None
 
 
 def test_a_rival_that_is_slower_beyond_doubt_gives_no_reason_to_look() -> None:
-    assert asked_again(studied(NOISY, (A, 300.0), (B, 100.0)), A, B, at_end=True) is None
+    assert replicated(studied(NOISY, (A, 300.0), (B, 100.0)), A, B, at_end=True) is None
 
 
 def test_what_is_expected_above_zero() -> None:
@@ -87,13 +87,13 @@ def test_what_is_expected_above_zero() -> None:
     assert expected_gain(-0.5, 0.1) < 1e-6
 
 
-def test_a_search_looks_again_with_a_seed_of_its_own_and_is_told_why() -> None:
-    asked = Staged().ask(studied(NOISY, (A, 150.0), (B, 103.0), (AB, 160.0)), 600.0)
-    assert asked is not None
-    assert (asked.config, asked.stage, asked.seed) == (AB, Stage.REFINE, 1)
-    assert asked.reason.startswith("Once more, as runs of one config differ by ")
+def test_a_replicate_has_a_seed_of_its_own_and_a_reason() -> None:
+    proposal = Staged().ask(studied(NOISY, (A, 150.0), (B, 103.0), (AB, 160.0)), 600.0)
+    assert proposal is not None
+    assert (proposal.config, proposal.stage, proposal.seed) == (AB, Stage.REFINE, 1)
+    assert proposal.reason.startswith("Once more, as runs of one config differ by ")
     # It would not be cut off for being slower than itself.
-    assert asked.fidelity.dominated_below == 0.0
+    assert proposal.fidelity.dominated_below == 0.0
     without = Staged(parts=replace(DEFAULT, second_looks=False))
     other = without.ask(studied(NOISY, (A, 150.0), (B, 103.0), (AB, 160.0)), 600.0)
     assert other is None or other.config not in (A, B, AB)

@@ -32,8 +32,8 @@ class World:
     def steps(self, count: int) -> None:
         for _ in range(count):
             self.state.steps += 1
-            for told in tuple(self.state.at_step):
-                told()
+            for reported in tuple(self.state.at_step):
+                reported()
 
     def collected(self, phase: str, info: dict[str, int]) -> None:
         if phase == "stop":

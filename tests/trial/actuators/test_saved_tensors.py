@@ -77,7 +77,7 @@ found = dict(
 copied = found["copied"](x).dtype
 same = torch.equal(found["whole"].first.weight, net.first.weight.float())
 requires = [p.requires_grad for p in found["copied"].parameters()]
-told(inside=sorted(inside), formats={k: sorted(formats(v)) for k, v in found.items()}, copied=str(copied),
+reported(inside=sorted(inside), formats={k: sorted(formats(v)) for k, v in found.items()}, copied=str(copied),
      same=same, requires=requires)
 """
 )
@@ -99,11 +99,13 @@ def test_files_copies_and_arrays_are_in_the_scripts_own_format(
     (tmp_path / "safetensors" / "torch.py").write_text(SAFETENSORS)
     ran = run(WRITTEN, changes=[change], measure=False, timeout_s=150)
     assert (ran.code, ran.faults, ran.err) == (0, "", "")
-    told = ran.told
-    assert told["inside"] == ["torch.bfloat16" if change is PURE else "torch.float32"]
-    own = {name: ["float32"] if name.startswith("array") else ["torch.float32"] for name in told["formats"]}
-    assert told["formats"] == own
-    assert (told["copied"], told["same"], told["requires"]) == ("torch.float32", True, [True] * 4)
+    reported = ran.reported
+    assert reported["inside"] == ["torch.bfloat16" if change is PURE else "torch.float32"]
+    own = {
+        name: ["float32"] if name.startswith("array") else ["torch.float32"] for name in reported["formats"]
+    }
+    assert reported["formats"] == own
+    assert (reported["copied"], reported["same"], reported["requires"]) == ("torch.float32", True, [True] * 4)
 
 
 CONVERTED = (
@@ -113,16 +115,18 @@ net.half()
 net.eval()
 with torch.no_grad():
     out = net(x.half())
-told(out=str(out.dtype), kinds=sorted({str(p.dtype) for p in net.parameters()}))
+reported(out=str(out.dtype), kinds=sorted({str(p.dtype) for p in net.parameters()}))
 """
 )
 
 
 @pytest.mark.parametrize("change", [PURE, AUTOCAST], ids=lambda change: change.knob)
-def test_a_model_that_the_script_converts_is_called_as_it_is(run: Callable[..., Any], change: Change) -> None:
+def test_a_model_that_the_script_converts_is_called_unchanged(
+    run: Callable[..., Any], change: Change
+) -> None:
     ran = run(CONVERTED, changes=[change], measure=False)
     assert (ran.code, ran.faults) == (0, ""), ran.err
-    assert ran.told == {"out": "torch.float16", "kinds": ["torch.float16"]}
+    assert ran.reported == {"out": "torch.float16", "kinds": ["torch.float16"]}
     assert ran.err.count("warning") == (change is PURE)
 
 
@@ -143,7 +147,7 @@ elif how == "script":
     kinds = torch.jit.load(file)
 else:
     kinds = net.float()
-told(kinds=sorted({str(p.dtype) for p in kinds.parameters()}), out=str(net(x).dtype))
+reported(kinds=sorted({str(p.dtype) for p in kinds.parameters()}), out=str(net(x).dtype))
 """
 )
 
@@ -161,6 +165,6 @@ def test_halved_weights_are_withdrawn_before_what_needs_all_their_digits(
 ) -> None:
     ran = run(LATE, argv=[how], changes=[PURE], measure=False)
     assert (ran.code, ran.faults) == (0, ""), ran.err
-    assert ran.told == {"kinds": ["torch.float32"], "out": "torch.float32"}
+    assert ran.reported == {"kinds": ["torch.float32"], "out": "torch.float32"}
     assert "pure_bf16=True withdrawn after step 3" in ran.err
     assert why in ran.err

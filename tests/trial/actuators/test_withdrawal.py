@@ -44,8 +44,8 @@ class Seams:
 
 @pytest.fixture
 def withdrawal() -> Callable[..., tuple[Withdrawal, Seams]]:
-    def make(*, strict: bool = False, broken: bool = False, **asked: Any) -> tuple[Withdrawal, Seams]:
-        changes = [Change(knob=knob, value=value, spelling=Patch()) for knob, value in asked.items()]
+    def make(*, strict: bool = False, broken: bool = False, **requested: Any) -> tuple[Withdrawal, Seams]:
+        changes = [Change(knob=knob, value=value, spelling=Patch()) for knob, value in requested.items()]
         made = Withdrawal(changes, builtin(), RuntimeState(Faults(None), "s.py"), strict=strict, end=ends)
         hooks = Seams(broken=broken)
         made.patches = hooks  # pyright: ignore[reportAttributeAccessIssue]
@@ -66,14 +66,14 @@ def test_knobs_that_belong_together_are_undone_together_and_once(withdrawal: Any
     assert made.gone == {"accumulation", "batch_size"}
 
 
-def test_a_knob_that_was_not_asked_for_is_left_alone(withdrawal: Any, capsys: Any) -> None:
+def test_a_knob_that_was_not_requested_is_left_alone(withdrawal: Any, capsys: Any) -> None:
     made, hooks = withdrawal(threads=2)
     made.withdraw("accumulation", "why")
     made.aside(("precision",), "is left out")
     assert (hooks.undone, capsys.readouterr().err) == ([], "")
 
 
-def test_what_cannot_be_undone_is_said_and_the_training_goes_on(withdrawal: Any, capsys: Any) -> None:
+def test_what_cannot_be_undone_is_reported_and_the_training_goes_on(withdrawal: Any, capsys: Any) -> None:
     made, _ = withdrawal(threads=2)
     made.withdraw("threads", "Something else.")
     assert "threads=2 cannot be withdrawn in a running training: Something else." in capsys.readouterr().err
@@ -95,7 +95,7 @@ def test_strict_ends_before_anything_is_undone(withdrawal: Any) -> None:
     assert hooks.undone == []
 
 
-def test_what_is_left_out_for_a_moment_is_said_once_for_each_reason(withdrawal: Any, capsys: Any) -> None:
+def test_what_is_left_out_for_a_moment_is_reported_once_for_each_reason(withdrawal: Any, capsys: Any) -> None:
     made, _ = withdrawal(precision="bf16")
     for reason in ("is left out of a", "is left out of a", "is left out of b"):
         made.aside(("precision", "compile_mode"), reason)

@@ -46,19 +46,19 @@ class Seen(Exception):
 
 def found_in(loop: Callable[[Loader, Callable[[], None]], None]) -> str:
     """What is found where the loop calls its second argument for the first time."""
-    loader, told = Loader(), []
+    loader, reported = Loader(), []
 
     def backward() -> None:
         frame, frames = sys._getframe(1), []
         while frame is not None and frame.f_code is not found_in.__code__:
             frames.append(frame)
             frame = frame.f_back
-        told.append(find(frames, FetchReads(loader.dataset), loader, lambda file, line: "here"))
+        reported.append(find(frames, FetchReads(loader.dataset), loader, lambda file, line: "here"))
         raise Seen
 
     with contextlib.suppress(Seen):
         loop(loader, backward)
-    (one,) = told
+    (one,) = reported
     return "" if one is None else f"{one.when}: {one.text}"
 
 

@@ -162,7 +162,7 @@ for epoch in range(12):
         rows = order[start:start + BATCH_SIZE]
         opt.zero_grad(); F.mse_loss(net(x[rows]), y[rows]).backward(); opt.step()
         sizes.append(len(rows))
-told(sizes=sizes[:9], steps=int(next(iter(opt.state.values()))["step"]), last=weights(net))
+reported(sizes=sizes[:9], steps=int(next(iter(opt.state.values()))["step"]), last=weights(net))
 """
 )
 
@@ -185,12 +185,12 @@ def test_steps_of_parts_are_those_of_whole_batches_to_the_end_of_each_pass(
     for measure in (True, False):
         tuned = run(text, changes=parts, batch=32, measure=measure)
         assert (tuned.code, tuned.faults) == (0, ""), tuned.err
-        assert tuned.told["sizes"][:3] == [8, 8, 8]
-        assert tuned.told["steps"] == own.told["steps"]
-        assert tuned.told["last"] == pytest.approx(own.told["last"], abs=1e-5)
+        assert tuned.reported["sizes"][:3] == [8, 8, 8]
+        assert tuned.reported["steps"] == own.reported["steps"]
+        assert tuned.reported["last"] == pytest.approx(own.reported["last"], abs=1e-5)
 
 
 def test_a_second_loop_that_trains_leaves_the_pass_unknown(run: Callable[..., Any]) -> None:
     text = SCRIPT.replace("ROWS", "160").replace("END", "len(x)")
-    more = text.replace("told(sizes", "for _ in range(3):\n    net(x).mean().backward()\ntold(sizes")
+    more = text.replace("reported(sizes", "for _ in range(3):\n    net(x).mean().backward()\nreported(sizes")
     assert run(more, batch=32).facts.pass_samples == 0

@@ -22,7 +22,7 @@ class Seen(Exception):
 
 
 def counted(loop: Callable[[Callable[[], None]], None], *, length: int = 8) -> str:
-    """What is said of a loop whose loader has so many batches, where it calls its argument."""
+    """The facts of a loop whose loader has so many batches, where it calls its argument."""
     schedules = Schedules(lambda file, line: "here")
 
     def backward() -> None:

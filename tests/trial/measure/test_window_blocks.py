@@ -54,7 +54,7 @@ def test_they_are_those_that_the_whole_window_has(seed: int) -> None:
 
 
 @pytest.mark.parametrize("mark", [1, 2, 3 | 8])
-def test_a_step_that_evaluates_or_compiles_is_told_for_good(mark: int) -> None:
+def test_a_step_that_evaluates_or_compiles_is_reported_for_good(mark: int) -> None:
     rows = steps(0, 50)
     rows[20] = (*rows[20][:3], mark, 0)
     forming = WindowBlocks(BEGIN_NS, 0.25, 1)

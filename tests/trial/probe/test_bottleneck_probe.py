@@ -177,7 +177,7 @@ def figures(ran: Ran) -> dict[str, float]:
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_a_probe_of_a_real_script_tells_input_phases_and_operations_apart(run: Callable[..., Ran]) -> None:
+def test_a_probe_of_a_real_script_reports_input_phases_and_operations_apart(run: Callable[..., Ran]) -> None:
     ran = run(PRELUDE + SLEEPS.format(load_s=0.002, sleep_s=0.004), fidelity=PROBE)
     found = figures(ran)
     assert found["drain_step_s"] >= 0.016

@@ -115,5 +115,5 @@ def test_compiled_code_is_not_counted(run: Callable[..., Ran]) -> None:
     assert bounds(run(compiled, fidelity=COUNTING)) is None
 
 
-def test_nothing_is_counted_that_was_not_asked_for(run: Callable[..., Ran]) -> None:
+def test_nothing_is_counted_that_was_not_requested(run: Callable[..., Ran]) -> None:
     assert run(script(), fidelity=SHORT).one(Probed) is None

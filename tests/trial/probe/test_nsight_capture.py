@@ -31,23 +31,23 @@ for _ in range(100):
 
 
 class Device:
-    """Notes what is asked of it."""
+    """Notes its calls."""
 
     def __init__(self, *, on_cuda: bool = True) -> None:
         self.on_cuda = on_cuda
-        self.said: list[str] = []
+        self.message: list[str] = []
         profiler = SimpleNamespace(start=self.noting("start"), stop=self.noting("stop"))
-        nvtx = SimpleNamespace(range_push=self.said.append, range_pop=self.noting("pop"))
+        nvtx = SimpleNamespace(range_push=self.message.append, range_pop=self.noting("pop"))
         self.torch = SimpleNamespace(cuda=SimpleNamespace(profiler=profiler, nvtx=nvtx))
         self.faults: list[str] = []
         faults = SimpleNamespace(note=lambda hook, _: self.faults.append(hook))
         self.state: Any = SimpleNamespace(faults=faults)
 
     def noting(self, word: str) -> Any:
-        return lambda: self.said.append(word)
+        return lambda: self.message.append(word)
 
     def synchronise(self) -> None:
-        self.said.append("wait")
+        self.message.append("wait")
 
     def capture(self) -> Capture:
         memory: Any = self
@@ -61,11 +61,11 @@ def test_a_few_steps_lie_between_start_and_stop_each_a_range() -> None:
     while not made.step():
         steps += 1
     assert steps == capture.STEPS + 1
-    assert device.said[:3] == ["wait", "start", "step 1"]
-    assert device.said[-3:] == ["pop", "wait", "stop"]
-    assert device.said.count("pop") == capture.STEPS
+    assert device.message[:3] == ["wait", "start", "step 1"]
+    assert device.message[-3:] == ["pop", "wait", "stop"]
+    assert device.message.count("pop") == capture.STEPS
     assert made.step(), "it stays over"
-    assert device.said.count("stop") == 1
+    assert device.message.count("stop") == 1
 
 
 def test_slow_steps_are_fewer(monkeypatch: Any) -> None:
@@ -73,14 +73,14 @@ def test_slow_steps_are_fewer(monkeypatch: Any) -> None:
     device = Device()
     made = device.capture()
     assert [made.step(), made.step()] == [False, True]
-    assert device.said == ["wait", "start", "step 1", "pop", "wait", "stop"]
+    assert device.message == ["wait", "start", "step 1", "pop", "wait", "stop"]
 
 
 def test_without_a_device_there_is_nothing_to_mark() -> None:
     device = Device(on_cuda=False)
     made = device.capture()
     assert made.step()
-    assert device.said == []
+    assert device.message == []
     assert made.figures == {}
 
 

@@ -45,7 +45,7 @@ def test_a_child_that_takes_too_long_unlocks_what_it_has_locked() -> None:
     assert lock.acquire(timeout=5.0)
 
 
-def test_a_child_that_does_not_end_when_it_is_asked_to_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_does_not_end_when_it_is_requested_to_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forked_probe, "_GRACE_S", 0.1)
 
     def stubborn() -> None:

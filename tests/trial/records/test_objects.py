@@ -8,7 +8,7 @@ from typing import Any
 from autotune.trial.records.objects import held_by, locals_of, names_of
 
 
-def test_an_object_that_loads_itself_when_it_is_asked_is_not_asked() -> None:
+def test_an_object_that_loads_itself_when_it_is_requested_is_not_requested() -> None:
     class Lazy:
         def __init__(self) -> None:
             object.__setattr__(self, "path", "a")

@@ -48,10 +48,10 @@ def test_another_hook_on_the_same_module_does_not_break_its_import(
     (tmp_path / f"{name}.py").write_text("value = 7\n")
     monkeypatch.syspath_prepend(tmp_path)
     theirs, ours = Another(name), AfterImport()
-    told: list[int] = []
+    reported: list[int] = []
     before = list(sys.meta_path)
     try:
-        ours.on(name, lambda module: told.append(module.value))
+        ours.on(name, lambda module: reported.append(module.value))
         sys.meta_path.remove(ours)
         sys.meta_path[:0] = [ours, theirs] if ours_first else [theirs, ours]
         assert importlib.import_module(name).value == 7
@@ -60,7 +60,7 @@ def test_another_hook_on_the_same_module_does_not_break_its_import(
         sys.modules.pop(name, None)
     assert theirs.seen == [name]
     if ours_first:
-        assert told == [7]
+        assert reported == [7]
 
 
 @pytest.fixture
@@ -109,8 +109,8 @@ def test_imports_of_other_threads_and_after_the_end_are_not_timed(timing: AfterI
 
 
 def test_a_module_that_is_awaited_and_timed_calls_back_once(timing: AfterImport) -> None:
-    told: list[str] = []
-    timing.on("timed_leaf", lambda module: told.append(module.__name__))
+    reported: list[str] = []
+    timing.on("timed_leaf", lambda module: reported.append(module.__name__))
     importlib.import_module("timed_outer")
-    assert told == ["timed_leaf"]
+    assert reported == ["timed_leaf"]
     assert timing.stop_timing() == 111

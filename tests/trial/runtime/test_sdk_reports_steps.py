@@ -1,4 +1,4 @@
-"""Steps that a script tells of, on a clock of the test's own: losses read late, and where warm-up ends."""
+"""Steps that a script reports, on a clock of the test's own: losses read late, and where warm-up ends."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Over(BaseException):
 
 
 class Loop:
-    """A process whose script tells of its steps; `step` is one of them."""
+    """A process whose script reports its steps; `step` is one of them."""
 
     def __init__(self, tmp_path: Any, monkeypatch: Any) -> None:
         self.now_ns = 1_000_000_000
@@ -59,7 +59,7 @@ class Loop:
             Segment(trial=0, config=Config(), fidelity=FIDELITY),
             DeviceMemory(),
             readings=tuple,
-            facts=lambda: RunFacts(samples_source="told"),
+            facts=lambda: RunFacts(samples_source="reported"),
             settled=lambda *_: None,
             settle_root=lambda _: True,
         )
@@ -76,12 +76,12 @@ class Loop:
         self.stamps_ns.append(self.now_ns)
         self.boundary.sdk_step(SAMPLES, loss)
 
-    def told(self) -> ProcessReports:
+    def reported(self) -> ProcessReports:
         """What it has written by now."""
-        told = ProcessReports()
+        reported = ProcessReports()
         for event in Reader(self.events, "n").read():
-            told.take(event)
-        return told
+            reported.take(event)
+        return reported
 
     def run(self, seconds: Callable[[int], float]) -> ProcessReports:
         """Steps that take so long, by their number, until the process ends."""
@@ -89,7 +89,7 @@ class Loop:
             for n in range(5000):
                 self.step(seconds(n))
         except Over:
-            return self.told()
+            return self.reported()
         raise AssertionError("the process did not end")
 
 
@@ -100,47 +100,47 @@ def loop(tmp_path: Any, monkeypatch: Any) -> Any:
     made.boundary.release()
 
 
-def closed(told: ProcessReports) -> Closed:
-    return told.closed[0]
+def closed(reported: ProcessReports) -> Closed:
+    return reported.closed[0]
 
 
-def rate(told: ProcessReports) -> float:
-    found = measure(closed(told), told, HostSamples(start_ns=0, cpus=4))
+def rate(reported: ProcessReports) -> float:
+    found = measure(closed(reported), reported, HostSamples(start_ns=0, cpus=4))
     assert isinstance(found, Measurement), found
     return found.throughput.value
 
 
 def test_a_step_of_a_second_late_in_warm_up_is_no_part_of_the_window(loop: Loop) -> None:
-    told = loop.run(lambda n: 1.0 if n in (0, 12) else STEP_S)
-    assert closed(told).begin_ns - loop.stamps_ns[12] >= 0.4e9 - 1, "warm-up began anew"
-    assert rate(told) == pytest.approx(SAMPLES / STEP_S)
+    reported = loop.run(lambda n: 1.0 if n in (0, 12) else STEP_S)
+    assert closed(reported).begin_ns - loop.stamps_ns[12] >= 0.4e9 - 1, "warm-up began anew"
+    assert rate(reported) == pytest.approx(SAMPLES / STEP_S)
 
 
 def test_long_steps_that_come_on_and_on_are_a_cost(loop: Loop) -> None:
-    told = loop.run(lambda n: 0.2 if n % 7 == 0 else STEP_S)
-    assert len(told.rows) < 300
-    assert rate(told) == pytest.approx(7 * SAMPLES / (0.2 + 6 * STEP_S), rel=0.15)
+    reported = loop.run(lambda n: 0.2 if n % 7 == 0 else STEP_S)
+    assert len(reported.rows) < 300
+    assert rate(reported) == pytest.approx(7 * SAMPLES / (0.2 + 6 * STEP_S), rel=0.15)
 
 
-def test_a_compilation_that_jax_tells_of_begins_the_window_anew(loop: Loop) -> None:
+def test_a_compilation_that_jax_reports_begins_the_window_anew(loop: Loop) -> None:
     def seconds(n: int) -> float:
         if n == 120:
-            loop.xla.told("/jax/core/compile/backend_compile_duration", 0.3, fun_name="update")
+            loop.xla.on_duration("/jax/core/compile/backend_compile_duration", 0.3, fun_name="update")
         return 0.3 if n == 120 else STEP_S
 
-    told = loop.run(seconds)
-    assert closed(told).begin_ns > loop.stamps_ns[120]
-    assert closed(told).counters["compile_events"] == 1
-    assert rate(told) == pytest.approx(SAMPLES / STEP_S)
+    reported = loop.run(seconds)
+    assert closed(reported).begin_ns > loop.stamps_ns[120]
+    assert closed(reported).counters["compile_events"] == 1
+    assert rate(reported) == pytest.approx(SAMPLES / STEP_S)
 
 
 def test_what_compiles_on_and_on_does_so_as_a_part_of_its_steps(loop: Loop) -> None:
     for _ in range(40):
-        loop.xla.told("/jax/core/compile/backend_compile_duration", 0.1)
-        loop.xla.told("/jax/core/compile/jaxpr_trace_duration", 0.1)
+        loop.xla.on_duration("/jax/core/compile/backend_compile_duration", 0.1)
+        loop.xla.on_duration("/jax/core/compile/jaxpr_trace_duration", 0.1)
         loop.step()
     loop.recorder._channel.flush()
-    assert sum(bool(row.mark & COMPILE) for row in loop.told().rows) == 9, "the first step and eight more"
+    assert sum(bool(row.mark & COMPILE) for row in loop.reported().rows) == 9, "the first step and eight more"
 
 
 class Array:
@@ -220,7 +220,7 @@ def test_losses_that_cannot_be_read_are_no_divergence(loop: Loop) -> None:
     loop.step(loss=Array(0, [], lambda: 0))
     for _ in range(9):
         loop.step(loss=lost())
-    assert "told_loss" in loop.state.faults.off
+    assert "reported_loss" in loop.state.faults.off
     loop.recorder._read_losses()
     assert [loss for _, loss, _ in loop.recorder._losses] == [1.0]
 
@@ -235,7 +235,7 @@ def test_a_loss_that_is_read_late_and_is_no_number_is_one(loop: Loop) -> None:
         loop.step(loss=Broken(0, [], lambda: 0))
     with pytest.raises(Over):
         loop.step(loss=Broken(0, [], lambda: 0))
-    broke = loop.told().broke
+    broke = loop.reported().broke
     assert broke is not None
     assert broke.kind == "diverged"
 
@@ -245,7 +245,7 @@ def test_a_run_that_ends_before_its_window_on_a_loss_that_is_no_number_has_diver
         loop.step(loss=loss)
     with pytest.raises(Over):
         loop.recorder.script_ended(0, "script_end")
-    broke = loop.told().broke
+    broke = loop.reported().broke
     assert broke is not None
     assert broke.kind == "diverged"
 
@@ -254,36 +254,36 @@ def test_what_jax_compiles_is_no_compiled_model(loop: Loop, monkeypatch: Any) ->
     monkeypatch.setitem(sys.modules, "torch._dynamo.utils", SimpleNamespace(counters={}))
     compiling = Compile(loop.state, Undo(), AfterImport(), None)
     compiling.called = compiling.own = True
-    loop.xla.told("/jax/core/compile/backend_compile_duration", 0.3)
+    loop.xla.on_duration("/jax/core/compile/backend_compile_duration", 0.3)
     assert compiling.observed() is None
     assert "runs eagerly" in loop.state.refusals["compile_mode"]
 
 
-def test_samples_are_told_only_where_every_step_says_them(loop: Loop) -> None:
-    assert not loop.boundary.tells_samples
+def test_samples_are_reported_only_where_every_step_says_them(loop: Loop) -> None:
+    assert not loop.boundary.reports_samples
     loop.step()
-    assert loop.boundary.tells_samples
+    assert loop.boundary.reports_samples
     loop.boundary.sdk_step(None, None)
-    assert not loop.boundary.tells_samples
+    assert not loop.boundary.reports_samples
     assert loop.state.samples_total == SAMPLES + 1
 
 
 @pytest.mark.parametrize(
-    ("name", "wanted", "told", "others"),
+    ("name", "wanted", "reported", "others"),
     [
         ("batch", 8, {64}, ()),
         ("batch_size", 128, {64}, (1, "fp32", True)),
         ("Train-Batch-Size", 8, {64}, (4,)),
     ],
 )
-def test_the_scripts_own_batch_that_is_told_at_another_one_is_not_believed(
-    name: str, wanted: int, told: set[int], others: Any
+def test_the_scripts_own_batch_that_is_reported_at_another_one_is_not_believed(
+    name: str, wanted: int, reported: set[int], others: Any
 ) -> None:
-    assert f"{name}={wanted}" in stands_still(name, 64, wanted, told, others)
+    assert f"{name}={wanted}" in stands_still(name, 64, wanted, reported, others)
 
 
 @pytest.mark.parametrize(
-    ("name", "wanted", "told", "others"),
+    ("name", "wanted", "reported", "others"),
     [
         ("batch", 64, {64}, ()),
         ("batch", 8, {8}, ()),
@@ -296,7 +296,7 @@ def test_the_scripts_own_batch_that_is_told_at_another_one_is_not_believed(
         ("depth", 8, {64}, ()),
     ],
 )
-def test_nothing_else_is_held_against_what_is_told(
-    name: str, wanted: object, told: set[int], others: Any
+def test_nothing_else_is_held_against_what_is_reported(
+    name: str, wanted: object, reported: set[int], others: Any
 ) -> None:
-    assert stands_still(name, 64, wanted, told, others) == ""
+    assert stands_still(name, 64, wanted, reported, others) == ""

@@ -52,7 +52,7 @@ def folder(tmp_path: Path) -> Iterator[Folder]:
         sys.modules.pop(name, None)
 
 
-def test_modules_beside_the_script_are_told_with_their_hash(folder: Folder) -> None:
+def test_modules_beside_the_script_are_reported_with_their_hash(folder: Folder) -> None:
     path = folder.imported("code/at_net_a.py")
     found = folder.modules()
     assert found.seen() == {str(path): hashlib.sha256(path.read_bytes()).hexdigest()}

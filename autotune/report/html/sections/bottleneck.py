@@ -47,11 +47,11 @@ def bottleneck_section(view: View) -> Markup:
         )
     if not any(v.shares for v in found.values()):
         return Markup()
-    told = "; ".join(f"{r.label}: {r.note}" for r in rows)
+    text = "; ".join(f"{r.label}: {r.note}" for r in rows)
     chart = svg.responsive(
         "bottleneck",
         lambda width, name: figures.shares(
-            rows, width, name, title="Where the time of a step goes, before and after", text=f"{told}."
+            rows, width, name, title="Where the time of a step goes, before and after", text=f"{text}."
         ),
     )
     used = {words for row in rows for _, words, _ in row.parts}

@@ -72,8 +72,8 @@ def claims_figure(view: View, answer: Answer) -> Markup:
         rows.append(row)
     if not rows:
         return Markup()
-    said = "; ".join(f"{row.label} {row.value:.2f}x" for row in rows)
-    names = ("Speed-up of each pick with its interval", f"{said}. 1.00x is your unchanged script.")
+    text = "; ".join(f"{row.label} {row.value:.2f}x" for row in rows)
+    names = ("Speed-up of each pick with its interval", f"{text}. 1.00x is your unchanged script.")
 
     def draw(width: float, name: str) -> Markup:
         # The chart has half of a wide page.

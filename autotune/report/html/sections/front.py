@@ -73,8 +73,8 @@ def front_section(view: View) -> Markup:
             )
         )
     else:
-        said = "Only one configuration was measured." if placed else "No trial reported its peak memory."
-        parts.append(tag("p", said))
+        reason = "Only one configuration was measured." if placed else "No trial reported its peak memory."
+        parts.append(tag("p", reason))
     parts.append(_front_table(view, answer))
     return html(*parts)
 

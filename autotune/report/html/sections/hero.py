@@ -54,10 +54,10 @@ def hero(view: View) -> Markup:
 
 def _why(view: View, answer: Answer) -> Markup:
     """Return the reasons, without loss and memory, which the tiles show."""
-    told = [_sentence(view.study, text) for text in reasons(view.study, answer)]
-    if not told:
+    texts = [_sentence(view.study, text) for text in reasons(view.study, answer)]
+    if not texts:
         return Markup()
-    return html(tag("p", "Why", class_="lead"), bullets(told, class_="why"))
+    return html(tag("p", "Why", class_="lead"), bullets(texts, class_="why"))
 
 
 def paragraphs_of(texts: tuple[str, ...]) -> list[Markup]:
@@ -112,11 +112,11 @@ def _apply(view: View, answer: Answer) -> Markup:
             return html(tag("p", lead, class_="lead"), command(given["apply fastest"]))
         if answer.outcome is SearchOutcome.INCONCLUSIVE and view.repicked is None:
             return _continue(given)
-        said = "Keep your script unchanged: there is nothing to apply."
+        text = "Keep your script unchanged: there is nothing to apply."
         if view.repicked is not None:
-            said = "There is nothing to apply: what is not confirmed is not recommended."
-            return tag("p", said, class_="lead")
-        return html(tag("p", said, class_="lead"), _further(view.study))
+            text = "There is nothing to apply: what is not confirmed is not recommended."
+            return tag("p", text, class_="lead")
+        return html(tag("p", text, class_="lead"), _further(view.study))
     first = (
         html(
             tag("p", "Write these picks to a file, then train with it:", class_="lead"),

@@ -78,8 +78,8 @@ def knobs_section(view: View) -> Markup:
 
 
 def _gain_cell(found: Contributions, knob: str) -> str:
-    said, part = contribution_text.knob_text(found, knob), found.of(knob)
-    return said if part is None else f"{said} {contribution_text.interval_text(part)}, {_rests_on(part)}"
+    text, part = contribution_text.knob_text(found, knob), found.of(knob)
+    return text if part is None else f"{text} {contribution_text.interval_text(part)}, {_rests_on(part)}"
 
 
 def _rests_on(part: Contribution) -> str:
@@ -118,7 +118,7 @@ def _effects_figure(view: View, found: Contributions) -> Markup:
     ]
     if not rows:
         return Markup()
-    told = "; ".join(f"{r.label} {r.value:.2f}x ({r.note})" for r in rows[:8])
+    text = "; ".join(f"{r.label} {r.value:.2f}x ({r.note})" for r in rows[:8])
     chart = svg.responsive(
         "effects",
         lambda width, name: figures.ratios(
@@ -126,7 +126,7 @@ def _effects_figure(view: View, found: Contributions) -> Markup:
             width,
             name,
             title="Speed with a knob, relative to the speed without it",
-            text=f"{told}.",
+            text=f"{text}.",
             axis="speed relative to the speed without it",
         ),
     )

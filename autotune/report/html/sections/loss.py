@@ -42,11 +42,11 @@ def loss_section(view: View) -> Markup:
             if sum(1 for n in used if n == name) == 1:
                 lines.append(figures.LossCurve(class_=name, points=thin, is_raw=True))
     if not lines:
-        said = (
+        text = (
             "The script showed no loss, so only changes that leave the arithmetic unchanged can be "
             "recommended."
         )
-        return html(heading("loss", "Loss"), tag("p", said)) if view.tried else Markup()
+        return html(heading("loss", "Loss"), tag("p", text)) if view.tried else Markup()
     verdicts = [
         html(
             tag("span", name, class_=f"tag {name}"),

@@ -50,7 +50,7 @@ def _pairs_figure(view: View, name: str, config: Config, rows: list[PairedRuns])
     ]
     compared = view.compared[config]
     class_ = name if name in _COLOURED else "other"
-    told = ", ".join(f"{r.ratio:.2f}x" for r in rows)
+    text = ", ".join(f"{r.ratio:.2f}x" for r in rows)
     chart = svg.responsive(
         f"pairs-{name}",
         lambda width, id_: figures.pairs(
@@ -59,7 +59,7 @@ def _pairs_figure(view: View, name: str, config: Config, rows: list[PairedRuns])
             width,
             id_,
             title=f"Pairs of {name}",
-            text=f"Ratios by pair: {told}.",
+            text=f"Ratios by pair: {text}.",
             axis=f"throughput, {unit}",
         ),
         caption="It changes the training: its ratio is of the time to equal loss, the points are throughput."

@@ -110,9 +110,9 @@ def _method(study: Study, answer: Answer) -> Markup:
         return paragraphs("Nothing was confirmed in pairs, so nothing is claimed.", class_="small soft")
     claim = f" Its interval is one of {100 * answer.best.speedup.confidence:.4g} %"
     share = claim if answer.is_better else ""
-    said = (
+    text = (
         "A speed-up is measured in pairs of fresh processes after the search, the unchanged script and "
         "the configuration in alternation; runs that selected a configuration are not included."
         + (f"{share}, adjusted for the number of finalists and interim analyses." if share else "")
     )
-    return paragraphs(said, class_="small soft")
+    return paragraphs(text, class_="small soft")

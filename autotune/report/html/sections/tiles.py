@@ -32,7 +32,7 @@ def tiles(view: View, answer: Answer) -> Markup:
         memory_note = f"{f'{shown.memory_ratio} yours ' if shown.memory_ratio else ''}at peak{of_all}"
     elif of_all:
         memory_note += of_all
-    told: list[tuple[str, object, object]] = [
+    rows: list[tuple[str, object, object]] = [
         ("Throughput", speed, "end to end, data loading included"),
         ("Peak memory", memory, memory_note),
     ]
@@ -40,23 +40,23 @@ def tiles(view: View, answer: Answer) -> Markup:
         words = {"pass": "holds", "fail": "worse", "unclear": "not shown to hold"}
         loss = html(words[mine.loss_verdict], tag("small", clean(study, mine.loss_sentence)))
         kept = "effective batch and learning rate are unchanged"
-        told += [("Loss", loss, ""), ("Training", mine.training, kept)]
+        rows += [("Loss", loss, ""), ("Training", mine.training, kept)]
         if mine.pays_back:
             once, _, after = mine.pays_back.partition("; ")
-            told.append(("Compiling", once, after))
+            rows.append(("Compiling", once, after))
     count = summary.failed_count(study)
     kinds = ", ".join(f"{n} {FailureKind.named(kind).words}" for kind, n in answer.failures.items())
     what_failed = f"{summary.plural(count, 'trial')}, survived" if count else "nothing"
-    told.append(("What failed", what_failed, kinds))
+    rows.append(("What failed", what_failed, kinds))
     spent = f"of {summary.duration_text(study.spec.budget.seconds)} allowed"
     trials = summary.plural(len(study.finished()), "trial")
-    told.append(("Cost of the search", summary.duration_text(study.elapsed_s), f"{trials}, {spent}"))
-    told += [(name.capitalize(), text, "") for name, text in energy_rows(study, answer)]
+    rows.append(("Cost of the search", summary.duration_text(study.elapsed_s), f"{trials}, {spent}"))
+    rows += [(name.capitalize(), text, "") for name, text in energy_rows(study, answer)]
     return tag(
         "dl",
         *(
             tag("div", tag("dt", name), tag("dd", value, tag("small", note) if note else ""), class_="tile")
-            for name, value, note in told
+            for name, value, note in rows
         ),
         class_="tiles",
     )

@@ -28,8 +28,8 @@ def time_section(view: View) -> Markup:
     """Return the chart of time; empty before a trial ended."""
     study = view.study
     # A probe is no measurement, but it used time.
-    told = [t for t in (*study.finished(), *study.finished(Stage.DIAGNOSE)) if t.finished_s > 0]
-    if not told:
+    trials = [t for t in (*study.finished(), *study.finished(Stage.DIAGNOSE)) if t.finished_s > 0]
+    if not trials:
         return Markup()
     spans = sorted(
         (
@@ -41,19 +41,19 @@ def time_section(view: View) -> Markup:
                 f"{t.seconds:.0f} s, {summary.status_word(t)}",
                 is_failed=t.failure is not None and t.failure.kind.family is not Family.CANCELLED,
             )
-            for t in told
+            for t in trials
         ),
         key=lambda s: s.begin,
     )
     seen = sorted(
         (t.finished_s, ratio.value)
-        for t in told
+        for t in trials
         if t.stage in (Stage.BASELINE, Stage.INITIAL, Stage.REFINE)
         and (ratio := summary.speedup_of(study, t)) is not None
     )
     best = figures.steps_up(seen)
     spent: dict[str, float] = {}
-    for t in told:
+    for t in trials:
         spent[t.stage.value] = spent.get(t.stage.value, 0.0) + t.seconds
     words = ", ".join(f"{_STAGES[stage]} {summary.duration_text(s)}" for stage, s in spent.items())
     chart = svg.responsive(

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def trials_section(view: View) -> Markup:
     """Return the table of trials; empty before one ended."""
     study = view.study
-    told = study.finished()
-    if not told:
+    trials = study.finished()
+    if not trials:
         return Markup()
     marks = summary.picks_of(view.answer)
     rows = [
@@ -31,7 +31,7 @@ def trials_section(view: View) -> Markup:
             *_trial_cells(study, t),
             Sorted(f"{t.seconds:.0f} s", round(t.seconds, 1)),
         )
-        for t in told
+        for t in trials
     ]
     columns = (
         Column(title="Trial"),
@@ -51,8 +51,8 @@ def trials_section(view: View) -> Markup:
 
 def _trial_cells(study: Study, trial: Trial) -> tuple[Sorted, Sorted, Sorted, str]:
     if trial.measurement is None:
-        said = trial.failure.kind.words if trial.failure is not None else "open"
-        return Sorted("", ""), Sorted("", ""), Sorted("", ""), said
+        outcome = trial.failure.kind.words if trial.failure is not None else "open"
+        return Sorted("", ""), Sorted("", ""), Sorted("", ""), outcome
     ratio, peak = summary.speedup_of(study, trial), trial.measurement.memory.peak_bytes
     rate = trial.measurement.throughput.value
     return (

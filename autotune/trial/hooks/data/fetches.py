@@ -126,7 +126,7 @@ class Fetches:
             return
         self._last = None
         last.ahead -= 1
-        self._state.asks_elsewhere = False
+        self._state.fetched_elsewhere = False
         self._passes += 1
         last.used_at = self._passes
         if (

@@ -177,7 +177,7 @@ class Loader(Fetches):
         return found if isinstance(found, (bool, int, float, str)) else None
 
     def _input_batch(self) -> int | None:
-        if self.inputs is None or not self.inputs.said:
+        if self.inputs is None or not self.inputs.batch_size:
             return self.input_batch
         observed = self.inputs.observed()
         return self.input_batch if observed is None and not self.inputs.expects else observed
@@ -268,12 +268,12 @@ class Loader(Fetches):
                 # An evaluation, possibly by another model; its time and samples are not training.
                 state.evaluates(now, by_loader=True)
             elif record.confirmed or record.expected:
-                state.asks_elsewhere = False
+                state.fetched_elsewhere = False
                 state.trains(now)
             else:
                 # Some scripts never call `backward`, so that no loader is known to train.
-                state.asks_elsewhere = self.train is not None
-                if state.asks_elsewhere and record.batches:
+                state.fetched_elsewhere = self.train is not None
+                if state.fetched_elsewhere and record.batches:
                     # Fetched again, without a backward pass on the previous batch.
                     state.evaluates(now)
                 else:
@@ -385,7 +385,7 @@ class Loader(Fetches):
                 self.in_thread = self.in_thread or (record is not None and state.active and not state.here())
                 return original_next(this)
             if record.usual is not None and self._is_usual(record, this):
-                state.asks_elsewhere = False
+                state.fetched_elsewhere = False
                 begin = clock()
                 try:
                     batch = original_next(this)

@@ -234,7 +234,7 @@ class Compile:
         if self._channel is not None:
             self._channel.send(Compiling(t_ns=now, began=True))
 
-    def _ended(self, *_told: object) -> None:
+    def _ended(self, *_args: object) -> None:
         state = self._state
         if not state.active or not state.compile_begun_ns:
             return

@@ -19,7 +19,7 @@ class CudaGraphs:
     """Recorded CUDA graphs of this process."""
 
     def __init__(self) -> None:
-        self._told = False
+        self._recorded = False
         self._torch: Any = None
 
     def install(self, torch: Any) -> None:
@@ -28,13 +28,13 @@ class CudaGraphs:
 
     def note(self, args: tuple[Any, ...]) -> None:
         """Record the start of a compile; newer versions of torch report its kind."""
-        self._told = self._told or any(
+        self._recorded = self._recorded or any(
             getattr(getattr(a, "callback_trigger", None), "name", "") == _RECORDING for a in args
         )
 
     def missing(self) -> str | None:
         """Return why no graph was recorded, as a sentence; None if one was, or none was possible."""
-        if self._torch is None or not self._torch.cuda.is_initialized() or self._told:
+        if self._torch is None or not self._torch.cuda.is_initialized() or self._recorded:
             return None
         if any(roots for manager in self._managers() for roots in dict(manager.roots or {}).values()):
             return None

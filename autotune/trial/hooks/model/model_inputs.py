@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 KNOB: Final = "batch_size"
 _MOST_TENSORS = 4
 _MOST_SHAPES = 64
-_TOLD_FRAC = 0.1
+_REPORT_FRAC = 0.1
 _USUAL_FRAC = 0.75
 """Share of calls from which a size is the usual one; ends of epochs have others."""
 _MOST_BETWEEN = 64
@@ -45,11 +45,11 @@ class Inputs:
 
     def __init__(self, state: RuntimeState) -> None:
         self._state = state
-        self.said = 0
+        self.batch_size = 0
         """Batch size by the script's own option in this run; 0 without one."""
         self._expected: InputFacts | None = None
         self._holds_rest = True
-        self.told_now: Callable[[], float] = _none_reported
+        self.reported_now: Callable[[], float] = _none_reported
         """Returns the samples reported by the script per sample counted here; 0 if none are reported."""
         self._place: tuple[int, int] | None = None
         """Tensor and dimension used to count samples."""
@@ -64,22 +64,22 @@ class Inputs:
         """Number of calls per backward pass -> frequency."""
         self._shapes: list[Counter[Shape]] = []
 
-    def expect(self, said: int, changes: Sequence[Change], *, holds_rest: bool = True) -> None:
+    def expect(self, batch_size: int, changes: Sequence[Change], *, holds_rest: bool = True) -> None:
         """Set the batch size of this run, and the position to check it at.
 
         Args:
-            said: Size by the command line; 0 if unknown.
+            batch_size: Size by the command line; 0 if unknown.
             changes: A change of the batch size holds the requested size, and its position in the baseline.
             holds_rest: All other sizes must equal the baseline's. False if the user may have changed
                 them, by an own option under `apply` or by a declared knob.
         """
-        self.said = said
+        self.batch_size = batch_size
         self._holds_rest = holds_rest
         change = next((c for c in changes if c.knob == KNOB), None)
         if change is not None and isinstance(change.value, int):
             self._expected = InputFacts.at(change.site, change.value)
             # Without a position the loader's batch size is used.
-            self.said = change.value if self._expected is not None else 0
+            self.batch_size = change.value if self._expected is not None else 0
 
     @property
     def expects(self) -> bool:
@@ -89,7 +89,7 @@ class Inputs:
     def called(self, shapes: Sequence[Shape]) -> int:
         """Record a training call with tensors of these shapes; return the samples in it."""
         self.calls += 1
-        if self.said:
+        if self.batch_size:
             for index, shape in enumerate(shapes[:_MOST_TENSORS]):
                 if index == len(self._shapes):
                     self._shapes.append(Counter())
@@ -114,9 +114,9 @@ class Inputs:
         if self._expected is not None:
             tensor, dims = self._expected.tensor, self._expected.dims
             shape = shapes[tensor] if tensor < len(shapes) else ()
-            return next(((tensor, d) for d in dims if d < len(shape) and shape[d] == self.said), None)
+            return next(((tensor, d) for d in dims if d < len(shape) and shape[d] == self.batch_size), None)
         pairs = ((i, d) for i, shape in enumerate(shapes[:_MOST_TENSORS]) for d in range(len(shape)))
-        return next(((i, d) for i, d in pairs if shapes[i][d] == self.said), None)
+        return next(((i, d) for i, d in pairs if shapes[i][d] == self.batch_size), None)
 
     def _sizes(self, tensor: int) -> list[Counter[Any]]:
         """Return the frequency of sizes by dimension, over calls with the usual number of dimensions."""
@@ -142,7 +142,7 @@ class Inputs:
 
     def _rare_frac(self, tensor: int) -> float:
         """Return the largest share of calls in which one dimension of this argument had the set size."""
-        most = max((seen[self.said] for seen in self._sizes(tensor)), default=0)
+        most = max((seen[self.batch_size] for seen in self._sizes(tensor)), default=0)
         return most / self._shapes[tensor].total() if most else 0.0
 
     def _per_backward(self, backwards: int) -> float:
@@ -159,15 +159,15 @@ class Inputs:
         A run at another size is evaluated like `observed`: at the position in the baseline, with the size of
         most calls. There an end of an epoch may follow every second batch.
         """
-        if not self.said or not self.calls or not backwards:
+        if not self.batch_size or not self.calls or not backwards:
             return None
-        found = InputFacts(said=self.said, calls_per_backward=self._per_backward(backwards))
+        found = InputFacts(batch_size=self.batch_size, calls_per_backward=self._per_backward(backwards))
         tensors, least_frac = range(len(self._shapes)), _USUAL_FRAC
         if self._expected is not None:
             tensors, least_frac = range(self._expected.tensor, self._expected.tensor + 1), 0.0
         for tensor in tensors:
             shape = self._usual(tensor, least_frac)
-            dims = tuple(dim for dim, size in enumerate(shape) if size == self.said)
+            dims = tuple(dim for dim, size in enumerate(shape) if size == self.batch_size)
             if dims:
                 return replace(found, tensor=tensor, dims=dims, shape=shape)
         return replace(found, rare_frac=max((self._rare_frac(tensor) for tensor in tensors), default=0.0))
@@ -177,14 +177,14 @@ class Inputs:
 
         None if it cannot be determined.
         """
-        if not self.said or not self.calls:
+        if not self.batch_size or not self.calls:
             return None
         if self._expected is None:
-            is_found = any(self.said in self._usual(tensor) for tensor in range(len(self._shapes)))
-            return self.said if is_found else None
+            is_found = any(self.batch_size in self._usual(tensor) for tensor in range(len(self._shapes)))
+            return self.batch_size if is_found else None
         usual = self._usual(self._expected.tensor, 0.0)
         size, reason = _checked_batch(self._expected, usual, holds_rest=self._holds_rest)
-        if not reason and (reason := _report_mismatch(self._expected, self.told_now())):
+        if not reason and (reason := _report_mismatch(self._expected, self.reported_now())):
             size = None
         if reason:
             self._state.refusals[KNOB] = reason
@@ -197,9 +197,9 @@ def _checked_batch(wanted: InputFacts, usual: tuple[int, ...], *, holds_rest: bo
     """Return the batch size of a run, and a message if it differs from its option."""
     if len(usual) != len(wanted.shape):
         return None, f"The model is called with {_text(usual)} instead of {_text(wanted.shape)}."
-    moved = [dim for dim in wanted.dims if usual[dim] == wanted.said]
+    moved = [dim for dim in wanted.dims if usual[dim] == wanted.batch_size]
     own = wanted.shape[wanted.dims[0]]
-    if not moved or own == wanted.said:
+    if not moved or own == wanted.batch_size:
         return usual[wanted.dims[0]], ""
     rest = [dim for dim in range(len(usual)) if dim not in moved and wanted.shape[dim]]
     if len(moved) > 1 or (holds_rest and any(usual[dim] != wanted.shape[dim] for dim in rest)):
@@ -207,16 +207,17 @@ def _checked_batch(wanted: InputFacts, usual: tuple[int, ...], *, holds_rest: bo
             f"Its option changes more of the model's input than the batch: {_text(wanted.shape)} "
             f"became {_text(usual)}."
         )
-    return wanted.said, ""
+    return wanted.batch_size, ""
 
 
 def _report_mismatch(wanted: InputFacts, reported: float) -> str:
     """Return a message if the reported samples do not follow the batch size."""
-    if not wanted.told or not reported or abs(reported / wanted.told - 1.0) <= _TOLD_FRAC:
+    baseline = wanted.reported_per_sample
+    if not baseline or not reported or abs(reported / baseline - 1.0) <= _REPORT_FRAC:
         return ""
     return (
-        f"With a batch of {wanted.said} the script reports {reported:.3g} samples to autotune.step() per "
-        f"sample of its model, and {wanted.told:.3g} unchanged. The count does not follow the batch, so the "
+        f"With a batch of {wanted.batch_size} the script reports {reported:.3g} samples to autotune.step() "
+        f"per sample of its model, and {baseline:.3g} unchanged. The count does not follow the batch, so the "
         "rate is not known."
     )
 

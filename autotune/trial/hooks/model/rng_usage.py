@@ -82,7 +82,7 @@ class LoopDraws:
         self._indices: list[int] = []
         self.where = ""
         """Generators that changed in a pass, `ON_HOST` or `ON_DEVICE`; the former if unreadable."""
-        self.on_told: Callable[[], None] | None = None
+        self.on_complete: Callable[[], None] | None = None
         """Called when detection is complete: fetches and passes need no further observation."""
 
     def fetched(self) -> None:
@@ -104,8 +104,8 @@ class LoopDraws:
         before, self._before = self._before, None
         self._is_first = False
         if before is None:
-            if self.on_told is not None and (self.where == ON_HOST or self._left <= 0):
-                self.on_told()
+            if self.on_complete is not None and (self.where == ON_HOST or self._left <= 0):
+                self.on_complete()
             return
         self._left -= 1
         after = _streams(self._torch, self._indices)

@@ -692,7 +692,7 @@ class ForwardWrapper:
             or root.casts_back
             or root._compile.replays
             or root.detecting
-            or root.inputs.said  # whose calls are counted
+            or root.inputs.batch_size  # whose calls are counted
             or (self.probes and not root._compile.active)
             or self._looks
             or not state.began_ns
@@ -744,7 +744,7 @@ class ForwardWrapper:
         """Record a call without gradients: an evaluation, or a policy that collects training data."""
         module, state = self.module(), self._state
         # Batches of a loader used without gradients are evaluated, whatever the caller's name.
-        of_loader = state.asked_loader or state.asks_elsewhere
+        of_loader = state.evaluates_loader or state.fetched_elsewhere
         if not of_loader and self._root.purposes.gathering(caller(0)):
             state.collects(time.perf_counter_ns())
         elif state.evaluating or (module is not None and not module.training):
@@ -761,7 +761,7 @@ class ForwardWrapper:
         learns = module is None or module.training
         state.called_to_evaluate = state.called_to_evaluate or not learns
         state.called_to_train = state.called_to_train or learns
-        if not learns and state.asks_elsewhere:
+        if not learns and state.fetched_elsewhere:
             state.evaluates(now)
             return True
         state.trains(now)

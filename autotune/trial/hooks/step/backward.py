@@ -179,10 +179,10 @@ class Backward(Stepping):
         try:
             self._loader.backward_seen()
             inputs = self._root.inputs
-            if inputs.said and self._loader.train is not None and not inputs.expects:
+            if inputs.batch_size and self._loader.train is not None and not inputs.expects:
                 # The batch size comes from the loader, so calls need not be inspected for it.
-                inputs.said = 0
-            if inputs.said:
+                inputs.batch_size = 0
+            if inputs.batch_size:
                 inputs.backward()
         except Exception as error:
             self._state.faults.note("backward", error)
@@ -316,8 +316,8 @@ class Backward(Stepping):
         inputs = self._root.inputs
         inputs.weighed = True
         if self.own_pass.begins:
-            self.own_pass.begin(frames_here(self._torch), inputs.said)
-        return self.own_pass.part(inputs.last, inputs.said)
+            self.own_pass.begin(frames_here(self._torch), inputs.batch_size)
+        return self.own_pass.part(inputs.last, inputs.batch_size)
 
     def own_pass_samples(self) -> int:
         """Return the samples of the script's own passes over its data; 0 if a loop may end otherwise."""

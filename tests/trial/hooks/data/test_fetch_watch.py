@@ -125,7 +125,7 @@ for epoch in range(3):
         optimizer.zero_grad()
         F.mse_loss(model(x), y).backward()
         optimizer.step()
-told(sums=sums, weights=weights(model))
+reported(sums=sums, weights=weights(model))
 """
 )
 SURE = {
@@ -235,7 +235,7 @@ def test_samples_that_depend_on_earlier_fetches_are_a_fact_with_its_place(
     assert held.what.startswith(SURE[kind])
     assert held.sure
     assert held.by == ("collate_fn" if kind == "collate" else "dataset")
-    assert ran.told == bare.told
+    assert ran.reported == bare.reported
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_caches_and_the_generators_that_workers_get_seeded_are_none(
     bare, ran = run(KINDS, argv=[kind, "0"], bare=True), run(KINDS, argv=[kind, "0"])
     assert ran.faults == ""
     assert ran.facts.loader.fetch_state is None
-    assert ran.told == bare.told
+    assert ran.reported == bare.reported
 
 
 def test_the_systems_entropy_is_no_state(run: Callable[..., Any]) -> None:
@@ -278,11 +278,11 @@ def test_workers_report_what_their_fetches_change(run: Callable[..., Any]) -> No
     assert run(KINDS, argv=["cache", "2"]).facts.loader.fetch_state is None
 
 
-def test_workers_that_seed_a_generator_each_for_itself_are_told_apart(run: Callable[..., Any]) -> None:
+def test_workers_that_seed_a_generator_each_for_itself_are_distinguished(run: Callable[..., Any]) -> None:
     assert run(KINDS, argv=["seeded", "2"]).facts.loader.fetch_state.apart
     ran = run(KINDS, argv=["seeded", "0"])
     assert ran.facts.loader.fetch_state.apart, "as two that were begun to find out"
-    assert ran.told == run(KINDS, argv=["seeded", "0"], bare=True).told
+    assert ran.reported == run(KINDS, argv=["seeded", "0"], bare=True).reported
 
 
 def keyword(name: str, value: Any) -> Change:
@@ -300,19 +300,19 @@ def test_the_samples_of_a_pure_cache_are_the_same_with_workers(run: Callable[...
         [keyword("num_workers", 2), keyword("persistent_workers", True)],
     ):
         ran = run(script, argv=["cache", "0"], changes=changes, measure=False)
-        assert ran.told == bare.told
+        assert ran.reported == bare.reported
 
 
 def test_samples_of_a_counting_dataset_are_others_with_workers(run: Callable[..., Any]) -> None:
     """The check above can fail: workers of the script's own change the samples."""
     bare = run(KINDS, argv=["list", "0"], bare=True)
-    assert run(KINDS, argv=["list", "2"], bare=True).told["sums"] != bare.told["sums"]
+    assert run(KINDS, argv=["list", "2"], bare=True).reported["sums"] != bare.reported["sums"]
 
 
 def test_workers_that_would_change_the_samples_are_withdrawn_under_apply(run: Callable[..., Any]) -> None:
     bare = run(KINDS, argv=["list", "0"], bare=True)
     ran = run(KINDS, argv=["list", "0"], changes=[keyword("num_workers", 2)], measure=False)
-    assert ran.told == bare.told
+    assert ran.reported == bare.reported
     assert "collects what it has fetched (seen)" in ran.err
 
 
@@ -340,12 +340,12 @@ for epoch in range(3):
         optimizer.zero_grad()
         F.mse_loss(model(x), y).backward()
         optimizer.step()
-told(end=True)
+reported(end=True)
 """
 )
 
 
-def test_a_sampler_that_counts_its_passes_is_asked_twice_by_workers(run: Callable[..., Any]) -> None:
+def test_a_sampler_that_counts_its_passes_is_requested_twice_by_workers(run: Callable[..., Any]) -> None:
     held = run(EAGER, argv=["eager"]).facts.loader.fetch_state
     assert (held.by, held.sure) == ("sampler", True)
     assert held.what.startswith("your sampler changes what it holds (epoch) at train.py:")
@@ -380,7 +380,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.0001)
 for epoch in range(3):
     for x in loader:
         optimizer.zero_grad(); model(x).square().mean().backward(); optimizer.step()
-told(end=True)
+reported(end=True)
 """
 )
 
@@ -436,7 +436,7 @@ for epoch in range(3):
         optimizer.zero_grad(); model(x).square().mean().backward(); optimizer.step()
         if n == 20:
             break
-told(end=True)
+reported(end=True)
 """
 )
 
@@ -517,7 +517,7 @@ for epoch in range(2):
         optimizer.zero_grad()
         F.mse_loss(model(x), y).backward()
         optimizer.step()
-told(weights=weights(model))
+reported(weights=weights(model))
 """
 )
 
@@ -540,4 +540,4 @@ def test_what_forked_workers_would_share_the_position_of_is_found(
     bare, ran = run(HANDLES, argv=[kind], bare=True), run(HANDLES, argv=[kind])
     assert ran.faults == ""
     assert ran.facts.loader.shared_handle == handle
-    assert ran.told == bare.told
+    assert ran.reported == bare.reported

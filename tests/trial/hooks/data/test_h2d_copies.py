@@ -147,7 +147,7 @@ def test_tensors_that_no_loader_yielded_are_left_alone(world) -> None:
     assert waits(buffer)
 
 
-def test_the_scripts_own_way_is_read_where_nothing_is_asked_for(world) -> None:
+def test_the_scripts_own_way_is_read_where_nothing_is_requested(world) -> None:
     first, second = Tensor(), Tensor()
     world.batch(first, second)
     assert world.copies.observed() is None
@@ -214,7 +214,7 @@ class Unreadable(Graphs):
         raise RuntimeError("not now")
 
 
-def test_a_batch_that_tells_its_keys_by_a_property_is_copied_as_any_other(world) -> None:
+def test_a_batch_that_reports_its_keys_by_a_property_is_copied_as_any_other(world) -> None:
     tensor = Tensor()
     world.copies.non_blocking(True)
     world.copies.fetched(Graphs(tensor))

@@ -1,4 +1,4 @@
-"""What a fetch changes: which state is seen to move, what is left out, and where it is said to be."""
+"""What a fetch changes: which state is seen to move, what is left out, and its reported place."""
 
 from __future__ import annotations
 

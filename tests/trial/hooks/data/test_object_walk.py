@@ -82,7 +82,7 @@ def test_objects_that_answer_with_errors_are_passed_over() -> None:
     assert any(value is mark for value in paths(Held(rude=Rude(), held=mark)).values())
 
 
-def test_an_object_that_makes_another_one_when_it_is_asked_for_its_class_is_left_alone() -> None:
+def test_an_object_that_makes_another_one_when_its_class_is_read_is_left_alone() -> None:
     class Proxy:
         made = 0
 

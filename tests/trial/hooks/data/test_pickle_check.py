@@ -48,7 +48,7 @@ def test_data_and_library_code_can_be_sent() -> None:
     assert try_sending(([1, "two", Tensor()], threading.Thread), TORCH) == Sent("")
 
 
-def test_code_of_the_users_own_is_told(monkeypatch) -> None:
+def test_code_of_the_users_own_is_reported(monkeypatch) -> None:
     assert try_sending(Changes(), TORCH) == Sent("", own_code=True)
 
 

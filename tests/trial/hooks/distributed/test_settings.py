@@ -95,10 +95,10 @@ def processes(folder: Path, ranks: int, scenarios: Mapping[str, Any]) -> dict[st
         )
         for rank in range(ranks)
     ]
-    said = [process.communicate(timeout=500) for process in started]
-    assert [process.returncode for process in started] == [0] * ranks, said
+    message = [process.communicate(timeout=500) for process in started]
+    assert [process.returncode for process in started] == [0] * ranks, message
     assert not list(folder.glob("faults.*.log"))
-    everything = json.loads(said[0][0].strip().splitlines()[-1])
+    everything = json.loads(message[0][0].strip().splitlines()[-1])
     return {name: [found[at] for found in everything] for at, name in enumerate(scenarios)}
 
 

@@ -19,7 +19,7 @@ def recordings(*, cuda: bool = True) -> CudaGraphs:
 
 
 def trees(monkeypatch: pytest.MonkeyPatch, roots: Any) -> None:
-    """`torch._inductor.cudagraph_trees` as far as it is looked at."""
+    """The part of `torch._inductor.cudagraph_trees` that is read."""
     manager = SimpleNamespace(roots=roots)
     held = {0: SimpleNamespace(tree_manager=manager), 1: SimpleNamespace(tree_manager=None)}
     module = SimpleNamespace(local=object(), get_obj=lambda _local, _name: held)
@@ -67,7 +67,7 @@ def test_what_is_looked_at_exists_in_torch() -> None:
     from torch._dynamo import callback
     from torch._inductor import cudagraph_trees
 
-    if hasattr(callback, "CallbackTrigger"):  # before, nothing told what kind of compile it is
+    if hasattr(callback, "CallbackTrigger"):  # before, nothing reported what kind of compile it is
         assert callback.CallbackTrigger.CUDAGRAPH_RECORDING.name == "CUDAGRAPH_RECORDING"
     assert dict(cudagraph_trees.get_obj(cudagraph_trees.local, "tree_manager_containers")) == {}
     assert "tree_manager" in vars(cudagraph_trees.TreeManagerContainer(0))

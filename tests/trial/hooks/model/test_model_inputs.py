@@ -13,13 +13,13 @@ OF_BATCH = Flag(("--batch_size",))
 STATE = (1, 20, 64)
 
 
-def inputs(said=0, changes=(), **held):
+def inputs(batch_size=0, changes=(), **held):
     found = Inputs(SimpleNamespace(refusals={}))
-    found.expect(said, changes, **held)
+    found.expect(batch_size, changes, **held)
     return found
 
 
-def asked(value, site):
+def requested(value, site):
     return [Change(knob="batch_size", value=value, spelling=OF_BATCH, delivered=str(value), site=site)]
 
 
@@ -33,37 +33,37 @@ def test_without_an_option_the_first_dimension_counts() -> None:
 
 
 def test_the_dimension_that_the_option_says_counts_wherever_it_stands() -> None:
-    chunks = inputs(said=20)
+    chunks = inputs(batch_size=20)
     counted = [chunks.called([(length, 20), STATE, STATE]) for length in (16, 16, 16, 9)]
     assert counted == [20, 20, 20, 20]
     assert chunks.observed() == 20
     found = chunks.facts(4)
-    assert found == InputFacts(said=20, tensor=0, dims=(1,), shape=(16, 20), calls_per_backward=1.0)
+    assert found == InputFacts(batch_size=20, tensor=0, dims=(1,), shape=(16, 20), calls_per_backward=1.0)
     assert found.counts
 
 
-def test_a_smaller_last_batch_is_counted_as_it_is() -> None:
-    rest = inputs(said=8)
+def test_a_smaller_last_batch_is_counted_unchanged() -> None:
+    rest = inputs(batch_size=8)
     assert [rest.called([(size, 3)]) for size in (8, 8, 8, 8, 5)] == [8, 8, 8, 8, 5]
     assert rest.facts(5).dims == (0,)
 
 
 def test_lengths_that_vary_are_no_part_of_the_place() -> None:
-    padded = inputs(said=8)
+    padded = inputs(batch_size=8)
     for length in (5, 6, 7, 9):
         padded.called([(8, length)])
     assert padded.facts(4).shape == (8, 0)
 
 
 def test_an_option_that_shows_nowhere_is_not_counted_by() -> None:
-    other = inputs(said=12)
+    other = inputs(batch_size=12)
     assert other.called([(16, 20)]) == 16
     assert other.observed() is None
     assert not other.facts(1).counts
 
 
 def test_several_calls_per_backward_pass_are_no_count_of_samples() -> None:
-    pair = inputs(said=8)
+    pair = inputs(batch_size=8)
     for _ in range(6):
         pair.called([(8, 3)])
     assert not pair.facts(3).counts
@@ -81,19 +81,19 @@ def passes(found, calls):
 
 @pytest.mark.parametrize("length", [6, 9, 12, 100])
 def test_one_more_call_with_gradients_changes_nothing_however_long_the_run_is(length) -> None:
-    assert passes(inputs(said=8), [2, *[1] * (length - 1)]).counts
-    assert passes(inputs(said=8), [1] * (length - 1) + [3]).counts
+    assert passes(inputs(batch_size=8), [2, *[1] * (length - 1)]).counts
+    assert passes(inputs(batch_size=8), [1] * (length - 1) + [3]).counts
 
 
 @pytest.mark.parametrize("calls", [[2] * 9, [1, 0] * 4, [1, 0, 1], [1, 2] * 4, [19] * 3])
 def test_passes_that_are_not_over_one_call_each_are_no_count_of_samples(calls) -> None:
-    found = passes(inputs(said=8), calls)
+    found = passes(inputs(batch_size=8), calls)
     assert not found.counts
     assert found.calls_per_backward == pytest.approx(sum(calls) / len(calls))
 
 
-def test_a_size_that_many_calls_have_and_not_nearly_all_is_told_as_that() -> None:
-    short = inputs(said=512)
+def test_a_size_that_many_calls_have_and_not_nearly_all_is_reported_as_that() -> None:
+    short = inputs(batch_size=512)
     for size in (512, 488, 512, 488):
         short.called([(size, 8)])
     found = short.facts(4)
@@ -105,10 +105,16 @@ def test_a_size_that_many_calls_have_and_not_nearly_all_is_told_as_that() -> Non
 @pytest.mark.parametrize(
     ("place", "found"),
     [
-        ("input:0:1:16x20", InputFacts(said=40, dims=(1,), shape=(16, 20))),
-        ("input:2:0,2,3:32x3x32x32", InputFacts(said=40, tensor=2, dims=(0, 2, 3), shape=(32, 3, 32, 32))),
-        ("input:0:1:16x20:1", InputFacts(said=40, dims=(1,), shape=(16, 20), told=1.0)),
-        ("input:0:1:16x20:19.5", InputFacts(said=40, dims=(1,), shape=(16, 20), told=19.5)),
+        ("input:0:1:16x20", InputFacts(batch_size=40, dims=(1,), shape=(16, 20))),
+        (
+            "input:2:0,2,3:32x3x32x32",
+            InputFacts(batch_size=40, tensor=2, dims=(0, 2, 3), shape=(32, 3, 32, 32)),
+        ),
+        ("input:0:1:16x20:1", InputFacts(batch_size=40, dims=(1,), shape=(16, 20), reported_per_sample=1.0)),
+        (
+            "input:0:1:16x20:19.5",
+            InputFacts(batch_size=40, dims=(1,), shape=(16, 20), reported_per_sample=19.5),
+        ),
         ("input:0:1:16x20:some", None),
         ("train.py:12", None),
         ("input:0:2:16x20", None),
@@ -122,7 +128,7 @@ def test_a_place_is_read_as_it_was_written(place, found) -> None:
 
 
 def test_what_was_seen_survives_the_wire() -> None:
-    seen = InputFacts(said=20, tensor=1, dims=(0, 1), shape=(20, 20), calls_per_backward=0.5)
+    seen = InputFacts(batch_size=20, tensor=1, dims=(0, 1), shape=(20, 20), calls_per_backward=0.5)
     assert loads(InputFacts, dumps(seen)) == seen
 
 
@@ -142,7 +148,7 @@ def test_what_was_seen_survives_the_wire() -> None:
     ],
 )
 def test_a_run_at_another_size_is_held_to_the_place(site, shape, size, words) -> None:
-    other = inputs(said=40, changes=asked(40, site))
+    other = inputs(batch_size=40, changes=requested(40, site))
     for _ in range(3):
         other.called([shape])
     assert other.expects
@@ -152,40 +158,40 @@ def test_a_run_at_another_size_is_held_to_the_place(site, shape, size, words) ->
 
 
 def test_such_a_run_counts_by_the_dimension_that_followed() -> None:
-    other = inputs(said=40, changes=asked(40, "input:0:0,1:20x20"))
+    other = inputs(batch_size=40, changes=requested(40, "input:0:0,1:20x20"))
     assert other.called([(20, 40)]) == 40
     assert other.called([(7, 40)]) == 40
     assert other.facts(2).dims == (1,)
 
 
-@pytest.mark.parametrize(("told", "size"), [(0.5, None), (2.0, None), (1.02, 40), (0.0, 40)])
-def test_a_run_whose_samples_are_told_otherwise_than_as_it_was_has_no_rate(told, size) -> None:
-    other = inputs(said=40, changes=asked(40, "input:0:1:16x20:1"))
-    other.told_now = lambda: told
+@pytest.mark.parametrize(("reported", "size"), [(0.5, None), (2.0, None), (1.02, 40), (0.0, 40)])
+def test_a_run_whose_samples_are_reported_otherwise_than_as_it_was_has_no_rate(reported, size) -> None:
+    other = inputs(batch_size=40, changes=requested(40, "input:0:1:16x20:1"))
+    other.reported_now = lambda: reported
     other.called([(16, 40)])
     assert other.observed() == size
     assert ("does not follow the batch" in other._state.refusals.get("batch_size", "")) is (size is None)
 
 
 def test_ends_of_short_epochs_do_not_speak_against_it() -> None:
-    other = inputs(said=40, changes=asked(40, "input:0:1:16x20"))
+    other = inputs(batch_size=40, changes=requested(40, "input:0:1:16x20"))
     for length in (16, 16, 9, 16, 16, 9):
         other.called([(length, 40)])
     assert other.observed() == 40
 
 
 def test_every_second_batch_that_ends_an_epoch_does_not_speak_against_it_either() -> None:
-    other = inputs(said=512, changes=asked(512, "input:0:0:100x8"))
+    other = inputs(batch_size=512, changes=requested(512, "input:0:0:100x8"))
     assert [other.called([(size, 8)]) for size in (512, 488, 512, 488)] == [512, 488, 512, 488]
     assert other.observed() == 512
     assert other.facts(4).counts, "its samples count as those of the baseline do"
 
 
 def test_it_counts_by_the_argument_that_the_baseline_counted_by() -> None:
-    other = inputs(said=40, changes=asked(40, "input:1:0:20x3"))
+    other = inputs(batch_size=40, changes=requested(40, "input:1:0:20x3"))
     other.called([(40, 7), (40, 3)])
     assert (other.facts(1).tensor, other.facts(1).dims) == (1, (0,))
-    unmoved = inputs(said=40, changes=asked(40, "input:1:0:20x3"))
+    unmoved = inputs(batch_size=40, changes=requested(40, "input:1:0:20x3"))
     unmoved.called([(40, 7), (20, 3)])
     assert not unmoved.facts(1).counts
 
@@ -200,7 +206,7 @@ def test_it_counts_by_the_argument_that_the_baseline_counted_by() -> None:
     ],
 )
 def test_other_sizes_are_free_where_the_user_may_have_changed_them(site, shape, size, words) -> None:
-    other = inputs(said=40, changes=asked(40, site), holds_rest=False)
+    other = inputs(batch_size=40, changes=requested(40, site), holds_rest=False)
     other.called([shape])
     assert other.observed() == size
     assert words in other._state.refusals.get("batch_size", "")
@@ -208,7 +214,7 @@ def test_other_sizes_are_free_where_the_user_may_have_changed_them(site, shape, 
 
 
 def test_under_apply_the_change_itself_says_what_the_option_says() -> None:
-    applied = inputs(changes=asked(10, "input:0:1:16x20"))
+    applied = inputs(changes=requested(10, "input:0:1:16x20"))
     applied.called([(16, 10)])
     assert applied.observed() == 10
 
@@ -216,7 +222,7 @@ def test_under_apply_the_change_itself_says_what_the_option_says() -> None:
 def test_a_change_of_a_loader_is_left_to_the_loader() -> None:
     keyword = Keyword("torch.utils.data.DataLoader", "batch_size")
     change = Change(knob="batch_size", value=8, spelling=keyword, site="train.py:12")
-    loaded = inputs(said=8, changes=[change])
+    loaded = inputs(batch_size=8, changes=[change])
     loaded.called([(8, 3)])
     assert not loaded.expects
     assert loaded.observed() is None
@@ -250,7 +256,7 @@ def test_a_run_whose_input_does_not_follow_is_rejected(run, shape, found) -> Non
     own = run(text, batch=20)
     assert own.facts.samples_source == OPTION
     assert {row.samples for row in own.rows} == {20}
-    half = run(text, batch=10, argv=["--batch_size=10"], changes=asked(10, own.facts.inputs.place))
+    half = run(text, batch=10, argv=["--batch_size=10"], changes=requested(10, own.facts.inputs.place))
     if found == 10:
         assert half.broke is None
         assert {row.samples for row in half.rows} == {10}
@@ -264,7 +270,7 @@ def test_a_run_whose_input_does_not_follow_is_rejected(run, shape, found) -> Non
 @pytest.mark.slow
 def test_a_length_that_the_user_changes_is_no_reason_to_reject_a_batch(run) -> None:
     text = MINE.replace("SHAPE", "wanted[1] if len(wanted) > 1 else 16, batch")
-    batch = asked(10, "input:0:1:16x20x4")
+    batch = requested(10, "input:0:1:16x20x4")
     length = Change(knob="seq_len", value=64, spelling=Flag(("--seq_len",)), delivered="64")
     both = ["--batch_size=10", "--seq_len=64"]
     declared = run(text, batch=10, argv=both, changes=[*batch, length])

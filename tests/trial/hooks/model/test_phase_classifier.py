@@ -176,9 +176,9 @@ def test_classes_of_libraries_are_as_they_were_afterwards(environments: Any) -> 
 
 def test_gathering_ends_an_evaluation_and_is_none(state: RuntimeState) -> None:
     state.evaluates(100, by_loader=True)
-    assert state.asked_loader
+    assert state.evaluates_loader
     state.collects(250)
-    assert (state.mark, state.asked_loader) == (EVALUATION | ROLLOUT, False)
+    assert (state.mark, state.evaluates_loader) == (EVALUATION | ROLLOUT, False)
     assert state.take_aside_ns() == 150
     state.mark = 0
     state.collects(300)

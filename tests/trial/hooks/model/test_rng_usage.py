@@ -16,7 +16,7 @@ class Torch:
 
     def __init__(self) -> None:
         self.at: dict[int | None, int] = {None: 0, 0: 0, 1: 0}
-        self.asked: list[int | None] = []
+        self.requested: list[int | None] = []
         self.capturing = False
         self.initialized = False
         self.cuda = SimpleNamespace(
@@ -27,7 +27,7 @@ class Torch:
         self.nn = SimpleNamespace(parameter=SimpleNamespace(is_lazy=lambda parameter: parameter.lazy))
 
     def get_rng_state(self, device: int | None = None) -> int:
-        self.asked.append(device)
+        self.requested.append(device)
         if self.capturing and device is not None:
             raise RuntimeError("Cannot call CUDAGeneratorImpl::current_seed during CUDA graph capture.")
         return self.at[device]
@@ -65,7 +65,7 @@ def test_the_generator_of_the_models_own_device_counts() -> None:
     torch = Torch()
     assert called(RngUsage(torch), module("cuda", 1), torch, 1)
     assert not called(RngUsage(torch), module("cuda", 1), torch, 0)
-    assert set(torch.asked) == {None, 1}
+    assert set(torch.requested) == {None, 1}
     assert called(RngUsage(torch), module("cuda"), torch, 0)
 
 
@@ -85,18 +85,18 @@ def test_only_the_first_calls_are_looked_at_and_calls_in_evaluation_mode_use_non
         assert not called(draws, module(training=False), torch)
     for _ in range(2):
         assert not called(draws, module(), torch)
-    asked = len(torch.asked)
+    requested = len(torch.requested)
     assert not called(draws, module(), torch, None)
-    assert len(torch.asked) == asked
+    assert len(torch.requested) == requested
 
 
-def test_what_is_seen_stays_and_nothing_more_is_asked() -> None:
+def test_what_is_seen_stays_and_nothing_more_is_requested() -> None:
     torch = Torch()
     draws = RngUsage(torch)
     assert called(draws, module(), torch, None)
-    asked = len(torch.asked)
+    requested = len(torch.requested)
     assert called(draws, module(), torch)
-    assert len(torch.asked) == asked
+    assert len(torch.requested) == requested
 
 
 def test_weights_that_are_made_in_the_first_call_are_no_noise() -> None:
@@ -145,7 +145,7 @@ def test_what_is_drawn_between_a_backward_pass_and_the_next_fetch_is_not_for_a_b
         torch.at[None] += 1
 
 
-def test_whose_generator_moves_is_told_and_the_host_has_the_last_word() -> None:
+def test_whose_generator_moves_is_reported_and_the_host_has_the_last_word() -> None:
     torch = Torch()
     torch.initialized = True
     draws = LoopDraws(torch)
@@ -172,9 +172,9 @@ def test_a_loop_that_draws_nothing_is_looked_at_no_longer() -> None:
     draws = LoopDraws(torch)
     for _ in range(5):
         passed(draws, torch)
-    asked = len(torch.asked)
+    requested = len(torch.requested)
     assert passed(draws, torch, None) == ""
-    assert len(torch.asked) == asked
+    assert len(torch.requested) == requested
 
 
 def test_a_loop_in_which_generators_do_not_tell_counts_as_one_that_draws() -> None:

@@ -67,7 +67,7 @@ if "export" in sys.argv:
     check("export", lambda: torch.export.export(plain, (x,)).module())
 check("still called", lambda: plain)
 slots = [m.__dict__.get("_compiled_call_impl") is not None for m in models]
-told(failed=failed, slots=slots)
+reported(failed=failed, slots=slots)
 os._exit(0)
 """
 )
@@ -77,13 +77,13 @@ BF16 = Change(knob="precision", value="bf16", spelling=Patch())
 def test_a_module_is_written_copied_and_compiled_elsewhere_as_without_us(run: Callable[..., Any]) -> None:
     """Under apply with nothing to do in the model, nothing of ours is left in it."""
     ended = run(TAKEN, argv=["export"], measure=False)
-    assert ended.told == {"failed": [], "slots": [False] * 3}, ended.err
+    assert ended.reported == {"failed": [], "slots": [False] * 3}, ended.err
 
 
 def test_a_module_that_is_changed_goes_elsewhere_without_our_call(run: Callable[..., Any]) -> None:
     script = TAKEN.replace("torch.equal(", "torch.allclose(").replace("plain(x))", "plain(x), atol=0.1)")
     ended = run(script, changes=[BF16], measure=False)
-    assert ended.told == {"failed": [], "slots": [True] * 3}, ended.err
+    assert ended.reported == {"failed": [], "slots": [True] * 3}, ended.err
 
 
 def test_a_block_that_is_compiled_by_itself_takes_nothing_of_ours_along() -> None:

@@ -51,7 +51,7 @@ def layer(torch: Any, z: Any, **options: Any) -> Any:
 
 
 def penalty(torch: Any) -> Any:
-    """Of the size of some weights, as it is added to a loss by hand."""
+    """A term of the size of some weights, as it is added to a loss by hand."""
     weights = [torch.nn.Parameter(torch.ones(3, 3)), torch.nn.Parameter(torch.ones(3))]
     return sum(w.pow(2).sum() for w in weights) + weights[0].norm() + weights[1].abs().mean()
 
@@ -197,7 +197,7 @@ def test_a_model_that_is_trained_in_evaluation_mode_has_its_loss_judged(losses: 
     assert losses.of.reduction == "mean"
 
 
-def test_a_helper_that_is_asked_in_the_middle_of_a_step_costs_no_loss(losses: Any) -> None:
+def test_a_helper_that_is_requested_in_the_middle_of_a_step_costs_no_loss(losses: Any) -> None:
     out = losses.z * 2.0
     called(losses, SimpleNamespace(training=True), out)
     called(losses, SimpleNamespace(training=False), losses.z * 3.0)
@@ -216,7 +216,7 @@ def test_a_helper_that_is_asked_in_the_middle_of_a_step_costs_no_loss(losses: An
         (None, lambda f, z: f.mse_loss(z, z.detach() + 1, reduction="sum")),
     ],
 )
-def test_what_a_mean_is_multiplied_by_is_told(losses: Any, scale: float | None, loss_of: Any) -> None:
+def test_what_a_mean_is_multiplied_by_is_reported(losses: Any, scale: float | None, loss_of: Any) -> None:
     losses.of.returned(losses.z, 8)
     losses.of.backward(loss_of(losses.torch.nn.functional, losses.z))
     assert losses.of.scale == (scale and pytest.approx(scale))
