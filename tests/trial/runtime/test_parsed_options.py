@@ -88,4 +88,4 @@ def test_a_batch_size_of_a_configuration_file_is_found_in_the_models_input(run: 
     config.write_text(json.dumps({"batch_size": 20}))
     facts = run(SCRIPT, argv=["--config", str(config)], batch=32).facts
     assert facts.options == {"batch_size": 20}
-    assert (facts.option_batch, facts.samples_source, facts.inputs.said) == (20, "option", 20)
+    assert (facts.option_batch, facts.samples_source, facts.inputs.batch_size) == (20, "option", 20)
