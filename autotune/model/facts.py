@@ -519,6 +519,7 @@ class RunFacts:
         fixed_steps: A step count that does not follow the loader's length: ``OneCycleLR of 250 steps
             (train.py:21)``; empty without one.
         option_batch: Batch size of the script's own option in this run; 0 if unknown.
+        options: Numbers and switches that the script's parser returned, by name.
         pass_samples: Samples of a pass over the data, if batches come without a loader and the loop iterates
             over a pass, by the batch size in its source; else 0.
         parallel: Exchange of gradients between processes; None for one process, and without a wrapper of
@@ -568,6 +569,7 @@ class RunFacts:
     ranks: int = 1
     fixed_steps: str = ""
     option_batch: int = 0
+    options: Mapping[str, Value] = field(default_factory=dict[str, Value])
     pass_samples: int = 0
     parallel: ParallelFacts | None = None
 

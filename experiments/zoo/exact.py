@@ -89,14 +89,20 @@ def judged(world):
                 yield {"script": world.script.name, "knob": knob, **alone}
 
 
-def verdict(world, members):
-    trained = world.trained(members)
+def verdict(world, members, dead=frozenset()):
+    trained = world.trained(members, dead)
     if isinstance(trained, str):
         # A run that had no time to end says nothing of the knob.
         return None if TIMED_OUT in trained else {"verdict": zoo_exact.WITHDRAWN, "reason": trained}
     seen, redrawn = trained
     brought = {name for values in members.values() for name in values}
-    return zoo_exact.compared(seen, world.bare, {*members, *brought}, redrawn=redrawn)
+    found = zoo_exact.compared(seen, world.bare, {*members, *brought}, redrawn=redrawn)
+    if found["verdict"] == zoo_exact.OTHER and len(members) == 1:
+        # A search measures each change before `apply` makes it, and drops a delivery that has a side effect.
+        gone = world.contradicted(members, dead)
+        if gone is not None and gone not in dead:
+            return verdict(world, members, dead | {gone})
+    return found
 
 
 def write(lines):

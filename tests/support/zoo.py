@@ -362,21 +362,29 @@ class World:
                 found[knob] = wanted
         return found
 
-    def trained(self, offered: Mapping[str, Mapping[str, Value]]) -> tuple[dict[str, Any], bool] | str:
+    def trained(
+        self, offered: Mapping[str, Mapping[str, Value]], dead: Dead = frozenset()
+    ) -> tuple[dict[str, Any], bool] | str:
         """Train with these knobs in one run.
 
         Returns:
             What was observed, and whether the space reports other random numbers for it; a sentence where
             they were not applied.
         """
-        wanted = {name: value for values in offered.values() for name, value in values.items()}
-        found = self._changes(list(offered), wanted)
+        found = self._changes(list(offered), _values(offered), dead)
         if isinstance(found, str):
             return found
         cell = Cell(self.script.name, next(iter(offered)), "", "refused")
         seen = self._carry_out(cell.knob, cell, *found)
         redrawn = self._space()[0].changes_rng_streams(found[0])
         return (seen, redrawn) if cell.outcome == "applied" else f"{cell.outcome}: {cell.reason}"
+
+    def contradicted(
+        self, offered: Mapping[str, Mapping[str, Value]], dead: Dead = frozenset()
+    ) -> tuple[str, str] | None:
+        """Return the delivery that a search would drop after a trial of these knobs; None without one."""
+        found = self._changes(list(offered), _values(offered), dead)
+        return None if isinstance(found, str) else self._gives_way(*found)
 
     def _begun(self, knob: str) -> Cell:
         return Cell(
@@ -681,6 +689,10 @@ class World:
     def _readings(self, name: str) -> list[dict[str, Any]]:
         path = self.folder / "runs" / name / "status.json"
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+
+
+def _values(offered: Mapping[str, Mapping[str, Value]]) -> dict[str, Value]:
+    return {name: value for values in offered.values() for name, value in values.items()}
 
 
 def means_of(change: Change) -> str:

@@ -65,3 +65,20 @@ def test_the_values_of_samples_are_compared_and_not_their_batches(
     assert stream(8) == stream(4, 4) == stream(3, 3, 2)
     assert stream(8, last=8.0)["4"] == stream(8)["4"]
     assert stream(8, last=8.0)["8"] != stream(8)["8"]
+
+
+def test_the_width_of_padding_is_no_difference(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch: Any = pytest.importorskip("torch")
+    from zoo_observer import Observer
+
+    monkeypatch.setenv("ZOO_OBSERVED", str(tmp_path / "seen.json"))
+
+    def stream(*rows: list[int]) -> dict[str, str]:
+        observer = Observer()
+        observer.torch = torch
+        observer.note_content([torch.tensor(rows), torch.ones(len(rows))], len(rows))
+        return observer.stream
+
+    assert stream([1, 2, 0], [3, 0, 0]) == stream([1, 2, 0, 0], [3, 0, 0, 0])
+    assert stream([1, 2, 0], [3, 0, 0]) != stream([1, 2, 0], [0, 3, 0])
+    assert stream([1, 2], [3, 4])["1"] == stream([1, 2], [5, 6])["1"]

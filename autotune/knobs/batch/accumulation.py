@@ -55,6 +55,10 @@ ACCUMULATION_OPTIONS = flag_variants(
     "iters-to-accumulate",
     "update-freq",
     "accumulate",
+    "accum-freq",
+    "accum-grad",
+    "accumulation-step",
+    "iter-size",
 )
 ACCUMULATION_CONSTANTS = Constant(tuple(name.removeprefix("--") for name in ACCUMULATION_OPTIONS.names))
 """Same names as the options."""
@@ -99,10 +103,10 @@ class Accumulation(Knob):
 
     Never sampled: effective batch over micro-batch. On one device the least is best.
 
-    Effect: EXACT; TRAINING with BatchNorm and other state that changes at each call, and where loader workers
-    change copies of the dataset's state. NUMERIC with dropout, without a loader, and where the loop draws
-    random numbers for its batches. Unit: micro-batches. Source: arXiv 2507.07101 (advises against it where
-    memory allows the batch).
+    Effect: EXACT; TRAINING with BatchNorm and other state that changes at each call, where loader workers
+    change copies of the dataset's state, and for a stream of unknown length. NUMERIC with dropout, without a
+    loader, and where the loop draws random numbers for its batches. Unit: micro-batches. Source: arXiv
+    2507.07101 (advises against it where memory allows the batch).
     """
 
     name: ClassVar[str] = "accumulation"
@@ -197,6 +201,8 @@ class Accumulation(Knob):
             return Effect.NUMERIC
         if facts.run.model.batch_norm or facts.run.model.moves or dealt_by_batch(facts):
             return Effect.TRAINING
+        if _has_unknown_end(facts.run.loader):
+            return Effect.TRAINING
         # The script's own code draws batches of another size, possibly with other samples.
         own_batches = facts.run.loader is None
         return Effect.NUMERIC if _draws(facts.run) or own_batches else self.effect
@@ -215,6 +221,11 @@ class Accumulation(Knob):
             return (
                 "The model updates its own buffers at each call, so more micro-batches update them more "
                 "often."
+            )
+        if _has_unknown_end(run.loader):
+            return (
+                "The stream's length is unknown, and the rest of a pass would be trained with the first "
+                "samples of the next one."
             )
         if run.loader is None:
             return "The script makes its batches itself and may draw other samples for another batch size."
@@ -338,6 +349,13 @@ def _loader(loader: LoaderFacts) -> str | None:
     if loader.beside:
         return "Batches of several loaders train, and accumulation would apply to one loader only."
     return None
+
+
+def _has_unknown_end(loader: LoaderFacts | None) -> bool:
+    """Return whether a pass over a stream may end within a step without the loader's knowledge."""
+    if loader is None or loader.kind != "iterable" or loader.length is not None:
+        return False
+    return not loader.shares or bool(loader.shares[0] % (loader.batch_size or 1))
 
 
 def _pass(run: RunFacts) -> str | None:

@@ -178,7 +178,7 @@ def script_text(facts: Facts, title: str, args: Sequence[str], measured: Measure
     """Return the parts of a script, a line each; those of a run only after a run."""
     shown_args = redact_args(args)
     lines = [("script", " ".join([title, *shown_args]))]
-    options = [_option_text(flag, shown_args) for flag in facts.script.flags]
+    options = [_option_text(flag, _value_of(flag, shown_args, facts.run)) for flag in facts.script.flags]
     more = len(options) - _MOST_OPTIONS
     shown = ", ".join(options[:_MOST_OPTIONS]) + (f" and {more} more" if more > 0 else "")
     lines.append(("options", shown or "none were found in its source"))
@@ -190,10 +190,15 @@ def script_text(facts: Facts, title: str, args: Sequence[str], measured: Measure
     return "".join(labelled_line(key, text) for key, text in lines)
 
 
-def _option_text(flag: ScriptFlag, args: Sequence[str]) -> str:
+def _option_text(flag: ScriptFlag, value: Value | None) -> str:
     name = next((n for n in flag.names if n.startswith("--")), flag.names[0])
-    value = given_value(flag, args)
     return name if value is None or flag.kind in ("switch", "off_switch", "pair") else f"{name}={value}"
+
+
+def _value_of(flag: ScriptFlag, args: Sequence[str], run: RunFacts | None) -> Value | None:
+    """Return the value in force, as the script's parser returned it, else by the source; None if unknown."""
+    seen = None if run is None else run.options.get(flag.dest)
+    return given_value(flag, args) if seen is None else seen
 
 
 def _libraries(facts: Facts) -> list[str]:
@@ -278,7 +283,7 @@ def script_data(facts: Facts, args: Sequence[str], measured: Measurement | None 
             "names": list(flag.names),
             "kind": flag.kind,
             "default": flag.default,
-            "value": given_value(flag, shown_args),
+            "value": _value_of(flag, shown_args, run),
             "choices": list(flag.choices),
         }
         for flag in facts.script.flags

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from autotune import sdk
 from autotune.errors import BackendError
+from autotune.knobs.batch.batch_size import BATCH_OPTIONS
 from autotune.knobs.registry import builtin
 from autotune.model import wire
 from autotune.model.change import Flag, Keyword, Patch
@@ -58,6 +59,7 @@ from autotune.trial.runtime.faults import Faults
 from autotune.trial.runtime.imports import AfterImport
 from autotune.trial.runtime.jax_compilation import Xla
 from autotune.trial.runtime.memory import DeviceMemory
+from autotune.trial.runtime.parsed_options import ParsedOptions
 from autotune.trial.runtime.process import TrainingProcess
 from autotune.trial.runtime.sdk_reports import stands_still
 from autotune.trial.runtime.seeds import Seeds
@@ -203,6 +205,7 @@ class TrialRuntime:
             self.readings.doubt = self._doubt
         self.state.keeps_losses = channel is not None
         self.children = Children(self.state, self.undo)
+        self.options = ParsedOptions(self.state, self.undo)
         self.xla = Xla(self.state)
         self.recorder.unseen = self._why_no_step
         self.recorder.stop_timing_imports = self.hooks.stop_timing
@@ -256,6 +259,7 @@ class TrialRuntime:
         """Register callbacks for the script's imports; import nothing."""
         self.constants.install(self.undo)
         if self.plan.measure:
+            self.options.watch(self.hooks)
             self.hooks.start_timing()
             seeds = Seeds(self.plan.seed, self.state, self.undo)
             self.children.watch()
@@ -308,7 +312,13 @@ class TrialRuntime:
         root = TrainedModules(state, undo, compiling)
         # Changes by the user, with their own knob or for a real training, may have any size.
         as_it_was = self.plan.measure and all(c.knob in self.knobs for c in self.plan.changes)
-        root.inputs.expect(self.plan.batch, self.plan.changes, holds_rest=as_it_was)
+
+        def parsed() -> None:
+            if not root.inputs.calls:
+                root.inputs.expect(self._option_batch(), self.plan.changes, holds_rest=as_it_was)
+
+        parsed()
+        self.options.on_parsed = parsed
         if self.plan.measure:
             root.inputs.reported_now = self.boundary.reported_ratio
         loader.inputs = root.inputs
@@ -751,10 +761,15 @@ class TrialRuntime:
                 per_step=optimizer.scheduler_per_step,
                 counted=STEP_COUNTED in hazards,
             ),
-            option_batch=self.plan.batch,
+            option_batch=self._option_batch(),
+            options=dict(self.options.values),
             pass_samples=0 if self.plan.changes else optimizer.own_pass_samples(),
             parallel=None if self._distributed is None else self._distributed.facts(),
         )
+
+    def _option_batch(self) -> int:
+        """Return the batch size by the script's own option or constant; 0 if unknown."""
+        return self.options.size(BATCH_OPTIONS.names) or self.plan.batch
 
     def _hazards(self, root: TrainedModules, optimizer: Optimizer) -> tuple[str, ...]:
         """Return the hazards from the source of the loop and from observations."""

@@ -11,12 +11,13 @@ from __future__ import annotations
 import contextlib
 import dis
 import functools
+import zlib
 from collections import deque
 from itertools import islice
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from autotune.trial.records.objects import WIDE, attribute_of, function_of, held_by
+from autotune.trial.records.objects import WIDE, CachedFunction, attribute_of, function_of, held_by
 from autotune.trial.records.sample_caches import SampleCaches
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 _MOST_OBJECTS: Final = 512
 _MOST_FUNCTIONS: Final = 512
+_ARRAY_BYTES: Final = 1 << 20
+"""Largest array that is compared by its values; a checksum takes 1 ms per MB."""
 _ENTRIES: Final = frozenset({"__getitem__", "__getitems__", "__iter__", "__next__", "__call__"})
 _CONTAINERS: Final = (list, tuple, dict, set, frozenset, deque)
 _PLAIN: Final = (bool, int, float, complex, str, bytes, type(None))
@@ -109,8 +112,20 @@ class FetchReads:
         item = self.objects.get(key[0])
         if item is None or key in self.globals or key in self.cells:
             return key[1]
-        kind = item if isinstance(item, type) else type(item)
-        return f"{kind.__name__}.{key[1]}" if key[1] else f"a {kind.__name__}"
+        if not key[1]:
+            return self._name_of(item) or f"a {type(item).__name__}"
+        return f"{_kind_of(item).__name__}.{key[1]}"
+
+    def _name_of(self, container: Any) -> str:
+        """Return the attribute or global that holds a container; empty if none does."""
+        for (key, name), space in self.globals.items():
+            if space.get(name) is container:
+                return self.text((key, name))
+        for item in self.objects.values():
+            for name, value in held_by(item).items():
+                if value is container and not isinstance(item, ModuleType):
+                    return f"{_kind_of(item).__name__}.{name}"
+        return ""
 
     # The walk
 
@@ -122,6 +137,8 @@ class FetchReads:
             return
         if isinstance(item, FunctionType):
             self._take(item)
+        elif isinstance(item, CachedFunction):
+            self._pending.append(function_of(item))
         elif isinstance(item, MethodType):
             self._pending += [item.__self__, item.__func__]
         elif isinstance(item, functools.partial):
@@ -183,6 +200,10 @@ class FetchReads:
             self._pending.append(value)
 
 
+def _kind_of(item: Any) -> type:
+    return item if isinstance(item, type) else type(item)
+
+
 def _leads_on(item: Any) -> bool:
     """Return whether an object's contents are followed: not those of tensors, arrays and models."""
     names = {kind.__name__ for kind in type(item).__mro__}
@@ -211,8 +232,19 @@ def _mark(value: Any) -> Any:
         return value
     if type(value) is float:
         return repr(value)
+    if _is_shared(value):
+        return id(value)
+    if type(value).__name__ == "ndarray":
+        return id(value), _sum_of(value)
     # A tensor has a version counter of its writes.
     return (id(value), version) if type(version := attribute_of(value, "_version")) is int else id(value)
+
+
+def _sum_of(array: Any) -> int:
+    """Return a checksum of a NumPy array, which has no count of its writes; 0 for a large or strided one."""
+    if array.nbytes > _ARRAY_BYTES or array.dtype.hasobject or not array.flags.c_contiguous:
+        return 0
+    return zlib.crc32(array.reshape(-1).view("uint8"))
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 WIDE: Final = 16
 """Largest number of members of a list or mapping that are examined."""
+CachedFunction: Final = type(functools.lru_cache(len))
+"""Type of a function with a cache in C, by `functools.cache` or `functools.lru_cache`."""
 
 
 def attribute_of(item: Any, name: str) -> Any:
@@ -44,6 +46,8 @@ def function_of(member: Any) -> FunctionType | None:
         member = member.fget
     elif isinstance(member, (functools.cached_property, functools.partialmethod)):
         member = member.func
+    if isinstance(member, CachedFunction):
+        member = attribute_of(member, "__wrapped__")
     return member if isinstance(member, FunctionType) else None
 
 

@@ -102,6 +102,12 @@ def test_an_option_whose_parts_are_added_up_undivided_is_another_gradient(seen, 
     assert all("does not divide them" in reason for reason in reasons if reason is not None)
 
 
+@pytest.mark.parametrize("name", ["--accum-freq", "--accum_grad", "--iter_size", "--accumulation-step"])
+def test_names_that_projects_give_the_option_are_known(name: str) -> None:
+    flag = ScriptFlag(names=(name,), dest="parts", kind="int", default=1)
+    assert replace(SCRIPT, flags=(flag,)).flag(*ACCUMULATION_OPTIONS.names) == flag
+
+
 def test_several_backward_passes_are_accumulation_only_where_the_script_accumulates() -> None:
     values = {**run().values, "accumulation": 3}
     assert KNOB.own(facts(run=run(values=values, backward_per_step=3.0))) == 1
@@ -117,6 +123,16 @@ def test_several_backward_passes_are_accumulation_only_where_the_script_accumula
         (facts(run=run(loop_draws="device")), Effect.NUMERIC),
         (facts(run=run(loop_hazards=("own_draws",))), Effect.NUMERIC),
         (facts(run=loader(random=True)), Effect.NUMERIC),
+        (facts(run=loader(kind="iterable", length=None)), Effect.TRAINING),
+        (
+            facts(run=loader(kind="iterable", length=None, batch_size=32, shares=(1603, 801, 801))),
+            Effect.TRAINING,
+        ),
+        (
+            facts(run=loader(kind="iterable", length=None, batch_size=32, shares=(1600, 800, 800))),
+            Effect.EXACT,
+        ),
+        (facts(run=loader(kind="iterable", length=50)), Effect.EXACT),
         (facts(), Effect.EXACT),
     ],
 )
@@ -157,6 +173,7 @@ def test_a_sum_is_not_accumulated_in_compiled_code_where_it_cannot_be_seen() -> 
         (replace(CPU_RUN, model=ModelFacts(name="Net", dropout=True)), "Random numbers"),
         (replace(CPU_RUN, loader=None), "makes its batches itself"),
         (replace(CPU_RUN, model=None), "No trained module"),
+        (loader(kind="iterable", length=None), "stream's length is unknown"),
     ],
 )
 def test_a_raised_effect_has_a_reason_and_one_that_is_not_has_none(seen, words):

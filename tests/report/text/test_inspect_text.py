@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autotune.model.facts import FetchState
-from autotune.report.text.inspect_text import every_knob_text, knob_rows, knobs_text
+from autotune.model.facts import FetchState, ScriptFlag
+from autotune.report.text.inspect_text import every_knob_text, knob_rows, knobs_text, script_data, script_text
 from autotune.testing.knobs import CPU_RUN, LOADER, facts
 
 
@@ -56,3 +56,17 @@ def test_the_list_of_all_knobs_describes_each_one() -> None:
     head, *lines = every_knob_text().splitlines()
     assert head.split() == ["KNOB", "EFFECT", "HOW", "WHAT", "IT", "SETS"]
     assert all(len(line.split()) > 4 for line in lines)
+
+
+def test_options_have_the_values_in_force_and_else_those_of_the_source() -> None:
+    flags = (
+        ScriptFlag(names=("--batch-size",), dest="batch_size", kind="int", default=32),
+        ScriptFlag(names=("--lr",), dest="lr", kind="float", default=0.1),
+    )
+    given = facts(run=replace(CPU_RUN, options={"batch_size": 20}))
+    given = replace(given, script=replace(given.script, flags=flags))
+    assert "options    --batch-size=20, --lr=0.1\n" in script_text(given, "train.py", ())
+    assert [flag["value"] for flag in script_data(given, ())["flags"]] == [20, 0.1]
+    assert "--batch-size=16, --lr=0.1" in script_text(
+        replace(given, run=None), "train.py", ("--batch-size=16",)
+    )

@@ -106,7 +106,7 @@ def test_globals_closures_and_bound_arguments_of_functions_are_read(monkeypatch:
     assert changes(bound, lambda: setattr(noise, "level", 0.1)) == "Noise.level"
     state = FetchReads(collated)
     assert state.reaches(SETTINGS, "")
-    assert changes(state, lambda: monkeypatch.setitem(SETTINGS, "p", 0.2)) == "a dict"
+    assert changes(state, lambda: monkeypatch.setitem(SETTINGS, "p", 0.2)) == "SETTINGS"
     assert changes(state, lambda: monkeypatch.setitem(globals(), "LEVEL", 0.3)) == "LEVEL"
     p = 0.0
 
@@ -138,3 +138,38 @@ def test_objects_that_answer_with_errors_or_lead_round_in_circles_do_no_harm() -
 
     odd = Odd()
     assert FetchReads(odd, None).reaches(odd, "me")
+
+
+class Cached:
+    def __init__(self) -> None:
+        self.scale = 1.0
+
+    @functools.lru_cache(maxsize=4)  # noqa: B019 - the pattern under test
+    def __getitem__(self, i: int) -> float:
+        return i * self.scale
+
+
+def test_the_body_of_a_cached_method_is_read() -> None:
+    cached = Cached()
+    assert changes(FetchReads(cached), lambda: setattr(cached, "scale", 2.0)) == "Cached.scale"
+
+
+def test_a_container_is_named_by_its_holder() -> None:
+    chain = Chain(Noise())
+    assert changes(FetchReads(Data(chain)), chain.steps.pop) == "Chain.steps"
+
+
+@pytest.mark.torch
+def test_elements_of_an_array_count_and_those_of_shared_memory_do_not() -> None:
+    np, torch = pytest.importorskip("numpy"), pytest.importorskip("torch")
+    noise = Noise()
+    state = FetchReads(Data(noise))
+    for level, found in (
+        (np.zeros(5), "Noise.level"),
+        (np.zeros(()), "Noise.level"),
+        (np.frombuffer(bytearray(8), np.float32), ""),
+        (torch.zeros(2), "Noise.level"),
+        (torch.zeros(2).share_memory_(), ""),
+    ):
+        noise.level = level
+        assert changes(state, lambda level=level: level.__setitem__(..., 1)) == found

@@ -37,7 +37,7 @@ from autotune.trial.hooks.data.loader_facts import is_settled
 from autotune.trial.hooks.data.object_walk import Node
 from autotune.trial.hooks.data.stream_state import StreamState, carried
 from autotune.trial.records.forked_probe import answer_of, descriptors, is_read_from
-from autotune.trial.records.objects import length_of
+from autotune.trial.records.objects import CachedFunction, length_of
 from autotune.trial.records.sample_digests import digest, seed_all
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ _TRY_S: Final = 20.0
 _SLOWEST_S: Final = 0.25
 """Longest fetch time of a sample that is fetched again."""
 _CANDIDATES: Final = 6
-_KEEPS: Final = (dict, set)
+_KEEPS: Final = (dict, set, CachedFunction)
 """Types of caches that can be emptied for a test."""
 _HISTORY: Final = 64
 _HISTORY_S: Final = 1.0
@@ -103,6 +103,8 @@ class FetchWatch:
         self.spent_ns = 0
         """Observation time in fetches of the training process, since `take_spent_ns`."""
         self._all_looks = 0
+        self.repeated: set[int] = set()
+        """Datasets with an index that was fetched again, in a child."""
         self.orders: dict[int, FetchState] = {}
         """State of samplers, by dataset, as reported by children."""
         self._alive: dict[int, weakref.ref[Any]] = {}
@@ -176,6 +178,12 @@ class FetchWatch:
             known.pop(dataset, None)
         self.draws.discard(dataset)
         self.alike.discard(dataset)
+        self.repeated.discard(dataset)
+
+    @property
+    def may_fork(self) -> bool:
+        """Whether this is the training process, or a child that fetches in place of a worker."""
+        return self.state.active or self._made is not None
 
     def take_spent_ns(self) -> int:
         """Return the observation time since the last call, and reset it."""
@@ -542,6 +550,7 @@ class _Watched:
         if not self._indexed:
             moved = self._of_stream(moved)
         if not moved:
+            self._check_repeats(index, took_s)
             return
         lazily = not self._is_old(moved[0])
         depends: bool | None = True
@@ -561,6 +570,38 @@ class _Watched:
         )
         watch.report(dataset, held, self._first.tokens([piece.node.path for piece in moved]))
         self._detach()
+
+    def _check_repeats(self, index: Any, took_s: float) -> None:
+        """Report samples that depend on earlier fetches, once per dataset, if no state was seen to change.
+
+        Large arrays, private memory maps and objects of libraries hold state that no snapshot contains.
+        """
+        watch, dataset = self._watch, id(self._dataset)
+        if dataset in watch.repeated or not self._indexed or not watch.may_fork:
+            return
+        watch.repeated.add(dataset)
+        several = isinstance(index, (list, tuple))
+        if took_s / (len(index) if several else 1) > _SLOWEST_S:
+            return
+        ends = ([index[0]], [index[-1]]) if several else (index, index)
+        repeats = answer_of(lambda: self._repeats(*ends), limit_s=_LIMIT_S)
+        if not repeats or len(set(repeats)) == 1:
+            return
+        # Unlike the time and the system's entropy, state has the same effect in another child.
+        if repeats != answer_of(lambda: self._repeats(*ends), limit_s=_LIMIT_S):
+            return
+        what = "your dataset returns another sample when it reads an index again"
+        watch.report(dataset, FetchState(what=what, by="dataset", sure=True), repeats)
+        self._detach()
+
+    def _repeats(self, index: Any, other: Any) -> list[str]:
+        """Return a sample, the same once more, and once more after another one; runs in a child."""
+        self._prepared()
+        found: list[str] = []
+        for one in (index, index, other, index):
+            seed_all(self._watch.torch, 2)
+            found.append(digest(self._original(one), self._watch.torch))
+        return [*found[:2], found[3]]
 
     def _is_old(self, piece: Piece) -> bool:
         """Return whether a piece existed before the first fetch."""
@@ -632,7 +673,7 @@ class _Watched:
         """Return samples fetched with these containers emptied; runs in a child."""
         self._prepared()
         for container in emptied:
-            container.clear()
+            getattr(container, "cache_clear" if isinstance(container, CachedFunction) else "clear")()
         seed_all(self._watch.torch, 2)
         return [digest(self._original(one), self._watch.torch) for one in indices]
 

@@ -23,7 +23,7 @@ from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from autotune.trial.hooks.data.object_walk import Node, Walk, is_opaque_iterator
-from autotune.trial.records.objects import attribute_of, held_by
+from autotune.trial.records.objects import CachedFunction, attribute_of, held_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -122,6 +122,8 @@ class _Tokens:
             return None
         if issubclass(kind, (list, tuple, deque, set, dict)):
             return CONTAINER, (len(value), _content(value))
+        if issubclass(kind, CachedFunction):
+            return CONTAINER, value.cache_info().misses
         generator = self._generator(value)
         if generator is not None:
             return GENERATOR, generator

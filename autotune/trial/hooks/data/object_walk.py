@@ -22,7 +22,14 @@ from itertools import islice
 from types import CodeType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from autotune.trial.records.objects import WIDE, attribute_of, function_of, held_by, locals_of
+from autotune.trial.records.objects import (
+    WIDE,
+    CachedFunction,
+    attribute_of,
+    function_of,
+    held_by,
+    locals_of,
+)
 from autotune.trial.runtime.state import is_user_file
 
 if TYPE_CHECKING:
@@ -142,6 +149,8 @@ class Walk:
                 continue
             for name, item in list(vars(cls).items()):
                 function = function_of(item)
+                if isinstance(item, CachedFunction):
+                    yield Node(f"{node.path}.{name}", item, node.value, name)
                 if function is not None and name not in _NOT_FETCHING:
                     yield Node(f"{node.path}.{name}()", function, node.value, name)
                 elif function is None and not name.startswith("__") and name not in held:

@@ -23,8 +23,15 @@ torch = pytest.importorskip("torch")
 KINDS = (
     PRELUDE
     + """
+import functools
 import random
 import numpy as np
+np.zeros(64 * 4, np.float32).tofile("rows")
+rows = np.memmap("rows", np.float32, mode="c", shape=(64, 4))
+rows += 1
+@functools.lru_cache(maxsize=8)
+def read(i):
+    return torch.full((4,), float(i))
 def init(worker):
     data.rng = np.random.default_rng(torch.initial_seed() % 2**32)
 RNG = np.random.default_rng(5)
@@ -61,6 +68,15 @@ class Data(Dataset):
             if i not in self.made:
                 self.made[i] = x + random.random()
             x = self.made[i]
+        elif kind == "mapped":
+            rows[i] *= 0.9
+            x = x + torch.tensor(rows[i])
+        elif kind == "entropy":
+            x = x + float(np.random.default_rng().random())
+        elif kind == "noisy_lru":
+            x = self.drawn_once(i)
+        elif kind == "lru":
+            x = read(i) + self.doubled(i % 5)
         elif kind == "last_used":
             x = self.made.pop(i, None)
             x = torch.full((4,), float(i)) if x is None else x
@@ -80,6 +96,12 @@ class Data(Dataset):
                 self.later = {"table": torch.arange(64.0)}
             x = x + self.later["table"][i]
         return x, torch.ones(1)
+    @functools.lru_cache(maxsize=None)
+    def drawn_once(self, i):
+        return torch.rand(4) + i
+    @functools.cache
+    def doubled(self, i):
+        return 2.0 * i
 class Collate:
     made = 0
     def __call__(self, items):
@@ -112,6 +134,8 @@ SURE = {
     "list": "your dataset collects what it has fetched (seen) at train.py:",
     "slow_counter": "your dataset changes what it holds (calls) at train.py:",
     "noisy_cache": "your dataset collects what it has fetched (made) at train.py:",
+    "mapped": "your dataset returns another sample when it reads an index again",
+    "noisy_lru": "your dataset collects what it has fetched (drawn_once) at train.py:",
     "collate": "your collate function changes what it holds (made) at train.py:",
 }
 
@@ -215,7 +239,7 @@ def test_samples_that_depend_on_earlier_fetches_are_a_fact_with_its_place(
 
 
 @pytest.mark.parametrize(
-    "kind", ["global_draws", "cache", "words", "last_used", "last_drawn", "lazy", "none"]
+    "kind", ["global_draws", "cache", "lru", "words", "last_used", "last_drawn", "lazy", "none"]
 )
 def test_caches_and_the_generators_that_workers_get_seeded_are_none(
     run: Callable[..., Any], kind: str
@@ -224,6 +248,10 @@ def test_caches_and_the_generators_that_workers_get_seeded_are_none(
     assert ran.faults == ""
     assert ran.facts.loader.fetch_state is None
     assert ran.reported == bare.reported
+
+
+def test_the_systems_entropy_is_no_state(run: Callable[..., Any]) -> None:
+    assert run(KINDS, argv=["entropy", "0"]).facts.loader.fetch_state is None
 
 
 def test_a_count_that_no_sample_was_seen_to_depend_on_is_not_sure(run: Callable[..., Any]) -> None:
@@ -276,10 +304,16 @@ def test_the_samples_of_a_pure_cache_are_the_same_with_workers(run: Callable[...
 
 
 def test_samples_of_a_counting_dataset_are_others_with_workers(run: Callable[..., Any]) -> None:
-    """The check above can fail: what is refused is what changes the samples."""
+    """The check above can fail: workers of the script's own change the samples."""
+    bare = run(KINDS, argv=["list", "0"], bare=True)
+    assert run(KINDS, argv=["list", "2"], bare=True).reported["sums"] != bare.reported["sums"]
+
+
+def test_workers_that_would_change_the_samples_are_withdrawn_under_apply(run: Callable[..., Any]) -> None:
     bare = run(KINDS, argv=["list", "0"], bare=True)
     ran = run(KINDS, argv=["list", "0"], changes=[keyword("num_workers", 2)], measure=False)
-    assert ran.reported["sums"] != bare.reported["sums"]
+    assert ran.reported == bare.reported
+    assert "collects what it has fetched (seen)" in ran.err
 
 
 EAGER = (

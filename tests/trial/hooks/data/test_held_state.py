@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import itertools
 import mmap
@@ -60,6 +61,7 @@ def moved(data: Any, change: Callable[[Any], Any]) -> list[tuple[str, str]]:
         (lambda: {1: None}, lambda d: (d.held.pop(1), d.held.update({2: None})), "container"),
         (lambda: {1, 2}, lambda d: (d.held.remove(1), d.held.add(3)), "container"),
         (lambda: deque([1, 2]), lambda d: d.held.append(3), "container"),
+        (lambda: functools.cache(abs), lambda d: d.held(-1), "container"),
         (lambda: [0] * 100, lambda d: d.held.__setitem__(50, 1), "container"),
         (lambda: np.zeros(1000), lambda d: d.held.__setitem__(500, 1.0), "array"),
         (lambda: torch.zeros(1000), lambda d: d.held.__setitem__(500, 1.0), "array"),

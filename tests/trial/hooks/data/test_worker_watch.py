@@ -58,7 +58,9 @@ class Watch:
         monkeypatch.setattr(worker_watch, "time", SimpleNamespace(perf_counter_ns=self.read))
         faults = SimpleNamespace(note=lambda hook, error: self.faults.append(hook))
         state: Any = SimpleNamespace(here=lambda: True, faults=faults)
-        watch = WorkerWatch(state, lambda knob, why: self.withdrawn.append(knob), has_own)
+        watch = WorkerWatch(
+            state, lambda knob, why: self.withdrawn.append(knob), has_own, refused=lambda loader: None
+        )
         self.undo = Undo()
         torch = SimpleNamespace(utils=SimpleNamespace(data=SimpleNamespace(DataLoader=DataLoader)))
         watch.install(torch, self.undo)
