@@ -40,6 +40,7 @@ _KINDS: Final[Mapping[str, str]] = {
     "objective": _TEXT,
     "driver": _TEXT,
     "address": _TEXT,
+    "accelerator-type": _TEXT,
     "concurrency": _NUMBER,
     "sampler": _TEXT,
     "transfer": _TEXT,

@@ -215,6 +215,7 @@ def tune(
     seed: int = 0,
     driver: str = "inline",
     address: str = "",
+    accelerator_type: str = "",
     concurrency: int = 0,
     sampler: str = "staged",
     transfer: str = "same-script",
@@ -264,6 +265,7 @@ def tune(
         driver: ``inline`` runs trials in sequence from this process; ``ray`` uses Ray Tune, if this program
             is not connected to Ray.
         address: An existing Ray cluster.
+        accelerator_type: Nodes of that cluster with these accelerators only, by Ray's name: ``A100``.
         concurrency: Trials at a time under Ray; 0 lets the driver choose.
         sampler: Method that proposes configurations: ``staged``, ``tpe``, ``nsga2``, ``random``,
             ``brute``, ``coordinate``; see docs/search.md.
@@ -329,6 +331,7 @@ def tune(
         seed=seed,
         driver=driver,
         address=address,
+        accelerator_type=accelerator_type,
         concurrency=concurrency,
         sampler=sampler,
         transfer=transfer,

@@ -58,7 +58,7 @@ def is_run_again(
         host: Its name.
     """
     lives = trial.attempt - 1 if waits(trial, entries) else trial.attempt
-    if trial.stage is Stage.DIAGNOSE or lives > FailureKind.INFRA_LOST.repeats:
+    if not trial.stage.is_compared or lives > FailureKind.INFRA_LOST.repeats:
         return False
     if trial.stage not in _PAIRED:
         return True

@@ -239,29 +239,63 @@ class Session:
                 trial = self._next_trial()
                 if trial is None:
                     return None
-                trial = self._with_checked_load(trial)
-                planned = self._with_start_mode(trial, self._planner.assign(self._study, trial))
-                uid = planned.uid if isinstance(planned, Assignment) else f"t{trial.number:04d}-refused"
-                is_planned = isinstance(planned, Assignment)
-                trial = replace(trial, changes=planned.launch.changes if is_planned else None)
-                because = self._study.because
-                self._append(
-                    "proposed",
-                    f"{trial.number}/{trial.attempt}",
-                    {"trial": trial, "uid": uid, "elapsed_s": self.elapsed_s}
-                    | ({"because": because} if because != known else {}),
-                )
-                self._study = self._study.with_trial(trial)
-                if isinstance(planned, Assignment):
-                    spare_s = self.remaining_s - KILL_S - whole_deadline_s(planned)
-                    planned = replace(planned, patience_s=max(0.0, spare_s))
-                    self._running[uid] = planned
+                if (planned := self._plan(self._with_checked_load(trial), known)) is not None:
                     return planned
-                self._close(trial, TrialResult(trial=trial.number, outcome=planned, seconds=0.0))
             return None
 
-    def start(self, assignment: Assignment) -> None:
-        """Record that the process is about to be started."""
+    def ask_reference(self, node: str) -> Assignment | None:
+        """Return a run of the unchanged script that shows the speed of a further machine, journaled.
+
+        Args:
+            node: The machine, for the reason shown to users.
+
+        Returns:
+            None while the script has no measurement, and where no time is left for the run.
+        """
+        with self._lock:
+            own = next((t for t in self._study.baseline if t.measurement), None)
+            left_s = self.remaining_s - KILL_S
+            if own is None or self._stopping or Costs.of(self._study).next_run(own.config) > left_s:
+                return None
+            reason = f"Your unchanged script on {node}, before other trials run there."
+            fidelity = replace(own.fidelity, loss_samples=0, probe="")
+            trial = Trial(
+                number=self._next_number(),
+                config=own.config,
+                stage=Stage.REFERENCE,
+                fidelity=fidelity,
+                reason=reason,
+            )
+            return self._plan(clipped(trial, left_s), self._study.because)
+
+    def _plan(self, trial: Trial, known: str) -> Assignment | None:
+        """Return the process of a trial, journaled; None if it is refused, which ends the trial.
+
+        Args:
+            trial: The next trial.
+            known: Journaled reason of the end of screening.
+        """
+        planned = self._with_start_mode(trial, self._planner.assign(self._study, trial))
+        uid = planned.uid if isinstance(planned, Assignment) else f"t{trial.number:04d}-refused"
+        trial = replace(trial, changes=planned.launch.changes if isinstance(planned, Assignment) else None)
+        because = self._study.because
+        self._append(
+            "proposed",
+            f"{trial.number}/{trial.attempt}",
+            {"trial": trial, "uid": uid, "elapsed_s": self.elapsed_s}
+            | ({"because": because} if because != known else {}),
+        )
+        self._study = self._study.with_trial(trial)
+        if isinstance(planned, Failure):
+            self._close(trial, TrialResult(trial=trial.number, outcome=planned, seconds=0.0))
+            return None
+        spare_s = self.remaining_s - KILL_S - whole_deadline_s(planned)
+        planned = replace(planned, patience_s=max(0.0, spare_s))
+        self._running[uid] = planned
+        return planned
+
+    def start(self, assignment: Assignment, *, node: str = "") -> None:
+        """Record that the process is about to be started, and on which machine of a cluster."""
         with self._lock:
             trial = self._trial(assignment.trial)
             data = {
@@ -271,9 +305,9 @@ class Session:
                 "host": platform.node(),
                 "pid": os.getpid(),
                 "elapsed_s": self.elapsed_s,
-            }
+            } | ({"node": node} if node else {})
             self._append("started", f"{trial.number}/{trial.attempt}", data)
-            self._study = self._study.with_trial(replace(trial, state=TrialState.RUNNING))
+            self._study = self._study.with_trial(replace(trial, state=TrialState.RUNNING, node=node))
             self._notify(lambda listener: listener.trial_started(self.study, trial))
 
     def tell(self, uid: str, ended: TrialResult) -> None:
@@ -298,7 +332,7 @@ class Session:
                 unlike = unlike_step(self._study, trial, ended.facts)
                 ended = ended if unlike is None else replace(ended, outcome=unlike)
             # Diagnostic runs are not repeated: the answer does not need them.
-            if _never_began(ended.outcome) and trial.stage is not Stage.DIAGNOSE:
+            if _never_began(ended.outcome) and trial.stage.is_compared:
                 self._stop_if_unrunnable(trial, ended.outcome)
             # A trial that ran meanwhile may have used either version.
             changed = self._is_another_script()
@@ -359,9 +393,7 @@ class Session:
             return trial
         if (found := self._load.since_last()) is not None:
             self._name_culprits(self._with_searches(found))
-        measured = [
-            t for t in self._study.trials if t.state is TrialState.FINISHED and t.stage is not Stage.DIAGNOSE
-        ]
+        measured = [t for t in self._study.trials if t.state is TrialState.FINISHED and t.stage.is_compared]
         begins = trial.stage is Stage.CONFIRM and bool(measured) and measured[-1].stage not in _PAIRED
         if not begins or not self._study.spec.wait_for_quiet_s:
             return trial
@@ -666,8 +698,8 @@ class Session:
             self.stop("disk" if trial.failure.kind is FailureKind.DISK else "no_baseline")
 
     def _repeat_reason(self, trial: Trial, ended: TrialResult) -> str:
-        if trial.stage is Stage.DIAGNOSE:
-            return ""  # diagnostic only, and nothing depends on it
+        if not trial.stage.is_compared:
+            return ""  # nothing depends on it
         if ended.start is StartMode.FORK and (found := mismatch(self._study, ended.facts)):
             self._cold_because = self._cold_because or f"trial {trial.number} was forked, and {found}"
             if not self._stopping:
@@ -737,7 +769,7 @@ class Session:
         ):
             return ""
         knob, how = str(failure.evidence.get("knob", "")), str(failure.evidence.get("how", ""))
-        if how != "flag" or self._stopping or trial.stage is Stage.DIAGNOSE:
+        if how != "flag" or self._stopping or not trial.stage.is_compared:
             return ""
         if measured_changes(self._study, trial.config) is not None:
             return ""  # the delivery would be the same

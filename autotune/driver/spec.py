@@ -58,6 +58,7 @@ class SearchOptions:
     effective_batch: str = "explore"
     driver: str = "ray"
     address: str = ""
+    accelerator_type: str = ""
     tracking_uri: str = ""
     experiment: str = ""
     trials: int | None = None
@@ -293,6 +294,11 @@ def build_spec(command: Command, options: SearchOptions) -> StudySpec:
             "--profile takes trials of its own, which --trials leaves no room for",
             hint="leave --trials out; --budget bounds the search",
         )
+    if options.accelerator_type and not options.address:
+        raise UsageError(
+            f"--accelerator-type {options.accelerator_type} chooses among nodes of a cluster",
+            hint="name the cluster as well: --address auto",
+        )
     if options.concurrency < 0:
         raise UsageError(f"--concurrency {options.concurrency} is negative", hint="0 lets the driver decide")
     driver = one_of("--driver", options.driver, DRIVERS)
@@ -315,6 +321,7 @@ def build_spec(command: Command, options: SearchOptions) -> StudySpec:
         seed=options.seed,
         driver=driver,
         ray_address=options.address,
+        accelerator_type=options.accelerator_type,
         tracking_uri=options.tracking_uri,
         experiment=options.experiment,
         out=out_path(options.out),

@@ -108,6 +108,7 @@ class StudySpec:
         seed: Seed of the search.
         driver: ``ray`` or ``inline``.
         ray_address: Address of an existing cluster; empty starts a local one.
+        accelerator_type: Type of the cluster's accelerators that trials need, by Ray's name; empty for any.
         tracking_uri: MLflow; empty for the default store.
         experiment: MLflow experiment; empty for ``autotune/<script stem>``.
         mlflow_tags: Tags of the study's MLflow run, ``K=V`` each.
@@ -181,6 +182,7 @@ class StudySpec:
     stdin: str = ""
     wait_s: float | None = None
     share: bool = False
+    accelerator_type: str = ""
 
     @property
     def longest_wait_s(self) -> float:
@@ -274,13 +276,12 @@ class Study:
     def finished(self, *stages: Stage) -> Sequence[Trial]:
         """Return trials that have an outcome, of these stages; without any, of all whose figures count.
 
-        A probe (`Stage.DIAGNOSE`) explains; it is no measurement to be compared with others.
+        A probe (`Stage.DIAGNOSE`) or a reference is no measurement to be compared with others.
         """
         return [
             t
             for t in self.trials
-            if t.state is TrialState.FINISHED
-            and (t.stage in stages if stages else t.stage is not Stage.DIAGNOSE)
+            if t.state is TrialState.FINISHED and (t.stage in stages if stages else t.stage.is_compared)
         ]
 
     def of(self, config: Config, *stages: Stage) -> Sequence[Trial]:

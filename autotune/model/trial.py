@@ -121,7 +121,10 @@ Outcome = Measurement | Failure
 
 
 class Stage(Enum):
-    """Part of the search that proposed a trial; a drift check runs the unchanged script between others."""
+    """Part of the search that proposed a trial.
+
+    A drift check runs the unchanged script between others, a reference runs it on a further machine.
+    """
 
     BASELINE = "baseline"
     INITIAL = "initial"
@@ -130,6 +133,12 @@ class Stage(Enum):
     CONFIRM = "confirm"
     ABLATE = "ablate"
     DIAGNOSE = "diagnose"
+    REFERENCE = "reference"
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether its runs are measurements to be compared with others."""
+        return self not in (Stage.DIAGNOSE, Stage.REFERENCE)
 
 
 class StartMode(Enum):
@@ -320,6 +329,7 @@ class Trial:
         seconds: Wall time of its process, start to end; 0 while open.
         finished_s: Time of its result, in seconds since the study began.
         start: How its process was started.
+        node: Machine of a cluster on which it runs; empty on this machine.
     """
 
     number: int
@@ -336,6 +346,7 @@ class Trial:
     seconds: float = 0.0
     finished_s: float = 0.0
     start: StartMode = StartMode.COLD
+    node: str = ""
 
     @property
     def measurement(self) -> Measurement | None:

@@ -17,7 +17,7 @@ _RANKS: Final = re.compile(r"--(?:nproc[-_]per[-_]node|num_processes)[= ](\d+)")
 ALLOWED: Final = (
     "space", "set", "fix", "knob", "allow", "max-memory", "effective-batch", "run-steps", "objective",
     "price-per-hour", "sampler", "trials", "seed", "output-arg", "keep-loggers", "start", "wait-for-quiet",
-    "mlflow-tag", "experiment",
+    "mlflow-tag", "experiment", "accelerator-type",
 )  # fmt: skip
 """Options of ``autotune search`` that a client may set. The service sets those for places and clusters."""
 

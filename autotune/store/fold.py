@@ -141,7 +141,9 @@ def _started(state: _State, data: Mapping[str, Any]) -> None:
     state.elapsed_s = max(state.elapsed_s, float(data.get("elapsed_s", 0.0)))
     trial = state.attempt(data)
     if trial is not None:
-        state.trials[trial.number] = replace(trial, state=TrialState.RUNNING, attempt=int(data["attempt"]))
+        state.trials[trial.number] = replace(
+            trial, state=TrialState.RUNNING, attempt=int(data["attempt"]), node=str(data.get("node", ""))
+        )
 
 
 def _finished(state: _State, data: Mapping[str, Any]) -> None:

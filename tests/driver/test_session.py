@@ -954,3 +954,29 @@ def test_a_listener_stops_the_search_once_the_running_trial_is_over(make_session
     assert session.stopping == "interrupted"
     assert session.ask() is None
     assert session.close().stopped == "interrupted"
+
+
+def test_a_further_machine_runs_the_unchanged_script_and_no_figure_depends_on_it(
+    make_session: MakeSession,
+) -> None:
+    session = make_session([Config(), Config({"workers": 1})])
+    assert session.ask_reference("10.0.0.2") is None, "the script has no measurement yet"
+    tell_next(session, measurement())
+    reference = session.ask_reference("10.0.0.2")
+    assert reference is not None
+    session.start(reference, node="10.0.0.2")
+    session.tell(reference.uid, TrialResult(trial=reference.trial, outcome=measurement(), seconds=1.0))
+    started = [entry.data for entry in session._journal.entries() if entry.kind == "started"]
+    assert [data.get("node", "") for data in started] == ["", "10.0.0.2"]
+    study = session.study
+    (trial,) = study.finished(Stage.REFERENCE)
+    assert (trial.node, trial.config.is_baseline) == ("10.0.0.2", True)
+    assert trial not in study.finished()
+    assert "10.0.0.2" in trial.reason
+
+
+def test_a_machine_gets_no_reference_run_that_the_budget_does_not_hold(make_session: MakeSession) -> None:
+    session = make_session([Config(), Config({"workers": 1})])
+    tell_next(session, measurement(), seconds=20.0)
+    session._clock.sleep(session.remaining_s - 10.0)
+    assert session.ask_reference("10.0.0.2") is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -13,20 +14,23 @@ from typing import TYPE_CHECKING
 from autotune.launch.guard import process_tree
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 ENV = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"}
 START_S = 120.0
 _CODE = """
+import json
 import sys
 from pathlib import Path
 from ray.cluster_utils import Cluster
-folder, nodes = Path(sys.argv[1]), int(sys.argv[2])
-cluster = Cluster(
-    initialize_head=True,
-    head_node_args={"num_cpus": 1, "include_dashboard": False, "object_store_memory": 80 * 2**20},
-)
-added = [cluster.add_node(num_cpus=1, object_store_memory=80 * 2**20) for _ in range(nodes - 1)]
+folder, nodes = Path(sys.argv[1]), json.loads(sys.argv[2])
+def args(node):
+    own = {k: v for k, v in node.items() if k not in ("num_cpus", "num_gpus")}
+    known = {k: v for k, v in node.items() if k not in own}
+    return {**known, "resources": own, "object_store_memory": 80 * 2**20}
+cluster = Cluster(initialize_head=True, head_node_args={**args(nodes[0]), "include_dashboard": False})
+added = [cluster.add_node(**args(node)) for node in nodes[1:]]
 cluster.wait_for_nodes()
 draft = folder / "address.part"
 draft.write_text(cluster.address)
@@ -41,16 +45,17 @@ for line in sys.stdin:
 
 
 class Machines:
-    """A head and further nodes with one CPU each; `close` ends what it started and nothing else.
+    """A head and further nodes; `close` ends what it started and nothing else.
 
     Args:
         folder: For its address.
-        nodes: The head included.
+        nodes: Resources of each, the head first; or their number, with one CPU each.
     """
 
-    def __init__(self, folder: Path, nodes: int) -> None:
+    def __init__(self, folder: Path, nodes: int | Sequence[Mapping[str, float]]) -> None:
+        given = [{"num_cpus": 1}] * nodes if isinstance(nodes, int) else [dict(node) for node in nodes]
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _CODE, str(folder), str(nodes)],
+            [sys.executable, "-c", _CODE, str(folder), json.dumps(given)],
             env={**os.environ, **ENV},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

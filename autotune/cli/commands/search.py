@@ -161,6 +161,15 @@ def search(
         str,
         _cluster_option(metavar="ADDR", envvar="AUTOTUNE_ADDRESS", help="An existing Ray cluster."),
     ] = "",
+    accelerator_type: Annotated[
+        str,
+        typer.Option(
+            metavar="TYPE",
+            envvar="AUTOTUNE_ACCELERATOR_TYPE",
+            help="Use nodes of the cluster with these accelerators only, by Ray's name: A100, H100.",
+            rich_help_panel="Cluster",
+        ),
+    ] = "",
     concurrency: Annotated[
         int,
         _cluster_option(
@@ -287,6 +296,7 @@ def search(
             wait_for_quiet=wait_for_quiet,
             wait=wait,
             share=share,
+            accelerator_type=accelerator_type,
             concurrency=concurrency,
             label=label,
             output_args=tuple(output_args or ()),

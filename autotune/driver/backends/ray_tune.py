@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import functools
 import importlib
 import logging
+import math
 import os
 import secrets
 import shlex
 import shutil
 import socket
+import statistics
 import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +44,7 @@ from ray.util import get_current_placement_group, get_node_ip_address
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from autotune.driver.backends.local_ray import FOLDER, MARK, SNAPSHOTS, OwnRay, temporary
+from autotune.driver.backends.node_placement import ClusterNode, NodePlacement
 from autotune.driver.backends.ray_head import Head
 from autotune.driver.backends.ray_keeper import Keeper
 from autotune.driver.backends.wakeup import Wakeup, ring
@@ -53,7 +58,7 @@ from autotune.launch.runner import Runner, TrialResult
 from autotune.launch.workspace import isolation as enclosure
 from autotune.model import wire
 from autotune.model.distributed_launch import nodes_of, ranks_of
-from autotune.model.trial import Assignment, Failure, FailureKind, Stage
+from autotune.model.trial import Assignment, Failure, FailureKind, Measurement, Stage
 from autotune.shortage import address_space, shortage
 from autotune.text.redact import redact, redact_args
 
@@ -65,6 +70,7 @@ if TYPE_CHECKING:
     from autotune.launch.result.host_samples import HostSamples
     from autotune.launch.result.process_reports import ProcessReports
     from autotune.model.study import StudySpec
+    from autotune.model.trial import Outcome
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +84,12 @@ LEAVING_S = 1.0
 OBJECT_STORE_BYTES = 100 * 1024 * 1024
 """Only assignments and outcomes are transferred, some kilobytes each; Ray's minimum is 75 MB."""
 
+
+ACCELERATOR = "accelerator_type:"
+"""Prefix of the resource by which Ray names the type of a node's accelerators."""
+
+_SPREAD = (Stage.INITIAL, Stage.REFINE, Stage.REFERENCE)
+"""Stages whose trials may run on other nodes than the first."""
 
 NO_TRIALS = '{"trial_data": []}'
 """Experiment state without trials, in Tune's format."""
@@ -232,10 +244,16 @@ class _Breaking:
 class SessionSearcher(Searcher):
     """Adapter of `Session`; holds no state that the journal does not hold."""
 
-    def __init__(self, session: Session, arm: Callable[[], None]) -> None:
+    def __init__(
+        self, session: Session, arm: Callable[[], None], placement: NodePlacement | None = None
+    ) -> None:
         super().__init__()
         self._session = session
         self._arm = arm
+        self._placement = placement
+        self._nodes: dict[str, ClusterNode] = {}
+        """Open trial id -> its node of a cluster."""
+        self._is_starved = False
         self._open: dict[str, Assignment] = {}
         self._keys: dict[str, str] = {}
         """Trial id -> key of an assignment that may not have been collected."""
@@ -260,13 +278,48 @@ class SessionSearcher(Searcher):
         # Tune has set its own handlers since the loop began.
         self._arm()
         with self.breaking:
-            assignment = self._session.ask()
+            assignment, node = self._next()
         if assignment is None:
             return Searcher.FINISHED if self._session.is_over or self._session.stopping else None
         self._open[trial_id] = assignment
+        if node is not None and self._placement is not None:
+            self._nodes[trial_id] = node
+            self._placement.begins(node)
         self._keys[trial_id] = key = hand_over(assignment)
-        trial = next(t for t in self._session.study.trials if t.number == assignment.trial)
-        return {"assignment": key, "confirms": trial.stage is Stage.CONFIRM}
+        confirms = self._stage(assignment) is Stage.CONFIRM
+        return {"assignment": key, "confirms": confirms, "node": "" if node is None else node.id}
+
+    def _next(self) -> tuple[Assignment | None, ClusterNode | None]:
+        """Return the next assignment and its node; no node where Ray chooses it."""
+        placement = self._placement
+        if placement is None:
+            return self._session.ask(), None
+        if note := placement.refresh():
+            self._session.note(note)
+        further = placement.unverified()
+        if further is not None and all(self._stage(a) in _SPREAD for a in self._open.values()):
+            reference = self._session.ask_reference(further.name)
+            if reference is not None:
+                return reference, further
+        node = placement.room()
+        self._is_starved = node is None and not self._open
+        assignment = None if node is None else self._session.ask()
+        if assignment is None:
+            return None, None
+        return assignment, node if self._stage(assignment) in _SPREAD else placement.home
+
+    def _stage(self, assignment: Assignment) -> Stage:
+        return next(t.stage for t in self._session.study.trials if t.number == assignment.trial)
+
+    def _judge(self, trial_id: str, outcome: Outcome | None) -> None:
+        """Use or refuse the node of a reference run."""
+        node, assignment = self._nodes.get(trial_id), self._open[trial_id]
+        if node is None or self._placement is None or self._stage(assignment) is not Stage.REFERENCE:
+            return
+        own = [t.measurement.throughput.value for t in self._session.study.baseline if t.measurement]
+        read = outcome.throughput.value if isinstance(outcome, Measurement) else None
+        if note := self._placement.judge(node, read, statistics.fmean(own)):
+            self._session.note(note)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Handle one message of the trainable: its start, or an outcome."""
@@ -277,9 +330,12 @@ class SessionSearcher(Searcher):
         self._keys.pop(trial_id, None)
         with self.breaking:
             if result.get("begins"):
-                self._session.start(assignment)
+                node = self._nodes.get(trial_id)
+                self._session.start(assignment, node="" if node is None else node.name)
             elif text := result.get("ended"):
-                self._session.tell(assignment.uid, wire.loads(TrialResult, text))
+                ended = wire.loads(TrialResult, text)
+                self._session.tell(assignment.uid, ended)
+                self._judge(trial_id, ended.outcome)
         # Another slot's result may be available as well, as wakeups are not counted.
         self._woken_s = time.monotonic()
 
@@ -287,12 +343,18 @@ class SessionSearcher(Searcher):
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
         """Handle the end of a trial without data: segments without a result are lost and requested again."""
-        assignment = self._open.pop(trial_id, None)
         if (key := self._keys.pop(trial_id, None)) is not None:
             withdraw(key)
-        if assignment is not None:
+        if trial_id in self._open:
             with self.breaking:
-                self._session.lost(assignment.uid, "the Ray worker that ran it was lost")
+                if error:
+                    self._judge(trial_id, None)
+                self._session.lost(self._open.pop(trial_id).uid, "the Ray worker that ran it was lost")
+        node = self._nodes.pop(trial_id, None)
+        if node is not None and self._placement is not None:
+            self._placement.ends(node)
+            if error:
+                self._placement.loses(node)
         self._woken_s = time.monotonic()
 
     def withdraw_all(self) -> None:
@@ -301,8 +363,13 @@ class SessionSearcher(Searcher):
             withdraw(self._keys.popitem()[1])
 
     def waiting(self) -> bool:
-        """Return whether a requested trial has not started."""
-        return bool(set(self._open) - self._begun)
+        """Return whether a requested trial has not started, or no node is left to request one for.
+
+        One that waits for a trial on the same node is left out, as that ends within its own limit.
+        """
+        waiting = set(self._open) - self._begun
+        busy = {self._nodes[i].id for i in self._begun & set(self._open) if i in self._nodes}
+        return self._is_starved or any(i not in self._nodes or self._nodes[i].id not in busy for i in waiting)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return an empty state, as Tune pickles a searcher into a snapshot that is never read back."""
@@ -557,6 +624,50 @@ def on_this_node(assignment: Assignment, at_once: int) -> Assignment:
     return replace(assignment, memory_limit_bytes=limit_bytes)
 
 
+def cluster_nodes(gpus: int, concurrency: int, accelerator: str) -> list[ClusterNode]:
+    """Return the living nodes of the cluster that can hold a trial.
+
+    Args:
+        gpus: Devices of one trial.
+        concurrency: Requested number of concurrent trials; 0 if none was.
+        accelerator: Required type of accelerator, by Ray's name; empty for any.
+    """
+    own = ray.get_runtime_context().get_node_id()
+    fit = [
+        (node, node["Resources"])
+        for node in ray.nodes()
+        if node["Alive"]
+        and node["Resources"].get("CPU", 0) >= 1
+        and node["Resources"].get("GPU", 0) >= gpus
+        and (not accelerator or ACCELERATOR + accelerator in node["Resources"])
+    ]
+    addresses = Counter(node["NodeManagerAddress"] for node, _ in fit)
+    found: list[ClusterNode] = []
+    for node, have in fit:
+        name = str(node["NodeManagerAddress"])
+        kinds = sorted(k.removeprefix(ACCELERATOR) for k in have if k.startswith(ACCELERATOR))
+        devices = f"{have['GPU']:g} GPUs {' '.join(kinds)}".rstrip() + ", " if gpus else ""
+        found.append(
+            ClusterNode(
+                id=node["NodeID"],
+                name=name if addresses[name] == 1 else f"{name} ({node['NodeID'][:6]})",
+                hardware=f"{devices}{have['CPU']:g} CPUs",
+                slots=int(have["GPU"]) // gpus if gpus else max(1, math.ceil(concurrency / len(fit))),
+                is_own=node["NodeID"] == own,
+            )
+        )
+    return found
+
+
+def _places(bundles: list[dict[str, int | float]], config: dict[str, Any]) -> Any:
+    """Return the resources of a trial: one bundle on its node, or one on each of several nodes."""
+    if len(bundles) > 1:
+        return tune.PlacementGroupFactory(bundles, strategy="STRICT_SPREAD")
+    if not config.get("node"):
+        return tune.PlacementGroupFactory(bundles)
+    return tune.PlacementGroupFactory(bundles, bundle_label_selector=[{"ray.io/node-id": config["node"]}])
+
+
 class RayDriver:
     """Runs a session by Ray Tune, on a local Ray or on an existing cluster.
 
@@ -678,20 +789,22 @@ class RayDriver:
         Raises:
             RayUnavailable: Nothing could be scheduled; names the missing resource.
         """
-        searcher = SessionSearcher(self._session, arm)
+        spec = self._session.study.spec
+        nodes = nodes_of(spec.launcher)
+        # Processes that train together take a device each, as far as there are as many.
+        gpus = min(ranks_of(spec.launcher), int(ray.cluster_resources().get("GPU", 0)) // nodes)
+        self._needs = f"1 CPU and {gpus} GPU{'s' if gpus > 1 else ''}" if gpus else "1 CPU"
+        self._needs += f" of type {spec.accelerator_type}" if spec.accelerator_type else ""
+        self._needs += f" on each of {nodes} nodes" if nodes > 1 else ""
+        placement = self._placement(gpus) if self._address and nodes == 1 else None
+        slots = self._slots(gpus, nodes) if placement is None else placement.most
+        searcher = SessionSearcher(self._session, arm, placement)
         searcher.bell = self._bell
         threading.Thread(target=self._watch, args=(searcher,), daemon=True).start()
-        launcher = self._session.study.spec.launcher
-        nodes = nodes_of(launcher)
-        # Processes that train together take a device each, as far as there are as many.
-        gpus = min(ranks_of(launcher), int(ray.cluster_resources().get("GPU", 0)) // nodes)
-        self._needs = f"1 CPU and {gpus} GPU{'s' if gpus > 1 else ''}" if gpus else "1 CPU"
-        self._needs += f" on each of {nodes} nodes" if nodes > 1 else ""
-        places: Any = {"cpu": 1, "gpu": gpus}
-        if nodes > 1:
-            bundles = [{"CPU": 1.0, "GPU": float(gpus)}] * nodes
-            places = tune.PlacementGroupFactory(bundles, strategy="STRICT_SPREAD")
-        trainable = tune.with_resources(Launcher, places)
+        bundle: dict[str, int | float] = {"CPU": 1, "GPU": gpus}
+        if spec.accelerator_type:
+            bundle[ACCELERATOR + spec.accelerator_type] = 0.001
+        trainable = tune.with_resources(Launcher, functools.partial(_places, [bundle] * nodes))
         tuner = tune.Tuner(
             trainable,
             param_space={
@@ -702,12 +815,12 @@ class RayDriver:
                 "is_ours": self._own is not None,
                 # With a local Ray, the search has claimed the machine.
                 "request": "" if self._own else wire.dumps(node_request(self._session.study.spec)),
-                "at_once": self._slots(gpus, nodes),
+                "at_once": slots,
             },
             tune_config=tune.TuneConfig(
                 search_alg=searcher,
                 num_samples=-1,
-                max_concurrent_trials=self._slots(gpus, nodes),
+                max_concurrent_trials=slots,
                 # A placement group that has lost a node is not used again.
                 reuse_actors=nodes == 1,
             ),
@@ -763,6 +876,23 @@ class RayDriver:
             return ""
         visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(max(1, gpus))))
         return ",".join(word.strip() for word in visible.split(",")[: max(1, gpus)])
+
+    def _placement(self, gpus: int) -> NodePlacement:
+        """Return the choice of nodes for trials of one machine, with the cluster's present nodes."""
+        accelerator = self._session.study.spec.accelerator_type
+        placement = NodePlacement(
+            lambda: cluster_nodes(gpus, self._concurrency, accelerator),
+            limit=self._concurrency or (0 if gpus else 1),
+        )
+        types = sorted({k.removeprefix(ACCELERATOR) for k in ray.cluster_resources() if ACCELERATOR in k})
+        if accelerator and accelerator not in types:
+            raise RayUnavailable(
+                f"no node of the cluster has accelerators of type {accelerator}",
+                hint=f"it has: {', '.join(types) or 'none'}",
+            )
+        if note := placement.refresh():
+            self._session.note(note)
+        return placement
 
     def _slots(self, gpus: int, nodes: int = 1) -> int:
         if self._concurrency or nodes > 1:

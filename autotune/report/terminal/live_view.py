@@ -77,6 +77,7 @@ _DOING: Final = {
     Stage.CONFIRM: "confirming: fresh pairs with your script",
     Stage.ABLATE: "ablation of the winner, knob by knob",
     Stage.DIAGNOSE: "finding what limits it",
+    Stage.REFERENCE: "your script on a further machine",
 }
 _SPENT: Final = {
     Stage.BASELINE: "script",
@@ -86,6 +87,7 @@ _SPENT: Final = {
     Stage.CONFIRM: "confirm",
     Stage.ABLATE: "why",
     Stage.DIAGNOSE: "why",
+    Stage.REFERENCE: "script",
 }
 _STYLES: Final = {"bold": "1", "dim": "2", "good": "32", "bad": "33"}
 

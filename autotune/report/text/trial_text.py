@@ -29,6 +29,7 @@ def trial_text(study: Study, trial: Trial, *, logs: str = "") -> str:
         ("stage", trial.stage.value + (f", attempt {trial.attempt}" if trial.attempt > 1 else "")),
         ("config", config_text(trial.config)),
         ("reason", trial.reason),
+        ("node", trial.node),
     ]
     measured = trial.measurement
     if measured is not None:

@@ -233,6 +233,8 @@ def _trial_data(study: Study, trial: Trial) -> dict[str, Any]:
         row["cycle"] = trial.group
     if trial.start is not StartMode.COLD:
         row["start"] = trial.start.value
+    if trial.node:
+        row["node"] = trial.node
     if trial.measurement is not None:
         ratio = summary.speedup_of(study, trial)
         row["throughput"] = rounded(trial.measurement.throughput.value)

@@ -42,6 +42,8 @@ def search_command(study: Study) -> str:
         words += ["--driver", spec.driver]
     if spec.ray_address:
         words += ["--address", spec.ray_address]
+    if spec.accelerator_type:
+        words += ["--accelerator-type", spec.accelerator_type]
     if spec.concurrency:
         words += ["--concurrency", str(spec.concurrency)]
     if spec.sampler != "staged":

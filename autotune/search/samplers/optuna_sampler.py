@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.compare.amortised_rate import objective_value
 from autotune.errors import UsageError
 from autotune.model.config import Config
-from autotune.model.trial import Family, Stage, TrialState
+from autotune.model.trial import Family, TrialState
 from autotune.search.strategy import Sampler
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def _question(kind: str, study: Study, space: SearchSpace, count_seed: int) -> Q
     finished = [
         t
         for t in study.trials
-        if t.group == 0 and t.stage is not Stage.DIAGNOSE and (t.measurement or t.failure or _is_open(t))
+        if t.group == 0 and t.stage.is_compared and (t.measurement or t.failure or _is_open(t))
     ]
     rates = [objective_value(study, t.measurement) for t in finished if t.measurement]
     peaks = [t.measurement.memory.peak_bytes or 0 for t in finished if t.measurement]
