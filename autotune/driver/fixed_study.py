@@ -105,6 +105,7 @@ def facts_of(spec: StudySpec, command: Command) -> Facts:
 def measure(
     journal: Journal,
     home: Path,
+    spec: StudySpec,
     *,
     strategy: Strategy,
     planner: Planner,
@@ -119,6 +120,7 @@ def measure(
     Args:
         journal: Journal with the spec and the facts of the study.
         home: Folder of the study.
+        spec: Its spec with secrets, which the journal lacks.
         strategy: Proposes the runs.
         planner: Planner of the runs.
         elapsed_s: Seconds of the budget already spent.
@@ -131,7 +133,7 @@ def measure(
         AutotuneError: The unchanged script was not measured.
     """
     study = fold(journal.entries(), build=planner.space)
-    spec, facts = study.spec, study.facts
+    facts = study.facts
     assert facts is not None
     watch = ScriptWatch(spec.inspected, facts.script.sha256)
     machine = MachineLock.of_machine(os.environ, spec)

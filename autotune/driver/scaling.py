@@ -269,6 +269,7 @@ def _measure(
     study = measure(
         journal,
         home,
+        spec,
         strategy=ScalingRounds(question.counts, rounds=question.rounds),
         planner=_planner(question),
         elapsed_s=elapsed_s,

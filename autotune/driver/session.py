@@ -247,7 +247,7 @@ class Session:
         """Return a run of the unchanged script that shows the speed of a further machine, journaled.
 
         Args:
-            node: The machine, for the reason that people read.
+            node: The machine, for the reason shown to users.
 
         Returns:
             None while the script has no measurement, and where no time is left for the run.

@@ -217,6 +217,7 @@ def verify(
         study = measure(
             journal,
             home,
+            spec,
             strategy=request.strategy,
             planner=planner,
             elapsed_s=clock.now_s() - began_s,

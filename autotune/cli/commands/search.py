@@ -163,11 +163,10 @@ def search(
     ] = "",
     accelerator_type: Annotated[
         str,
-        typer.Option(
+        _cluster_option(
             metavar="TYPE",
             envvar="AUTOTUNE_ACCELERATOR_TYPE",
             help="Use nodes of the cluster with these accelerators only, by Ray's name: A100, H100.",
-            rich_help_panel="Cluster",
         ),
     ] = "",
     concurrency: Annotated[
