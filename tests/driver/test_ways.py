@@ -239,7 +239,7 @@ def test_an_option_that_moves_the_learning_rate_with_the_batch_gives_way_to_the_
 
 def test_a_rate_that_follows_the_number_of_processes_is_another_training(tmp_path: Path) -> None:
     made = ByOption(tmp_path, [Config()])
-    made.told(made.ask())
+    made.reported(made.ask())
     one = Config({"processes": 1, "batch_size": 64})
     trial = replace(made.session.study.trials[0], config=one, changes=())
     moved = replace(made.run, optimizer=replace(SGD, rates=(0.05, 0.005)))
