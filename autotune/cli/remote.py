@@ -64,14 +64,14 @@ def find_study(name: str | None, *, searches: bool = False) -> Path:
 
 def _fetched(handle: Handle) -> Path:
     """Fetch the study of a search that has ended, and replace an earlier copy."""
+    from autotune.service.archives import extract
     from autotune.store.paths import home
 
     folder = home() / "fetched" / handle.id
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     data = handle.client.raw("GET", f"/api/v1/searches/{handle.id}/study.tar.gz").content
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
-        # Refuses names that lead out, links and devices.
-        archive.extractall(folder, filter="data")
+        extract(archive, folder)
     return folder
 
 

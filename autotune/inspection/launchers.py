@@ -402,7 +402,7 @@ def _deepspeed(words: Sequence[str], python: str, program: str) -> Within:
                 f"deepspeed {word} starts processes on several machines, "
                 "which is carried over for torchrun only",
                 hint="a script with deepspeed.initialize runs under torchrun, too: "
-                "-- torchrun --nnodes 2 --nproc-per-node 8 train.py ...",
+                "-- torchrun --nnodes 2 --nproc-per-node 8 train.py",
             )
         elif not (name in _DEEPSPEED_LEFT_OUT or name == "num_nodes"):
             raise UsageError(

@@ -8,14 +8,15 @@ import os
 import re
 import shutil
 import tarfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from autotune.errors import UsageError
+from autotune.service.archives import extract, is_plain
 from autotune.service.packing import MOST_BYTES, MOST_FILES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 MOST_UNPACKED: Final = 4 * MOST_BYTES
@@ -74,8 +75,7 @@ class Bundles:
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(mode=0o700)
         with tarfile.open(self._path(sha256), mode="r:gz") as archive:
-            # Python's own filter refuses absolute names, "..", links that lead out, and devices.
-            archive.extractall(part, filter="data")
+            extract(archive, part)
         part.replace(to)
 
     def _path(self, sha256: str) -> Path:
@@ -93,8 +93,7 @@ class Bundles:
         try:
             with gzip.open(path) as stream, _opened(_Bounded(stream)) as archive:
                 for entry in archive:
-                    parts = Path(entry.name).parts
-                    if not (entry.isfile() or entry.isdir()) or entry.name.startswith("/") or ".." in parts:
+                    if not is_plain(entry):
                         raise UsageError(
                             f"the bundle holds {entry.name!a}, which is no plain file below its root"
                         )

@@ -183,7 +183,7 @@ class TestTrial:
         found = outcome(tmp_path, launch(script, changes=(change,)))
         assert isinstance(found, Failure), found
         assert (found.kind, found.evidence["knob"]) == (FailureKind.CONFIG_REJECTED, "processes")
-        assert found.message == "Requested 3, found 1."
+        assert "Requested 3, found 1." in found.message
 
     @pytest.mark.parametrize(
         ("code", "kind"),

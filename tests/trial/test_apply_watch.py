@@ -186,7 +186,7 @@ def test_a_cache_that_the_training_process_fills_keeps_its_workers(run: Callable
     ("how", "workers", "reason"),
     [
         ("counter", [0] * 8, "Your dataset collects what it has fetched (read)"),
-        ("labels", [2] * 4 + [0] * 4, "a dict inside a pass"),
+        ("labels", [2] * 4 + [0] * 4, "Data.kept inside a pass"),
     ],
 )
 def test_what_samples_depend_on_withdraws_workers(
