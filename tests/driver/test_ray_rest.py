@@ -37,7 +37,7 @@ def searcher() -> Any:
     from autotune.driver.backends.ray_tune import SessionSearcher
 
     class Session:
-        def start(self, assignment: Any) -> None:
+        def start(self, assignment: Any, *, node: str = "") -> None:
             pass
 
     one = SessionSearcher(Session(), lambda: None)
@@ -236,7 +236,7 @@ def test_tune_is_given_a_key_and_what_no_worker_collects_is_withdrawn(head: dict
         def ask(self) -> Any:
             return an_assignment()
 
-        def start(self, assignment: Any) -> None:
+        def start(self, assignment: Any, *, node: str = "") -> None:
             pass
 
         def lost(self, uid: str, why: str) -> None:
