@@ -15,8 +15,7 @@ def is_plain(entry: tarfile.TarInfo) -> bool:
 def extract(archive: tarfile.TarFile, folder: Path) -> None:
     """Extract an archive of regular files into a folder.
 
-    Python's own filter also limits permissions. Python before 3.10.12 and 3.11.4 has none; there, entries
-    keep theirs.
+    Python's own filter also limits permissions; versions before 3.10.12 and 3.11.4 have none.
 
     Raises:
         tarfile.TarError: An entry is something else, or leads out of the folder; nothing is extracted.
