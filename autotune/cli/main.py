@@ -428,7 +428,7 @@ def _written_to() -> list[Path]:
 
 def _is_nowhere() -> bool:
     try:
-        os.getcwd()  # noqa: PTH109 (checks that the folder exists)
+        Path.cwd()  # fails where the folder is gone
     except OSError:
         return True
     return False

@@ -25,8 +25,8 @@ def ray(tmp_path):
     """Jobs over an interface that answers as a test says; `asked` lists its requests."""
 
     class Ray:
-        answers = {}  # noqa: RUF012
-        requested = []  # noqa: RUF012
+        answers = {}  # noqa: RUF012 (one class per test)
+        requested = []  # noqa: RUF012 (one class per test)
 
         def answer(self, request):
             self.requested.append((request.method, request.url.path))

@@ -50,14 +50,20 @@ def read(path: Path = RESULTS) -> dict[tuple[str, str], dict[str, Any]]:
 
 
 def summary(results: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:
-    """One paragraph for the page."""
+    """Return the results as a table for the page, and the sentence on silent changes."""
     rows = [row for (_, knob), row in results.items() if knob]
     counts = Counter(row["verdict"] for row in rows)
     bitwise = sum(row["verdict"] == SAME and not row["away"] for row in rows)
     scripts = len({script for script, _ in results})
+    figures = {
+        "same samples and parameters": counts[SAME],
+        "of these, bit by bit": bitwise,
+        "other random numbers, as reported": counts[REDRAWN],
+        "withdrawn with a reason": counts[WITHDRAWN],
+    }
+    table = "\n".join(f"| {name} | {count} |" for name, count in figures.items())
     return (
-        f"{len(rows)} changes of {scripts} scripts were rated EXACT and compared with the bare run. "
-        f"Samples and parameters are the same in {counts[SAME]}, bit by bit in {bitwise}. In "
-        f"{counts[REDRAWN]} other random numbers are drawn, as reported. {counts[WITHDRAWN]} were withdrawn "
-        f"with a reason. Silent changes: {counts[OTHER]}."
+        f"Changes rated EXACT, compared with the bare run ({scripts} scripts):\n\n"
+        f"| Result | Changes |\n| --- | --- |\n| all | {len(rows)} |\n{table}\n\n"
+        f"Silent changes: {counts[OTHER]}."
     )
