@@ -75,7 +75,7 @@ def _section(knob: Knob) -> list[str]:
         parts["what"],
         "",
         f"- **Values:** {', '.join(f'`{value}`' for value in values(knob))}{unit}",
-        f"- **Effect on the training:** {parts['Effect']}",
+        *_effects(parts["Effect"]),
         f"- **Delivery:** {'; '.join(delivery)}",
     ]
     if knob.requires:
@@ -170,6 +170,14 @@ def _text(node: ast.AST, known: dict[str, Any]) -> str | None:
     if isinstance(node, ast.Name) and isinstance(known.get(node.id), str):
         return known[node.id]
     return None
+
+
+def _effects(text: str) -> list[str]:
+    """Return the effects on the training as a list item; more than one follow below it, one each."""
+    head, effects = "- **Effect on the training:**", re.split(r"(?<=[.;]) (?=[A-Z]{4,} )", text)
+    if len(effects) == 1:
+        return [f"{head} {text}"]
+    return [head, *(f"    - {effect.rstrip(';')}" for effect in effects)]
 
 
 def _shown(node: ast.AST, known: dict[str, Any]) -> str:
