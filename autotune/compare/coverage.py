@@ -16,7 +16,7 @@ _COMPILE: Final = frozenset({"compile"})
 def measured(study: Study) -> frozenset[str]:
     """Return families of which a configuration was measured, or failed for a reason of its own.
 
-    A compile that pays back only after the planned run rules its configuration out. That says nothing about
+    A compile that pays back only after the planned run rules its configuration out. That is no result for
     the other changes beside it.
     """
     space = study.space
