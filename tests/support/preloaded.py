@@ -12,6 +12,7 @@ import gc
 import json
 import os
 import random
+import runpy
 import socket
 import subprocess
 import sys
@@ -23,7 +24,8 @@ from typing import Any
 
 START_S = 120.0
 MESSAGE_BYTES = 1 << 20
-IGNORED = ("PYTEST_CURRENT_TEST",)
+IGNORED = ("PYTEST_CURRENT_TEST", "AUTOTUNE_HOME", "AUTOTUNE_LOCKS")
+"""Variables that differ from test to test and that nothing reads while it is loaded."""
 
 
 class Preloaded:
@@ -49,7 +51,7 @@ class Preloaded:
     def run(
         self, command: Sequence[str], *, env: Mapping[str, str], cwd: Path, timeout_s: float
     ) -> subprocess.CompletedProcess[str]:
-        """Run ``python COMMAND``, a script with its arguments or ``-m autotune.trial``.
+        """Run ``python COMMAND``: a script or ``-m MODULE``, with its arguments.
 
         Raises:
             subprocess.TimeoutExpired: It did not end in time; it was killed.
@@ -117,22 +119,28 @@ def serve(channel: socket.socket) -> list[str]:
 
 def become(command: Sequence[str]) -> None:
     """Run a command in this process as ``python COMMAND`` would."""
-    if command[0] == "-m":
+    sys.path[0] = str(Path.cwd())
+    named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[1:1] = [folder for folder in named if folder and folder not in sys.path]
+    if command[0] != "-m":
+        sys.argv = list(command)
+        sys.path[0] = str(Path(command[0]).resolve().parent)
+        module = types.ModuleType("__main__")
+        module.__file__ = command[0]
+        sys.modules["__main__"] = module
+        exec(compile(Path(command[0]).read_bytes(), command[0], "exec"), module.__dict__)
+    elif command[1] == "autotune.trial":
         from autotune.trial.__main__ import main
 
-        sys.path[0] = str(Path.cwd())
         main()
-        return
-    sys.argv = list(command)
-    sys.path[0] = str(Path(command[0]).resolve().parent)
-    module = types.ModuleType("__main__")
-    module.__file__ = command[0]
-    sys.modules["__main__"] = module
-    exec(compile(Path(command[0]).read_bytes(), command[0], "exec"), module.__dict__)
+    else:
+        sys.argv = list(command[1:])
+        runpy.run_module(command[1], run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":
     import torch
+    import torch._dynamo  # the first optimizer imports it, for as long as PyTorch itself takes
     import torch.nn.functional
     import torch.utils.data  # noqa: F401
 
