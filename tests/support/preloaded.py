@@ -1,7 +1,7 @@
 """Runs training processes as forks of one process that has imported PyTorch, which takes seconds to import.
 
 A fork differs from a new process in what was imported before it, and in variables that libraries read when
-they are loaded. Tests of either use a new process (`trial_kit.runner(..., cold=True)`).
+they are loaded. Tests of either use a new process: `run(..., cold=True)` or `run(..., env=...)`.
 """
 
 from __future__ import annotations
@@ -24,29 +24,28 @@ from typing import Any
 
 START_S = 120.0
 MESSAGE_BYTES = 1 << 20
-IGNORED = ("PYTEST_CURRENT_TEST", "AUTOTUNE_HOME", "AUTOTUNE_LOCKS")
-"""Variables that differ from test to test and that nothing reads while it is loaded."""
+ENVIRON = {**os.environ, "OMP_NUM_THREADS": "1"}
+"""Environment at collection. What a test, or a library that it imports, sets later concerns no other test."""
 
 
 class Preloaded:
     """A process with PyTorch and the training side of autotune loaded, which runs one fork at a time."""
 
     def __init__(self) -> None:
-        self._environ = _settings()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, __file__, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                env=ENVIRON,
             )
         self._channel = ours
         self._channel.settimeout(START_S)
         atexit.register(self.close)
 
-    def fits(self) -> bool:
-        """Whether a new process would have the environment that this one was started with."""
-        return self._process.poll() is None and _settings() == self._environ
+    def lives(self) -> bool:
+        """Whether the process can still fork."""
+        return self._process.poll() is None
 
     def run(
         self, command: Sequence[str], *, env: Mapping[str, str], cwd: Path, timeout_s: float
@@ -85,10 +84,6 @@ class Preloaded:
 def preloaded() -> Preloaded:
     """Return this test process's preloaded process; it is started by the first call."""
     return Preloaded()
-
-
-def _settings() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name not in IGNORED}
 
 
 def serve(channel: socket.socket) -> list[str]:
