@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import TYPE_CHECKING
 
 from autotune.answer.communication import dropped_text
-from autotune.answer.eligibility import how_it_broke, why_not
+from autotune.answer.eligibility import how_it_broke, late_compile, why_not
 from autotune.answer.reasons import ratio_text
 from autotune.compare.alpha_spending import FEWEST_PAIRS
-from autotune.compare.amortised_rate import screened
+from autotune.compare.amortised_rate import baseline_runs, screened
 from autotune.compare.bounds import largest_peak_bytes
 from autotune.compare.disturbances import busy_notes, clocks_apart, left_out, marked_runs
 from autotune.compare.drift import drifted
@@ -18,6 +19,7 @@ from autotune.compare.loss_verdicts import loss_traces, trace_steps
 from autotune.compare.rounds import confirmation_cycles, disturbed_pairs
 from autotune.loss.delayed_harm_rules import barred
 from autotune.model.config import Config
+from autotune.model.effect import Effect
 from autotune.model.objective import ENERGY
 from autotune.model.study import SCRIPT_CHANGED
 from autotune.model.trial import Stage
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from autotune.model.study import Study
 
 _BASE = Config()
+_WORTH_NAMING = 1.05
+"""Smallest ratio of steady rates worth a sentence if the compile is not paid back."""
 
 
 def caveats(
@@ -47,7 +51,7 @@ def caveats(
     if study.stopped == SCRIPT_CHANGED:
         changed = study.changed or f"{study.spec.title} was changed meanwhile"
         found.append(f"{changed}: this holds for the script before the change.")
-    found += [*_memory_caveat(study), *_energy_caveat(study)]
+    found += [*_memory_caveat(study), *_energy_caveat(study), *_compile_caveat(study)]
     if identical is not None and bar > 1.0:
         found.append(
             f"Your script differs from itself by {ratio_text(identical)}: this machine was not steady, so "
@@ -104,6 +108,27 @@ def _refused_caveat(study: Study) -> list[str]:
         return []
     ratio = ranked[config] / base
     return [f"{config.text()} read {ratio:.2f} in screening and was not confirmed. {found[config].sentence}"]
+
+
+def _compile_caveat(study: Study) -> list[str]:
+    """Return a sentence about the fastest steps whose compile the planned run does not pay back."""
+    own = [t.measurement.throughput.value for t in baseline_runs(study) if t.measurement]
+    if not own:
+        return []
+    base, ratios = statistics.fmean(own), dict[Config, float]()
+    tried = {t.config for t in study.finished(Stage.CONFIRM)}
+    for t in study.finished(Stage.INITIAL, Stage.REFINE):
+        keeps = study.space is None or study.space.effect(t.config) is not Effect.TRAINING
+        if t.measurement is not None and keeps and t.config not in tried:
+            ratios[t.config] = t.measurement.throughput.value / base
+    late = {c: why for c, r in ratios.items() if r > _WORTH_NAMING and (why := late_compile(study, c))}
+    if not late:
+        return []
+    config = max(late, key=lambda c: (ratios[c], c.canonical()))
+    begun = f"The steps of {config.text()} ran {ratios[config]:.2f} times as fast, but {late[config]}."
+    if study.spec.run_steps is not None:
+        return [begun]
+    return [f"{begun} For a longer run, give its optimizer steps: --run-steps N."]
 
 
 def _memory_caveat(study: Study) -> list[str]:

@@ -34,6 +34,7 @@ _LOADING: Final = frozenset({"loader"})
 _COMPUTING: Final = frozenset(
     {"precision", "compile", "layout", "optimizer", "kernels", "memory", "communication", "wrapper"}
 )
+_SPLITTING: Final = "splitting batches"
 _PRECISION: Final = "precision"
 _SLOWED: Final = OTHERS | {STOPPED, "cpu_throttled", "throttled"}
 """Flags of a run that was slowed down in its window, but perhaps not while its steps were counted."""
@@ -43,7 +44,8 @@ class Ceiling(NamedTuple):
     """An upper bound of what a part of a step can gain.
 
     Args:
-        part: ``loading``, ``computing``, ``precision``, ``launch overhead`` or ``communication``.
+        part: ``loading``, ``computing``, ``precision``, ``launch overhead``, ``splitting batches`` or
+            ``communication``.
         ratio: Throughput without that part over the baseline's; infinite if unbounded.
         families: Knob families that act on this part alone.
     """
@@ -69,7 +71,9 @@ def ceilings(study: Study) -> tuple[Ceiling, ...]:
     runs = baseline_runs(study)
     ratio = communication_ratio(study)
     exchanged = () if ratio is None else (Ceiling("communication", ratio, frozenset({FAMILY})),)
-    return (*_of_waits(study, runs), *_of_counted_steps(study, runs), *exchanged)
+    return (
+        *_of_waits(study, runs), *_of_counted_steps(study, runs), *_of_splitting(study, runs), *exchanged
+    )  # fmt: skip
 
 
 def hopeless(study: Study) -> frozenset[str]:
@@ -86,6 +90,15 @@ def hopeless(study: Study) -> frozenset[str]:
     _, computing = _of_waits(study, ended)
     parts = (loading, computing, *_of_counted_steps(study, runs, fed=True))
     return dropped.union(*(c.families for c in parts if c.ratio < PROVABLE))
+
+
+def not_required(study: Study) -> frozenset[str]:
+    """Return the families that "nothing is faster" does not wait for: `hopeless`, and splitting batches.
+
+    Larger batches change the training and may still be faster, so the knobs of that family stay.
+    """
+    splitting = _of_splitting(study, baseline_runs(study))
+    return hopeless(study).union(*({"batch"} for c in splitting if c.ratio < PROVABLE))
 
 
 def _of_waits(study: Study, trials: Iterable[Trial]) -> tuple[Ceiling, ...]:
@@ -134,6 +147,28 @@ def _of_counted_steps(study: Study, trials: Iterable[Trial], *, fed: bool = Fals
     formats, starts = (max(map(_over, shares)) for shares in zip(*left, strict=True))
     found = [Ceiling(_PRECISION, formats, frozenset({_PRECISION}))] if is_free else []
     return [c for c in (*found, Ceiling("launch overhead", starts, frozenset())) if not math.isinf(c.ratio)]
+
+
+def _of_splitting(study: Study, trials: Iterable[Trial]) -> list[Ceiling]:
+    """Return the ceiling of more, smaller batches per optimizer step on an accelerator.
+
+    The host starts the same work once more for each of them, and the device's work per sample does not
+    decrease. A script that accumulates gradients itself may do the reverse, so it has no such ceiling.
+    """
+    facts = study.facts
+    run = None if facts is None else facts.run
+    if run is None or run.ranks > 1 or run.model is None or run.model.device == "cpu":
+        return []
+    if run.own_accumulation or run.backward_per_step > 1.0:
+        return []
+    ratios: list[float] = []
+    for trial in trials:
+        m = trial.measurement
+        busy = None if m is None else m.extra.get("device_busy_frac")
+        if m is not None and busy is not None:
+            host = max(0.0, 1.0 - m.data_wait_frac - min(1.0, busy))
+            ratios.append(1.0 / (1.0 + host))
+    return [Ceiling(_SPLITTING, max(ratios), frozenset())] if ratios else []
 
 
 def _left(m: Measurement, bound: Remainder, *, fed: bool) -> tuple[float, float]:

@@ -90,13 +90,20 @@ def how_it_broke(study: Study, config: Config) -> str:
     return f"trial {trial.number}, one of its {runs} runs in pairs, failed ({trial.failure.kind.words})"
 
 
-def _late(study: Study, compared: Comparison) -> str:
-    """Return that its compile does not pay back within the planned run, or an empty string."""
-    paid = None if compared.effect is Effect.TRAINING else break_even(study, compared.config)
+def late_compile(study: Study, config: Config) -> str:
+    """Return that its compile does not pay back within the planned run, or an empty string.
+
+    The text is the end of a sentence.
+    """
+    paid = break_even(study, config)
     if paid is None or not paid.is_late or paid.run_s is None:
         return ""
     back = "never pays back" if paid.seconds is None else f"pays back after {_time(paid.seconds)}"
     return f"its compile of {_time(paid.compile_s)} {back}, and your run is about {_time(paid.run_s)}"
+
+
+def _late(study: Study, compared: Comparison) -> str:
+    return "" if compared.effect is Effect.TRAINING else late_compile(study, compared.config)
 
 
 def _time(seconds: float) -> str:

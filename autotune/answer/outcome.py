@@ -18,6 +18,7 @@ from autotune.compare.alpha_spending import FEWEST_PAIRS
 from autotune.compare.amortised_rate import amortised, baseline_runs, mean_rate, rate_unit
 from autotune.compare.bounds import largest_peak_bytes
 from autotune.compare.comparison import Comparison
+from autotune.compare.coverage import measured
 from autotune.compare.disturbances import undisturbed
 from autotune.compare.failed_configs import broken
 from autotune.compare.finalists import may_win
@@ -26,7 +27,7 @@ from autotune.compare.rounds import in_own_unit
 from autotune.loss.loss_guard import LossVerdict
 from autotune.model.config import Config
 from autotune.model.effect import Effect
-from autotune.model.knob_families import FAMILIES, applicable, measured
+from autotune.model.knob_families import FAMILIES, applicable
 from autotune.model.measurement import Estimate
 from autotune.model.study import SCRIPT_CHANGED, VERIFY
 from autotune.model.trial import Stage

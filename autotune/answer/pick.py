@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from autotune.answer.answer import Answer, Recommendation, SearchOutcome
 from autotune.answer.caveats import caveats, seen_from_outside
-from autotune.answer.ceilings import hopeless
+from autotune.answer.ceilings import not_required
 from autotune.answer.closest import closest
 from autotune.answer.eligibility import is_eligible, saves
 from autotune.answer.front import front_members
@@ -93,7 +93,7 @@ def answer(study: Study, *, score: Callable[[Measurement], float] | None = None)
         "safe": _recommend(study, "safe", safe) if safe else replace(base, pick="safe"),
         "best": _recommend(study, "best", best) if best else replace(base, pick="best"),
     }
-    found = conclude(study, compared, is_better=best is not None, bar=bar, ruled_out=hopeless(study))
+    found = conclude(study, compared, is_better=best is not None, bar=bar, ruled_out=not_required(study))
     # The outcome already has the reason why the likely candidate is not confirmed.
     rest = [c for c in compared if c not in winners and c is not found.likely]
     summary, unsettled = sentence(study, picks["best"], fastest, compared, bar), found.unsettled

@@ -1,7 +1,6 @@
-"""Knob families: which apply to a script, and which of them a search has measured. Pure.
+"""Knob families, and which of them apply to a script. Pure.
 
-A family groups knobs that act on the same part of a training step. A search covers a family when a run of a
-configuration that changes one of its knobs was measured.
+A family groups knobs that act on the same part of a training step.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from autotune.model.space import SearchSpace
-    from autotune.model.study import Study
 
 FAMILIES: Final = (
     "precision",
@@ -70,16 +68,3 @@ def without(space: SearchSpace, families: Collection[str]) -> SearchSpace:
     ]
     starts = (smaller.complete(values) for values in kept)
     return replace(smaller, starts=tuple(dict.fromkeys(c for c in starts if isinstance(c, Config) and c)))
-
-
-def measured(study: Study) -> frozenset[str]:
-    """Return families of which a configuration was measured, or failed for a reason of its own."""
-    space = study.space
-    if space is None:
-        return frozenset()
-    found: set[str] = set()
-    for trial in study.finished():
-        failed = trial.failure is not None and trial.failure.kind.teaches
-        if trial.measurement is not None or failed:
-            found |= families_of(space, trial.config)
-    return frozenset(found)

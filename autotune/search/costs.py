@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from autotune.compare.alpha_spending import FEWEST_PAIRS
 from autotune.compare.disturbances import undisturbed
-from autotune.compare.transfer import beliefs
-from autotune.knobs.declared import SDK_VALUE
 from autotune.model.config import Config
 from autotune.model.effect import Effect
 from autotune.model.trial import Fidelity, Stage, StartMode
+from autotune.search.models.compile_times import CompileTimes
 from autotune.search.trial_limit import CYCLES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Sequence
 
     from autotune.model.study import Study
     from autotune.model.trial import Trial
@@ -40,8 +39,6 @@ _MANY_CYCLES_S = 1200.0
 """Budget in seconds above which an ablation has two more rounds."""
 _EXPLORE_WIDTH = 0.05
 _CONFIRM_WIDTH = 0.02
-_COMPILE_S = {"default": 40.0, "reduce-overhead": 45.0, "max-autotune": 120.0}
-_COMPILE_GUESS_S = 45.0
 _WARM_COMPILE = 0.2
 PLANNED_CYCLES = 5
 PLANNED_SHARE = 0.4
@@ -67,9 +64,7 @@ class Costs:
     study: Study
     plain_s: float
     startup_s: float
-    compile_s: dict[object, float]
-    believed_s: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Seconds of first compiles in earlier studies of the script, by mode."""
+    compiles: CompileTimes
     screen_s: float = 0.0
     """Seconds like `plain_s`, for screening trials in their current start mode."""
 
@@ -77,16 +72,12 @@ class Costs:
     def of(cls, study: Study) -> Costs:
         """Learn from the durations of every process so far."""
         forked: list[float] = []
-        compiled: dict[object, list[float]] = {}
-        set_by_script = _set_by_script(study)
         for trial in study.finished():
             m = trial.measurement
             if m is None or trial.seconds <= 0:
                 continue
             if trial.start is StartMode.FORK:
                 forked.append(trial.own_s - m.all_compile_s)
-            if m.compile_s > 1.0 and m.cold_compile:
-                compiled.setdefault(_mode(trial.config, set_by_script), []).append(m.compile_s)
         # Runs slowed by other processes do not predict the cost of later runs.
         calm = [t for t in undisturbed(study, study.finished()) if t.measurement]
         starts = [t.measurement.startup_s for t in calm if t.measurement]
@@ -98,8 +89,7 @@ class Costs:
             plain_s=plain_s,
             screen_s=_recent(forked) if forks else plain_s,
             startup_s=max(starts, default=0.0),
-            compile_s={mode: max(values) for mode, values in compiled.items()},
-            believed_s=beliefs(study).compile_s,
+            compiles=CompileTimes.of(study),
         )
         return costs if screened else replace(costs, screen_s=plain_s - costs._shorter_s(calm))
 
@@ -112,17 +102,7 @@ class Costs:
 
     def cold_compile(self, config: Config) -> float:
         """Return the expected seconds of a first compile; 0 for a config that does not compile."""
-        mode = _mode(config, _set_by_script(self.study))
-        if mode is None:
-            return 0.0
-        seen = self.compile_s.get(mode)
-        if seen is not None:
-            return seen
-        if str(mode) in self.believed_s:
-            return self.believed_s[str(mode)]
-        guess = _COMPILE_S.get(str(mode), _COMPILE_GUESS_S)
-        default = self.compile_s.get("default")
-        return guess if default is None else default * guess / _COMPILE_S["default"]
+        return self.compiles.first(config)
 
     def screening(self, config: Config) -> float:
         """Return the expected seconds of a screening trial."""
@@ -299,19 +279,3 @@ def _cold_start_runs(trials: Sequence[Trial]) -> list[float]:
 
 def _recent(seconds: Sequence[float]) -> float:
     return statistics.fmean(seconds[-8:]) if seconds else 0.0
-
-
-def _set_by_script(study: Study) -> frozenset[str]:
-    declared = study.spec.space.declared
-    return frozenset(spec.name for spec in declared if spec.spelling.text.startswith(f"{SDK_VALUE}:"))
-
-
-def _mode(config: Config, set_by_script: Collection[str]) -> object:
-    """Return the compile mode of a config; None if it does not set one.
-
-    The effect is unknown for a script that sets the value itself (`set_by_script`).
-    """
-    for knob, value in config.items():
-        if "compile" in knob and knob not in set_by_script and value not in ("off", False):
-            return value
-    return None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from autotune.compare.alpha_spending import FEWEST_PAIRS
 from autotune.model.config import Config
 from autotune.model.knob_families import applicable
+from autotune.model.run_length import planned_steps
 from autotune.search.costs import Costs
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ _PAIRS = FEWEST_PAIRS + 1
 """Pairs that a recommended budget has time for: one may be disturbed."""
 _LEAST_CANDIDATES = 4
 _MINUTE_S = 60.0
+_SHORT_RUN_S = 600.0
+"""Runs within which a compile of a minute matters."""
 
 
 def forecast(study: Study, remaining_s: float) -> str:
@@ -27,7 +30,7 @@ def forecast(study: Study, remaining_s: float) -> str:
         remaining_s: Budget left for trials, in seconds.
 
     Returns:
-        One or two sentences for people; empty before the baseline was measured.
+        One to three sentences for people; empty before the baseline was measured.
     """
     costs, space = Costs.of(study), study.space
     if costs.plain_s <= 0 or space is None:
@@ -38,7 +41,7 @@ def forecast(study: Study, remaining_s: float) -> str:
     confirmed = int((remaining_s - pairs_s) / run_s)
     if confirmed >= 1:
         what = "1 candidate" if confirmed == 1 else f"{confirmed} candidates"
-        return f"{begun} {budget} allows about {what} and the confirmation of one."
+        return f"{begun} {budget} allows about {what} and the confirmation of one.{_short_run(study)}"
     rough = max(0, int(remaining_s / run_s))
     candidates = max(_LEAST_CANDIDATES, len(applicable(space)))
     spent_s = study.spec.budget.seconds - remaining_s
@@ -47,7 +50,20 @@ def forecast(study: Study, remaining_s: float) -> str:
     if rough == 0:
         return f"{begun} {budget} allows no candidate; {wanted}"
     what = "1 candidate" if rough == 1 else f"{rough} candidates"
-    return f"{begun} {budget} allows about {what} and a rough answer; {wanted}"
+    return f"{begun} {budget} allows about {what} and a rough answer; {wanted}{_short_run(study)}"
+
+
+def _short_run(study: Study) -> str:
+    """Return the length of the planned run if a compile may not pay back within it, else an empty string."""
+    steps, space = planned_steps(study), study.space
+    first = next((t.measurement for t in study.baseline if t.measurement is not None), None)
+    if steps is None or first is None or space is None or "compile" not in applicable(space):
+        return ""
+    run_s = steps * first.step_time_s.value
+    if study.spec.run_steps is not None or run_s > _SHORT_RUN_S:
+        return ""
+    length = f"{run_s:.0f} s" if run_s < 2 * _MINUTE_S else f"{run_s / _MINUTE_S:.0f} min"
+    return f" Your run is about {length}, and compile time is charged to it; for a longer one: --run-steps N."
 
 
 def _budget_text(seconds: float) -> str:

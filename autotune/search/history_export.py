@@ -20,7 +20,7 @@ from autotune.model.effect import Effect
 from autotune.model.history_record import Earlier, Gain, Read, Setting
 from autotune.model.objective import ENERGY
 from autotune.model.trial import Stage
-from autotune.search.costs import Costs
+from autotune.search.models.compile_times import CompileTimes
 from autotune.search.models.throughput_model import ThroughputModel
 from autotune.search.screening.feasible import QUARANTINE, Feasible
 from autotune.statistics.intervals import sd
@@ -91,7 +91,7 @@ def lessons(study: Study) -> Earlier | None:
         seen=tuple(Read(config=c, log=read[c]) for c in _telling(read, starts)),
         gains=tuple(_gains(model)),
         owns={k: d.own for k, d in space.dimensions.items() if d.own is not None},
-        compile_s={str(mode): seconds for mode, seconds in Costs.of(study).compile_s.items()},
+        compile_s={str(mode): seconds for mode, seconds in CompileTimes.of(study).measured_s.items()},
         doubted=tuple(Setting(knob=k, value=v) for k, v in _failed(study, Feasible.of(study, space))),
         noise=max(_LEAST_NOISE, _noise(study)),
     )

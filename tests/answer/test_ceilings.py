@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from search_world import World, measurement, spec, usual_space
 
-from autotune.answer.ceilings import PROVABLE, ceilings, hopeless
+from autotune.answer.ceilings import PROVABLE, ceilings, hopeless, not_required
 from autotune.model.config import Config
 from autotune.model.facts import ModelFacts
 from autotune.model.measurement import Contamination, Measurement
@@ -203,3 +203,24 @@ def test_a_wait_that_workers_may_take_away_does_not_rule_out_a_format() -> None:
     waiting = with_precision(counted(replace(ON_CPU, ops_s=0.012, reduced_s=0.007), wait=0.95))
     assert ratios(waiting)["precision"] < PROVABLE
     assert "precision" not in hopeless(waiting)
+
+
+def on_device(made: Study, **more: object) -> Study:
+    assert made.facts is not None
+    assert made.facts.run is not None
+    run = replace(made.facts.run, model=ModelFacts(name="Net", device="cuda:0"), **more)
+    return replace(made, facts=replace(made.facts, run=run))
+
+
+def test_smaller_batches_cost_an_accelerator_what_the_host_does_for_each_of_them() -> None:
+    made = on_device(counted(ON_CPU, wait=0.1, busy=0.2))
+    assert ratios(made)["splitting batches"] == pytest.approx(1.0 / 1.7)
+    assert "batch" in not_required(made)
+    assert "batch" not in hopeless(made), "larger batches may still be faster"
+
+
+def test_splitting_has_no_ceiling_where_the_script_splits_batches_or_trains_on_a_cpu() -> None:
+    accumulates = on_device(counted(ON_CPU, busy=0.2), own_accumulation=True, backward_per_step=4.0)
+    assert "splitting batches" not in ratios(accumulates)
+    assert "splitting batches" not in ratios(counted(ON_CPU, busy=0.2))
+    assert "batch" not in not_required(counted(ON_CPU, busy=0.2))

@@ -10,7 +10,13 @@ from autotune.model.config import config_text
 from autotune.model.study import SCALE
 from autotune.report.text.answer_screen import INDENT
 from autotune.report.view.answer_view import rate_text
-from autotune.report.view.summary import best_other, changes_training, duration_text, speedup_of
+from autotune.report.view.summary import (
+    best_other,
+    changes_training,
+    compiles_too_long,
+    duration_text,
+    speedup_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,6 +74,8 @@ def progress_line(study: Study, trial: Trial) -> str:
     ]
     if changes_training(study, trial):
         parts.append("changes the training")
+    if compiles_too_long(study, trial.config):
+        parts.append("your run does not pay back its compile")
     best = best_other(study)
     if best is not None and not is_steady:
         parts.append(UNSTEADY)

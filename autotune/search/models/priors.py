@@ -26,6 +26,8 @@ from autotune.compare.amortised_rate import baseline_runs
 from autotune.knobs.registry import builtin
 from autotune.knobs.traits import Prior, Setting
 from autotune.model.facts import LoaderFacts
+from autotune.model.run_length import planned_steps
+from autotune.search.models.compile_times import CompileTimes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -85,6 +87,8 @@ class Priors:
         is_layered: Whether the model has convolutions over images.
         declared: Knobs declared by the user, without prior knowledge.
         busy: Share of computing time in which an accelerator was busy; 1 if unknown.
+        run_s: Duration of the planned run with the unchanged script; infinite if unknown.
+        compiles: Expected compile times, which the planned run has to pay back.
     """
 
     knobs: tuple[str, ...]
@@ -101,6 +105,8 @@ class Priors:
     is_layered: bool
     declared: frozenset[str]
     busy: float = 1.0
+    run_s: float = math.inf
+    compiles: CompileTimes | None = None
 
     @classmethod
     def of(cls, study: Study, space: SearchSpace) -> Priors | None:
@@ -136,12 +142,23 @@ class Priors:
             is_layered=run.model is not None and run.model.has_4d,
             declared=frozenset(spec.name for spec in study.spec.space.declared),
             busy=min(1.0, max(0.05, counted / (1.0 - waits))),
+            run_s=(planned_steps(study) or math.inf) * first.step_time_s.value,
+            compiles=CompileTimes.of(study),
         )
 
     def mean(self, point: Point) -> float:
         """Return ln(rate / baseline's rate) of a point of the space."""
         own, other = self._step(self.owns), self._step(point)
-        return math.log(own / other) if own > 0.0 and other > 0.0 else 0.0
+        if min(own, other) <= 0.0:
+            return 0.0
+        return math.log(own / (other + own * self._compiling(point)))
+
+    def _compiling(self, point: Point) -> float:
+        """Return the added compile as a share of the planned run; 0 if its length is unknown."""
+        if self.compiles is None or not 0.0 < self.run_s < math.inf:
+            return 0.0
+        changes = {k: v for k, v, own in zip(self.knobs, point, self.owns, strict=True) if v != own}
+        return self.compiles.first(changes) / self.run_s
 
     def spreads(self) -> tuple[float, ...]:
         """Return the prior standard deviation by knob, in ln rate."""
@@ -200,7 +217,9 @@ class Priors:
 
         held_back = min(1.0, max(0.0, (_BUSY_AT - self.busy) / (_BUSY_AT - _WAITS_AT)))
         host = _STARTS_IN ** (1.0 - held_back)
-        others = host * math.exp(starting(chosen) - starting(own))
+        # The host starts the same work for each batch, whatever its size.
+        batches = _count(own.get("batch_size"), 1) / _count(chosen.get("batch_size"), 1)
+        others = host * batches * math.exp(starting(chosen) - starting(own))
         return _longer(self.busy * slower, others) / _longer(self.busy, host)
 
     def _waits_for(self, workers: int) -> float:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from autotune.answer.ceilings import hopeless
+from autotune.answer.ceilings import not_required
+from autotune.compare.coverage import measured
 from autotune.compare.failed_configs import broken
 from autotune.compare.finalists import may_win
 from autotune.compare.transfer import beliefs
 from autotune.model.config import Config
-from autotune.model.knob_families import applicable, families_of, measured
+from autotune.model.knob_families import applicable, families_of
 from autotune.model.trial import Stage
 from autotune.search.models.throughput_model import compute_part, loader_knobs, loader_part, wait_frac
 from autotune.search.screening.acquisition import LEAST_GAIN, score
@@ -76,7 +77,7 @@ def uncovered(search: SearchState) -> Suggestion | None:
     space, study = search.space, search.study
     listed = _listed(search, beliefs(study))
     running = frozenset[str]().union(*(families_of(space, t.config) for t in study.open_trials))
-    missing = applicable(space) - measured(study) - running - hopeless(study)
+    missing = applicable(space) - measured(study) - running - not_required(study)
     found: dict[str, tuple[Config, str]] = {}
     for config, reason in _changes(search, listed):
         if not _runs(search, config) or not search.hopeful(config):

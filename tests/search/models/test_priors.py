@@ -241,3 +241,34 @@ def test_of_a_knob_of_the_users_own_nothing_is_known() -> None:
         usual["num_workers"]
         < dict(zip(found.knobs, replace(found, fetch=0.7).spreads(), strict=True))["num_workers"]
     )
+
+
+def test_a_compile_is_expected_to_be_paid_by_the_planned_run() -> None:
+    made = study(wait=0.0, device="cuda", busy=1.0)
+    whole = expected(made, compile_mode="default")
+    assert whole > 1.0
+    run_steps = 1000
+    assert made.trials[0].measurement is not None
+    run_s = run_steps * made.trials[0].measurement.step_time_s.value
+    planned = replace(made, spec=replace(made.spec, run_steps=run_steps))
+    # A first compile is expected to take 40 s.
+    assert expected(planned, compile_mode="default") == pytest.approx(1.0 / (1.0 / whole + 40.0 / run_s))
+    assert expected(planned, tf32="high") == expected(made, tf32="high")
+    short = replace(made, spec=replace(made.spec, run_steps=100))
+    assert expected(short, compile_mode="default") < 1.0 < expected(short, tf32="high")
+
+
+def test_a_measured_compile_replaces_the_usual_time() -> None:
+    made = study(wait=0.0, device="cuda", busy=1.0)
+    made = replace(made, spec=replace(made.spec, run_steps=1000))
+    config = Config({"compile_mode": "default"})
+    proposal = Proposal(stage=Stage.INITIAL, config=config, fidelity=FIDELITY, reason="x")
+    quick = tell(made, proposal, measurement(300.0, batch=16.0, compile_s=4.0, cold=True), 11.0)
+    assert expected(quick, compile_mode="default") > expected(made, compile_mode="default")
+
+
+def test_the_host_starts_the_work_of_each_of_several_small_batches() -> None:
+    starts = study(wait=0.0, device="cuda", busy=0.15)
+    assert expected(starts, batch_size=8) < 0.6
+    assert expected(starts, batch_size=32) > expected(starts)
+    assert expected(study(wait=0.0, device="cuda", busy=1.0), batch_size=8) > 0.8
