@@ -13,7 +13,21 @@ from autotune.launch.devices.load_check import SAMPLE_S, LoadCheck, LoadSnapshot
 
 SCRIPTS = Path(__file__).parent / "scripts"
 WORKLOADS = Path(__file__).parents[1] / "experiments" / "workloads"
+SLOW_FIRST = ("e2e", "zoo", "launch", "trial")
+"""Folders whose files take minutes. Begun last, they would leave the other workers without work."""
 _NUMBERS = itertools.count()
+
+
+def pytest_configure(config):
+    # Workers get files in the order of collection; xdist would begin with those of the most tests.
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(config, items):
+    if hasattr(config, "workerinput"):
+        folder = Path(__file__).parent
+        items.sort(key=lambda item: item.path.relative_to(folder).parts[0] not in SLOW_FIRST)
 
 
 @pytest.fixture(autouse=True)

@@ -103,6 +103,7 @@ def tables_of_knobs(root, names):
                 yield node.lineno
 
 
+@pytest.mark.thorough
 def test_what_is_known_of_a_knob_is_in_its_own_module():
     names = set(builtin())
     files = {

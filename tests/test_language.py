@@ -203,6 +203,7 @@ def personified(source: str) -> list[str]:
     return [f"{', '.join(hits)}: {text}" for text, hits in found if hits]
 
 
+@pytest.mark.thorough
 def test_messages_use_plain_words():
     found = {path.relative_to(PACKAGE): personified(path.read_text(encoding="utf-8")) for path in MODULES}
     assert {path: faults for path, faults in found.items() if faults} == {}

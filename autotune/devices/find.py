@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.devices.none import NoDevice
 from autotune.devices.nvidia import NvidiaDevices
 
 if TYPE_CHECKING:
@@ -23,11 +22,6 @@ def find_devices(environ: Mapping[str, str] | None = None) -> Sequence[Device]:
     """
     names = os.environ if environ is None else environ
     return NvidiaDevices(visible=names.get("CUDA_VISIBLE_DEVICES")).devices()
-
-
-def find_device(uuid: str) -> Device:
-    """Return the accelerator with that UUID, or `NoDevice`."""
-    return next((d for d in find_devices() if d.facts.uuid == uuid), NoDevice())
 
 
 def why_unread(dev: Path = Path("/dev")) -> str:

@@ -41,8 +41,6 @@ JOB_MARGIN_S = 60.0
 DRIVERS = ("ray", "inline")
 STARTS = tuple(start.value for start in StartPolicy)
 
-SWITCH = ("on", "off")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:

@@ -282,6 +282,7 @@ def with_python(ended: TrialResult, assignment: Assignment) -> TrialResult:
     return replace(ended, facts=replace(ended.facts, versions={"python": "3.11", "torch": "2.13"}))
 
 
+@pytest.mark.thorough
 def test_a_second_search_names_its_start_points_and_can_be_kept_from_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import sysconfig
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,12 @@ def place(tmp_path: Path, store: Path) -> Place:
 
 
 @pytest.fixture(scope="session")
+def new_place(tmp_path_factory: pytest.TempPathFactory, store: Path) -> Callable[[str], Place]:
+    """Make a place for a search that several tests look at: `new_place(name)`."""
+    return lambda name: Place(tmp_path_factory.mktemp(name), store)
+
+
+@pytest.fixture(scope="session")
 def lasting_place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     """For a search that several tests look at; the first of its user, who has no store of MLflow yet."""
     return Place(tmp_path_factory.mktemp("lasting"))
@@ -178,7 +185,18 @@ def gain(installed: Path, lasting_place: Place) -> Ended:
     """A search from the wheel that finds something; loader workers help its script twofold on any machine."""
     uri = f"sqlite:///{lasting_place.home}/tracking.db"
     lasting_place.script("slow_loader.py")
-    # No --trials: a busy machine needs more pairs, and those it disturbs are set aside.
-    words = ["search", "--script", "slow_loader.py", "--driver", "inline", "--budget", "4m", "--space", "cpu"]
+    # No --trials: a busy machine needs more pairs, and those it disturbs are set aside. A short budget, as
+    # such a machine uses all of it.
+    words = [
+        "search",
+        "--script",
+        "slow_loader.py",
+        "--driver",
+        "inline",
+        "--budget",
+        "100s",
+        "--space",
+        "cpu",
+    ]
     words += ["--knob", "num_workers", "--set", "num_workers=0,2", "--tracking-uri", uri, "--json"]
     return lasting_place.run(*words, program=(str(installed),))

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+import yaml
 
 from autotune.inspection.host import host_facts
 
@@ -84,18 +85,52 @@ def test_mlflow_holds_the_search_and_exactly_its_trials(gain, lasting_place):
 # A search that finds nothing.
 
 
-def test_a_tracking_server_that_is_away_changes_nothing_and_costs_no_time(place):
-    ended = place.search(
-        "slow_loader.py", *AS_IT_IS_AND_ONE, "--tracking-uri", "http://127.0.0.1:9", "--json"
-    )
+def everything_below(folder):
+    """Path -> content of every file, and folders."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+        if "__pycache__" not in path.parts
+    }
+
+
+@pytest.fixture(scope="module")
+def without_gain(new_place, tmp_path_factory):
+    """A search without a gain, of a script that writes everywhere; its tracking server is away.
+
+    Returns:
+        The ended command, its place, the content of the user's folder before, and the folder named by --out.
+    """
+    place, outside = new_place("without-gain"), tmp_path_factory.mktemp("outside")
+    named, answers = outside / "absolute", outside / "answers"
+    place.script("writes_everywhere.py")
+    (place.folder / "old.ckpt").write_text("keep me\n")
+    (place.folder / "model.pt").write_text("mine\n")
+    (place.folder / "history.log").write_text("yesterday\n")
+    answers.mkdir()
+    before = everything_below(place.folder)
+    words = ("--tracking-uri", "http://127.0.0.1:9", "--json", "--out", str(answers / "best.yaml"))
+    ended = place.search("writes_everywhere.py", *AS_IT_IS_AND_ONE, *words, "--", "--out", str(named))
+    return ended, place, before, named
+
+
+def test_a_tracking_server_that_is_away_changes_nothing_and_costs_no_time(without_gain):
+    ended, place, _, named = without_gain
     # Three trials leave none for a confirmation, so nothing can be claimed.
     assert ended.has_no_gain, ended
-    assert ended.best["picks"]["best"]["changes"] == []
+    best = yaml.safe_load((named.parent / "answers" / "best.yaml").read_text())
+    assert best["picks"]["best"]["changes"] == []
     assert ended.report["unsent"] > 0
     assert "autotune sync" in ended.err
     assert "Traceback" not in ended.err
     trials_s = sum(trial["seconds"] for trial in place.show()["trials"])
     assert ended.seconds < trials_s + 20
+
+
+def test_nothing_a_trial_writes_changes_the_users_files(without_gain):
+    _, place, before, named = without_gain
+    assert everything_below(place.folder) == before
+    assert not named.exists()
 
 
 @pytest.mark.ray
@@ -115,34 +150,61 @@ def test_a_dry_run_runs_nothing_and_leaves_nothing(place):
     assert not list(place.home.glob("studies/*"))
 
 
-@pytest.mark.parametrize(
-    ("knob", "text", "tried"),
-    [
-        ("batch_size", "BATCH_SIZE=32,64", {"batch_size": 32, "accumulation": 2}),
-        ("precision", "PRECISION=fp32,bf16", {"precision": "bf16"}),
-    ],
-)
-def test_values_of_the_source_are_tried_as_constants(place, knob, text, tried):
-    """A half micro-batch comes with two parts, which keep the effective batch."""
-    if knob == "precision" and not {"avx512_bf16", "amx_bf16"} & set(host_facts().cpu_flags):
-        pytest.skip("this CPU has no bf16")
-    ended = place.search("words_in_source.py", "--knob", knob, "--set", text, "--trials", "6")
+@pytest.fixture(scope="module")
+def tried_in_source(new_place):
+    """Configurations that were measured in a search whose settings are words of the source."""
+    place = new_place("source")
+    words = ("--knob", "batch_size", "--set", "BATCH_SIZE=32,64", "--knob", "precision")
+    words += ("--set", "PRECISION=fp32,bf16", "--sampler", "coordinate", "--trials", "10")
+    ended = place.search("words_in_source.py", *words)
     assert ended.exit in (0, 1, 8), ended
-    measured = [trial["config"] for trial in place.show()["trials"] if "kind" not in trial["outcome"]]
-    assert tried in measured, ended
+    return [trial["config"] for trial in place.show()["trials"] if "kind" not in trial["outcome"]]
+
+
+def test_a_half_micro_batch_by_a_constant_comes_with_two_parts_that_keep_the_effective_batch(tried_in_source):
+    assert {"batch_size": 32, "accumulation": 2} in tried_in_source
+
+
+def test_a_precision_by_a_word_of_the_source_is_tried(tried_in_source):
+    if not {"avx512_bf16", "amx_bf16"} & set(host_facts().cpu_flags):
+        pytest.skip("this CPU has no bf16")
+    assert {"precision": "bf16"} in tried_in_source
 
 
 # Configurations that fail.
 
 
-def test_more_memory_than_allowed_is_ended_named_and_not_picked(place):
-    words = ("--knob", "num_workers", "--set", "num_workers=0,2", "--max-memory", "1.5GiB")
-    ended = place.search("oom_in_workers.py", *words)
+@pytest.fixture(scope="module")
+def failures(new_place):
+    """A search in which each of four changes fails in another way: knob -> how it ended.
+
+    Half precision is none of them, as it may not be tried on every machine.
+    """
+    place = new_place("failures")
+    values = ("num_workers=0,2", "threads=1", "fused_optimizer=true", "gc_control=freeze")
+    words = [word for value in values for word in ("--knob", value.partition("=")[0], "--set", value)]
+    words += ["--max-memory", "1.5GiB", "--sampler", "coordinate", "--start", "cold", "--trials", "16"]
+    ended = place.search("fails_by_value.py", *words)
     assert ended.has_no_gain, ended
-    (failed,) = [t["outcome"] for t in place.show()["trials"] if "kind" in t["outcome"]]
-    assert failed["kind"] == "OOM_HOST"
-    assert "the limit is 1.50 GiB" in failed["message"]
     assert ended.best["picks"]["best"]["changes"] == []
+    failed = [trial for trial in place.show()["trials"] if "kind" in trial["outcome"]]
+    assert all(len(trial["config"]) == 1 for trial in failed), failed
+    return {next(iter(trial["config"])): trial for trial in failed}
+
+
+def test_every_failure_is_named_and_none_is_picked(failures):
+    kinds = {knob: trial["outcome"]["kind"] for knob, trial in failures.items()}
+    assert kinds.pop("num_workers") in ("TIMEOUT_PROGRESS", "TIMEOUT_TOTAL")
+    assert kinds == {"threads": "CRASH_EXIT", "fused_optimizer": "OOM_HOST", "gc_control": "DIVERGED"}
+
+
+def test_more_memory_than_allowed_is_named_with_the_limit(failures):
+    assert "the limit is 1.50 GiB" in failures["fused_optimizer"]["outcome"]["message"]
+
+
+def test_a_hang_in_loader_workers_ends_soon(failures):
+    # The floor is 20 s; the rest is a start on a busy machine.
+    assert failures["num_workers"]["seconds"] < 40
 
 
 @pytest.mark.slow
@@ -158,40 +220,11 @@ def test_a_memory_error_of_the_scripts_own_is_named(place):
     assert ended.best["picks"]["best"]["knobs"].get("batch_size") != 128
 
 
-ONE_THREAD = ("--knob", "threads", "--set", "threads=1")
-"""May be tried on every machine; half precision may not."""
-
-
-def test_a_crash_is_named_and_what_crashed_is_not_picked(place):
-    ended = place.search("crash_on_one_thread.py", *ONE_THREAD)
-    assert ended.has_no_gain, ended
-    assert place.show()["failures"] == {"crash_exit": 1}
-    assert ended.best["picks"]["best"]["changes"] == []
-
-
-def test_a_loss_that_turns_nan_is_named_and_not_picked(place):
-    ended = place.search("nan_on_one_thread.py", *ONE_THREAD)
-    assert ended.has_no_gain, ended
-    assert place.show()["failures"] == {"diverged": 1}
-    assert ended.best["picks"]["best"]["changes"] == []
-
-
-def test_a_hang_in_loader_workers_ends_soon_and_is_named(place):
-    ended = place.search("hang_on_workers.py", "--knob", "num_workers", "--set", "num_workers=0,2")
-    assert ended.has_no_gain, ended
-    shown = place.show()
-    assert set(shown["failures"]) <= {"timeout_progress", "timeout_total"}
-    (hung,) = [trial for trial in shown["trials"] if "kind" in trial["outcome"]]
-    plain_s = max(trial["seconds"] for trial in shown["trials"] if trial is not hung)
-    assert hung["seconds"] < max(20.0, 4 * plain_s) + 10
-    assert ended.best["picks"]["best"]["changes"] == []
-
-
 # Scripts that fail as they are.
 
 
 def test_a_script_of_three_steps_is_measured_and_searched(place):
-    ended = place.search("ends_early.py", budget="60s")
+    ended = place.search("ends_early.py", *AS_IT_IS_AND_ONE, budget="60s")
     assert ended.exit in (0, 1, 8), ended
     assert "Traceback" not in ended.err
     first = place.show()["trials"][0]
@@ -213,40 +246,13 @@ def test_a_script_that_fails_by_itself_shows_its_last_lines(place):
     assert not (place.folder / "best.yaml").exists()
 
 
-# What must not happen to the user's files.
-
-
-def everything_below(folder):
-    """Path -> content of every file, and folders."""
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes() if path.is_file() else None
-        for path in sorted(folder.rglob("*"))
-        if "__pycache__" not in path.parts
-    }
-
-
-def test_nothing_a_trial_writes_changes_the_users_files(place, tmp_path):
-    place.script("writes_everywhere.py")
-    (place.folder / "old.ckpt").write_text("keep me\n")
-    (place.folder / "model.pt").write_text("mine\n")
-    (place.folder / "history.log").write_text("yesterday\n")
-    absolute, answers = tmp_path / "absolute", tmp_path / "answers"
-    answers.mkdir()
-    before = everything_below(place.folder)
-    ended = place.search(
-        "writes_everywhere.py",
-        *(*AS_IT_IS_AND_ONE, "--out", str(answers / "best.yaml"), "--", "--out", str(absolute)),
-    )
-    assert ended.has_no_gain, ended
-    assert everything_below(place.folder) == before
-    assert not absolute.exists()
-    assert (answers / "best.yaml").exists()
+# What of the user's environment a trial sees.
 
 
 @pytest.mark.ray
-def test_a_trial_sees_the_users_environment_and_nothing_of_the_driver(place, tmp_path_factory):
+def test_a_trial_sees_the_users_environment_and_nothing_of_the_driver(new_place):
     def seen(driver):
-        where = type(place)(tmp_path_factory.mktemp(driver))
+        where = new_place(driver)
         ended = where.search("dumps_environment.py", driver=driver, budget="60s")
         assert ended.exit == 3, ended
         (log,) = where.home.glob("studies/*/trials/*/stdout.log")

@@ -34,6 +34,7 @@ def called(module: Any, monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
     module.main()
 
 
+@pytest.mark.thorough
 def test_what_is_kept_is_looked_at_and_not_written_again(
     planted: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

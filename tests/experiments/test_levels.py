@@ -59,6 +59,7 @@ def misses(reported: dict[Config, float], level: Callable[[Config], float] = tru
     return statistics.pstdev(reported[c] - level(c) for c in CONFIGS)
 
 
+@pytest.mark.thorough
 def test_levels_miss_what_is_true_by_far_less_than_single_runs() -> None:
     shares, sizes = [], []
     for seed in range(6):
@@ -71,6 +72,7 @@ def test_levels_miss_what_is_true_by_far_less_than_single_runs() -> None:
     assert statistics.fmean(sizes) == pytest.approx(NOISE, rel=0.2)
 
 
+@pytest.mark.thorough
 def test_configurations_that_differ_in_idle_knobs_alone_come_out_alike() -> None:
     runs = recorded(1)
     found, read = levels.levels(runs, KNOBS).of, means(runs)
@@ -82,6 +84,7 @@ def test_configurations_that_differ_in_idle_knobs_alone_come_out_alike() -> None
     assert {c for c in CONFIGS if found[c] > max(found.values()) - 0.02} == set(alike)
 
 
+@pytest.mark.thorough
 def test_what_a_configuration_does_by_itself_is_believed_as_far_as_its_runs_agree() -> None:
     odd = [CONFIGS[5], CONFIGS[22], CONFIGS[31], CONFIGS[40]]
 
@@ -94,6 +97,7 @@ def test_what_a_configuration_does_by_itself_is_believed_as_far_as_its_runs_agre
     assert all(found.of[c] - level(c) == pytest.approx(0.0, abs=0.04) for c in odd)
 
 
+@pytest.mark.thorough
 def test_one_that_stands_alone_is_believed_the_further_the_more_runs_it_has() -> None:
     odd = CONFIGS[22]
 
@@ -157,6 +161,7 @@ def test_level_and_machine_and_rest_are_what_was_read() -> None:
     assert statistics.fmean(late) - statistics.fmean(early) == pytest.approx(0.1, abs=0.03)
 
 
+@pytest.mark.thorough
 def test_it_is_the_same_in_any_order_of_the_runs() -> None:
     runs = recorded(5)
     plain, turned = levels.levels(runs, KNOBS).of, levels.levels(runs[::-1], KNOBS).of
@@ -169,6 +174,7 @@ def test_minutes_of_a_row() -> None:
     assert levels.minutes("") == 0.0
 
 
+@pytest.mark.thorough
 def test_a_run_that_is_left_out_is_predicted_better_by_its_neighbours_than_by_the_other_of_its_own() -> None:
     runs = recorded(6, again=tuple(CONFIGS[:16]))
     model = levels.Model(runs, KNOBS)

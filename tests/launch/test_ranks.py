@@ -63,6 +63,12 @@ with open(f"rank{rank}.txt", "w") as file:
     print(dist.get_world_size(), steps, os.environ["OMP_NUM_THREADS"], sorted(os.environ) , file=file)
 dist.destroy_process_group()
 """
+ENDS_WITHOUT_TORCH = """
+import os, signal, sys, time
+if os.environ["RANK"] == "1":
+    exec(sys.argv[1])
+time.sleep(60)
+"""
 SHORT = Fidelity(
     min_window_s=0.2, max_window_s=1.0, min_steps=10, target_width=0.5, setup_s=60.0, deadline_s=90.0
 )
@@ -113,6 +119,35 @@ def outcome(tmp_path: Path, started: Launch, *, ranks: int = 2) -> Outcome:
     return ended.outcome
 
 
+@pytest.mark.parametrize(
+    ("code", "kind", "message"),
+    [
+        ("raise MemoryError()", FailureKind.OOM_HOST, "rank 1 of 2"),
+        (
+            "os.kill(os.getpid(), signal.SIGSEGV)",
+            FailureKind.CRASH_SIGNAL,
+            "rank 1 of 2 was ended by SIGSEGV",
+        ),
+        ("os.kill(os.getpid(), signal.SIGKILL)", FailureKind.OOM_HOST, "rank 1 of 2 was ended by SIGKILL"),
+        (
+            "os.kill(os.getpid(), signal.SIGTERM)",
+            FailureKind.CRASH_SIGNAL,
+            "rank 1 of 2 was ended by SIGTERM",
+        ),
+        ("sys.exit('no data')", FailureKind.CRASH_EXIT, "rank 1 of 2 ended with code 1"),
+        ("os._exit(9)", FailureKind.CRASH_EXIT, "rank 1 of 2 ended with code 9"),
+    ],
+)
+@pytest.mark.thorough
+def test_the_one_that_ends_is_named_and_nobody_is_left(
+    script: Path, tmp_path: Path, code: str, kind: FailureKind, message: str
+) -> None:
+    script.write_text(ENDS_WITHOUT_TORCH)
+    found = outcome(tmp_path, launch(script, code))
+    assert isinstance(found, Failure), found
+    assert (found.kind, message in found.message) == (kind, True), found.message
+
+
 class TestTrial:
     pytestmark = torch_trial
 
@@ -134,24 +169,6 @@ class TestTrial:
                 FailureKind.CRASH_EXIT,
                 "ValueError: no such thing (rank 1",
             ),
-            ("raise MemoryError()", FailureKind.OOM_HOST, "rank 1 of 2"),
-            (
-                "os.kill(os.getpid(), signal.SIGSEGV)",
-                FailureKind.CRASH_SIGNAL,
-                "rank 1 of 2 was ended by SIGSEGV",
-            ),
-            (
-                "os.kill(os.getpid(), signal.SIGKILL)",
-                FailureKind.OOM_HOST,
-                "rank 1 of 2 was ended by SIGKILL",
-            ),
-            (
-                "os.kill(os.getpid(), signal.SIGTERM)",
-                FailureKind.CRASH_SIGNAL,
-                "rank 1 of 2 was ended by SIGTERM",
-            ),
-            ("sys.exit('no data')", FailureKind.CRASH_EXIT, "rank 1 of 2 ended with code 1"),
-            ("os._exit(9)", FailureKind.CRASH_EXIT, "rank 1 of 2 ended with code 9"),
             ("os._exit(0)", FailureKind.CRASH_EXIT, "rank 1 of 2 had ended before the first one"),
             ("time.sleep(600)", FailureKind.TIMEOUT_PROGRESS, "no step for"),
         ],

@@ -98,6 +98,7 @@ class Shown:
     figures: dict
 
 
+@pytest.mark.thorough
 def test_the_studies_have_the_answers_that_their_names_say() -> None:
     better = {name for name, make in STUDIES.items() if answer(make()).is_better}
     none = {"nothing faster", "scattered pairs", "screened only", "slower and unfinished"}

@@ -36,6 +36,7 @@ def stages(study: Study) -> list[Stage]:
     return [t.stage for t in study.trials]
 
 
+@pytest.mark.thorough
 def test_script_and_winner_are_probed_once_nothing_is_left_to_try_or_to_confirm() -> None:
     found = long_search()
     probes = [t for t in found.trials if t.stage is Stage.DIAGNOSE]

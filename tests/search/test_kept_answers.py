@@ -26,6 +26,7 @@ WORLD = World(
 )
 
 
+@pytest.mark.thorough
 def test_a_search_asks_for_the_same_runs_with_and_without_what_was_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -78,6 +78,7 @@ def proved(*, focuses: bool, twin: bool, scatter: float = 0.1) -> tuple[int, int
 
 
 @pytest.mark.parametrize("twin", [False, True])
+@pytest.mark.thorough
 def test_where_time_is_short_the_loss_of_the_first_is_shown_more_often(twin: bool) -> None:
     alone, together = proved(focuses=True, twin=twin), proved(focuses=False, twin=twin)
     assert alone[0] > together[0]

@@ -36,6 +36,7 @@ def searched(budget_s: float, *, gain: float, seed: int, scatter: float = SCATTE
     return confirmed(budget_s, Effect.EXACT, outcome)
 
 
+@pytest.mark.thorough
 def test_a_gain_that_the_usual_pairs_cannot_prove_is_proved_where_there_is_time() -> None:
     short = [searched(AFTER_USUAL_S + 5 * RUN_S, gain=0.07, seed=seed) for seed in range(12)]
     long = [searched(3600.0, gain=0.07, seed=seed) for seed in range(12)]

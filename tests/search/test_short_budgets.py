@@ -49,6 +49,7 @@ FLAT = World(space=space(), speed={("precision", "bf16"): 0.7, ("compile", "defa
 
 @pytest.mark.parametrize("seconds", [60.0, 120.0, 300.0])
 @pytest.mark.parametrize("world", [WORLD, FLAT])
+@pytest.mark.thorough
 def test_every_budget_is_spent_and_a_third_of_it_on_candidates(seconds: float, world: World) -> None:
     study = simulate(Staged(), world, spec(seconds=seconds))
     longest_s = max(t.seconds for t in study.trials)
@@ -96,6 +97,7 @@ def test_time_is_set_aside_for_pairs_only_while_there_is_something_to_confirm_an
     assert costs.reserve([bf16], 0.9 * costs.fewest(bf16)) == 0.0
 
 
+@pytest.mark.thorough
 def test_families_that_apply_are_covered_before_any_is_refined() -> None:
     study = simulate(Staged(), replace(FLAT, input_s=WORLD.input_s), spec(seconds=300.0))
     screened = [t for t in study.trials if t.stage in (Stage.INITIAL, Stage.REFINE)]
@@ -314,6 +316,7 @@ def test_a_disturbed_run_is_no_price_of_later_ones() -> None:
     assert Costs.of(crowded).plain_s == pytest.approx(6.0)
 
 
+@pytest.mark.thorough
 def test_a_family_whose_ceiling_is_too_low_is_never_tried_by_the_planner() -> None:
     study = simulate(Staged(), FLAT, spec(seconds=300.0))
     assert not any("num_workers" in t.config or "prefetch_factor" in t.config for t in study.trials)
@@ -321,6 +324,7 @@ def test_a_family_whose_ceiling_is_too_low_is_never_tried_by_the_planner() -> No
     assert any("num_workers" in t.config for t in simulate(every, FLAT, spec(seconds=300.0)).trials)
 
 
+@pytest.mark.thorough
 def test_in_a_short_search_what_changes_the_training_waits_for_what_keeps_it() -> None:
     world = World(
         space=usual_space(), speed={("precision", "bf16"): 1.8, ("batch_size", 64): 1.2}, noise=0.02

@@ -334,6 +334,7 @@ class Next(Sampler):
         return next((c for c in space.enumerate() if c not in proposal and (may is None or may(c))), None)
 
 
+@pytest.mark.thorough
 def test_every_third_refining_run_is_the_samplers_where_no_other_turn_has_anything_to_propose() -> None:
     """Without knobs that change the training their turn, every fourth, is always empty."""
     plain = usual_space(training=False)
@@ -352,6 +353,7 @@ def test_every_third_refining_run_is_the_samplers_where_no_other_turn_has_anythi
     assert all(reason.startswith(("Drawn by the sampler", *others)) for reason in thirds)
 
 
+@pytest.mark.thorough
 def test_the_sampler_proposes_no_config_that_cannot_be_the_fastest_any_more() -> None:
     drawn = 0
 
@@ -399,11 +401,13 @@ def test_a_number_of_trials_is_kept_and_leaves_room_for_confirmation() -> None:
     assert sum(t.stage is Stage.CONFIRM for t in study.trials) >= 6
 
 
+@pytest.mark.thorough
 def test_a_kept_effective_batch_is_never_changed() -> None:
     study = simulate(Staged(), family("compute-bound", 0), spec(seconds=600, effective_batch="keep"))
     assert not any("effective_batch" in t.config for t in study.trials)
 
 
+@pytest.mark.thorough
 def test_what_changes_the_training_gets_at_most_a_quarter_of_the_search() -> None:
     study = searched("compute-bound", 1800)
     reported = study.finished(*SCREENS)
@@ -413,6 +417,7 @@ def test_what_changes_the_training_gets_at_most_a_quarter_of_the_search() -> Non
 
 
 @pytest.mark.parametrize("name", ["tpe", "random", "coordinate"])
+@pytest.mark.thorough
 def test_so_it_does_with_another_sampler_which_would_look_there_most_of_the_time(name: str) -> None:
     study = simulate(strategy_for(name), family("compute-bound", 0), spec(seconds=900))
     reported = study.finished(*SCREENS)
@@ -454,6 +459,7 @@ def test_a_sampler_whose_tame_part_is_spent_goes_on_with_the_rest() -> None:
     assert proposal == set(small.enumerate()) - {Config()}
 
 
+@pytest.mark.thorough
 def test_what_a_rule_refuses_is_looked_at_within_that_quarter_and_never_confirmed() -> None:
     precision = dimension("precision", ("fp32", "bf16", "fp16"), "fp32", effect=Effect.NUMERIC)
     space = replace(SPACE, dimensions={**SPACE.dimensions, "precision": precision})
@@ -480,6 +486,7 @@ def _screened_only(study: Study) -> tuple[Study, float]:
     return replace(study, trials=trials), left_s
 
 
+@pytest.mark.thorough
 def test_a_search_looks_no_further_where_that_is_worth_less_than_it_takes() -> None:
     """Fifty steps of a third of a second, and runs that take nine seconds."""
     world = family("compute-bound", 0)
@@ -491,6 +498,7 @@ def test_a_search_looks_no_further_where_that_is_worth_less_than_it_takes() -> N
     assert "planned" not in Staged().ending(*_screened_only(long))
 
 
+@pytest.mark.thorough
 def test_a_search_says_why_it_tries_nothing_new() -> None:
     def why(**budget: float) -> str:
         study = simulate(Staged(), family("compute-bound", 0), spec(**budget))  # type: ignore[arg-type]

@@ -77,6 +77,7 @@ def turn_of(study: Study, config: Config) -> int:
 # What a study reports --------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_a_study_reports_what_was_confirmed_read_and_gained() -> None:
     reported = lesson()
     assert reported.starts[0].config == answer(first()).best.config == BEST
@@ -172,6 +173,7 @@ def test_what_was_confirmed_before_is_tried_right_after_the_script() -> None:
     )
 
 
+@pytest.mark.thorough
 def test_a_resumed_search_goes_on_as_the_undisturbed_one_would() -> None:
     """All of its records are in the study; the same study read from a journal proposes the same."""
     for reported in (lesson(), lesson(opposite=True)):
@@ -199,6 +201,7 @@ def test_what_single_values_did_elsewhere_is_tried_together_first() -> None:
     assert study.trials[1].config == BEST
 
 
+@pytest.mark.thorough
 def test_a_study_of_another_device_changes_nothing() -> None:
     reported = lesson()
     elsewhere = replace(reported, fingerprint=replace(reported.fingerprint, device="another"))

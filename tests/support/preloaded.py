@@ -1,7 +1,7 @@
 """Runs training processes as forks of one process that has imported PyTorch, which takes seconds to import.
 
 A fork differs from a new process in what was imported before it, and in variables that libraries read when
-they are loaded. Tests of either use a new process (`trial_kit.runner(..., cold=True)`).
+they are loaded. Tests of either use a new process: `run(..., cold=True)` or `run(..., env=...)`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import gc
 import json
 import os
 import random
+import runpy
 import socket
 import subprocess
 import sys
@@ -23,33 +24,33 @@ from typing import Any
 
 START_S = 120.0
 MESSAGE_BYTES = 1 << 20
-IGNORED = ("PYTEST_CURRENT_TEST",)
+ENVIRON = {**os.environ, "OMP_NUM_THREADS": "1"}
+"""Environment at collection. What a test, or a library that it imports, sets later concerns no other test."""
 
 
 class Preloaded:
     """A process with PyTorch and the training side of autotune loaded, which runs one fork at a time."""
 
     def __init__(self) -> None:
-        self._environ = _settings()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, __file__, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                env=ENVIRON,
             )
         self._channel = ours
         self._channel.settimeout(START_S)
         atexit.register(self.close)
 
-    def fits(self) -> bool:
-        """Whether a new process would have the environment that this one was started with."""
-        return self._process.poll() is None and _settings() == self._environ
+    def lives(self) -> bool:
+        """Whether the process can still fork."""
+        return self._process.poll() is None
 
     def run(
         self, command: Sequence[str], *, env: Mapping[str, str], cwd: Path, timeout_s: float
     ) -> subprocess.CompletedProcess[str]:
-        """Run ``python COMMAND``, a script with its arguments or ``-m autotune.trial``.
+        """Run ``python COMMAND``: a script or ``-m MODULE``, with its arguments.
 
         Raises:
             subprocess.TimeoutExpired: It did not end in time; it was killed.
@@ -85,10 +86,6 @@ def preloaded() -> Preloaded:
     return Preloaded()
 
 
-def _settings() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name not in IGNORED}
-
-
 def serve(channel: socket.socket) -> list[str]:
     """Fork once per request; return in the fork, with its command, once the fork is as a new process is."""
     while True:
@@ -117,22 +114,28 @@ def serve(channel: socket.socket) -> list[str]:
 
 def become(command: Sequence[str]) -> None:
     """Run a command in this process as ``python COMMAND`` would."""
-    if command[0] == "-m":
+    sys.path[0] = str(Path.cwd())
+    named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[1:1] = [folder for folder in named if folder and folder not in sys.path]
+    if command[0] != "-m":
+        sys.argv = list(command)
+        sys.path[0] = str(Path(command[0]).resolve().parent)
+        module = types.ModuleType("__main__")
+        module.__file__ = command[0]
+        sys.modules["__main__"] = module
+        exec(compile(Path(command[0]).read_bytes(), command[0], "exec"), module.__dict__)
+    elif command[1] == "autotune.trial":
         from autotune.trial.__main__ import main
 
-        sys.path[0] = str(Path.cwd())
         main()
-        return
-    sys.argv = list(command)
-    sys.path[0] = str(Path(command[0]).resolve().parent)
-    module = types.ModuleType("__main__")
-    module.__file__ = command[0]
-    sys.modules["__main__"] = module
-    exec(compile(Path(command[0]).read_bytes(), command[0], "exec"), module.__dict__)
+    else:
+        sys.argv = list(command[1:])
+        runpy.run_module(command[1], run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":
     import torch
+    import torch._dynamo  # the first optimizer imports it, for as long as PyTorch itself takes
     import torch.nn.functional
     import torch.utils.data  # noqa: F401
 

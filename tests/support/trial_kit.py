@@ -156,7 +156,7 @@ def runner(tmp_path: Path) -> Callable[..., Ran]:
         variables[PLAN_VARIABLE] = str(folder / "plan.json")
         command = [str(script), *argv] if bare else ["-m", "autotune.trial"]
         # Libraries read their variables when they are loaded.
-        if cold or env or ranks > 1 or not preloaded().fits():
+        if cold or env or ranks > 1 or not preloaded().lives():
             ended = subprocess.run(
                 [sys.executable, *command],
                 env=variables,

@@ -226,6 +226,29 @@ def test_gradients_are_scaled_back_by_the_optimizer_that_owns_them_before_they_a
     assert "gradients of several optimizers" in lost.err
 
 
+CLOSURE = (
+    PRELUDE
+    + """
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+x = torch.randn(16, 8)
+def closure():
+    optimizer.zero_grad()
+    loss = model(x).square().mean()
+    loss.backward()
+    return loss
+for i in range(4):
+    optimizer.step(closure)
+"""
+)
+
+
+def test_fp16_is_refused_where_a_closure_leaves_no_place_to_scale_gradients(run: Callable[..., Any]) -> None:
+    refused = run(CLOSURE, changes=[patch("precision", "fp16")])
+    assert (refused.broke.kind, refused.broke.knob) == ("config_rejected", "precision")
+    assert "steps with a closure" in refused.broke.message
+
+
 HOOKED = (
     PRELUDE
     + """

@@ -84,7 +84,7 @@ def reported(**what):
     reported_at_once(**what)
 
 def pause():
-    time.sleep(0.002)  # long enough for a window to open
+    time.sleep(0.001)  # long enough for a window to open
 """
 
 EPOCHS = """

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 import yaml
+from preloaded import preloaded
 from zoo import (
     GAPS,
     KNOBS,
@@ -24,7 +26,8 @@ from zoo_table import page, read_results
 from autotune.model.facts import COUNTED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
 ZOO = load()
 GAP = known_gaps()
@@ -72,6 +75,17 @@ def scripts(names: list[str], test: str):
     ]
 
 
+def forked(
+    words: Sequence[str], *, cwd: Path, env: Mapping[str, str], folder: Path, timeout_s: float
+) -> tuple[int, str]:
+    """Exit code (124: not ended in time) and stderr of an observed run in a fork that has PyTorch loaded."""
+    try:
+        ended = preloaded().run(["-m", "zoo_observer", *words], env=env, cwd=cwd, timeout_s=timeout_s)
+    except subprocess.TimeoutExpired:
+        return 124, f"not ended after {timeout_s:g} s"
+    return ended.returncode, ended.stderr
+
+
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], World]:
     """A script that has been looked at; once per script."""
@@ -79,7 +93,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], World]:
 
     def of(name: str) -> World:
         if name not in known:
-            known[name] = World(ZOO[name], tmp_path_factory.mktemp("zoo"))
+            known[name] = World(ZOO[name], tmp_path_factory.mktemp("zoo"), start=forked)
             known[name].look()
         return known[name]
 

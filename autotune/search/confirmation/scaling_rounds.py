@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from autotune.compare.scaling import config_of, own_processes, processes_of
 from autotune.model.config import Config
@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autotune.model.study import Study
-
-FEWEST_ROUNDS: Final = 3
-"""Rounds that an interval needs; with fewer the result stays open."""
 
 
 class ScalingRounds(Strategy):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import math
-import os
 import threading
 import time
 import weakref
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from autotune.protocol.losses import BAD_LOSSES
 from autotune.trial.hooks.step.losses import read_loss
 from autotune.trial.runtime.exception_kind import kind_of
+from autotune.trial.runtime.queue_delay import QueueDelay
 from autotune.trial.runtime.sdk_reports import Later, is_computed_later, number
 from autotune.trial.runtime.state import COLLECTION, EVALUATION
 
@@ -106,8 +106,8 @@ class StepCounter:
         self.reuses = False
         """Many steps in a row took no new batch of the training loader, so it does not give their samples."""
         self._late: deque[Later] = deque()
-        self._schedstat = _open_schedstat()
-        self._queue_ns = self._read_queue_ns()
+        self._queue = QueueDelay()
+        self._queue_ns = self._queue.ns()
         self._queue_read_ns = 0
         self._bad = 0
         self.backward_total = 0
@@ -391,7 +391,7 @@ class StepCounter:
         if now - self._queue_read_ns < _QUEUE_NS:
             return 0
         self._queue_read_ns, before_ns = now, self._queue_ns
-        self._queue_ns = self._read_queue_ns()
+        self._queue_ns = self._queue.ns()
         return self._queue_ns - before_ns
 
     def sdk_step(self, samples: int | None, loss: Any) -> None:
@@ -542,21 +542,11 @@ class StepCounter:
             return None
         return min(1.0, self._collected_ns / whole_ns)
 
-    def _read_queue_ns(self) -> int:
-        if self._schedstat < 0:
-            return 0
-        try:
-            return int(os.pread(self._schedstat, 96, 0).split()[1])
-        except (OSError, ValueError, IndexError):
-            return 0
-
     def release(self) -> None:
         """Release system resources."""
         if self._collected in gc.callbacks:
             gc.callbacks.remove(self._collected)
-        if self._schedstat >= 0:
-            os.close(self._schedstat)
-            self._schedstat = -1
+        self._queue.close()
 
 
 def _broken(error: Exception) -> tuple[str, str]:
@@ -565,10 +555,3 @@ def _broken(error: Exception) -> tuple[str, str]:
     if kind in ("oom_cuda", "oom_host", "cuda_fatal"):
         return kind, (str(error).strip().splitlines() or [""])[0][:_MESSAGE_CHARS]
     return "no_metric", f"counting steps failed: {error}"
-
-
-def _open_schedstat() -> int:
-    try:
-        return os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return -1

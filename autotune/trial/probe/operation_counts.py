@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.model.roofline import CountedStep, Machine, Op, work_of
-from autotune.trial.probe.step_phases import QueueDelay
+from autotune.trial.runtime.queue_delay import QueueDelay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence

@@ -9,43 +9,17 @@ Used in a probed process, never in one whose throughput is measured.
 from __future__ import annotations
 
 import functools
-import os
 import threading
 import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
+from autotune.trial.runtime.queue_delay import QueueDelay
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from autotune.trial.runtime.undo import Undo
-
-
-class QueueDelay:
-    """Time for which this thread was ready to run and waited for a CPU, from the kernel."""
-
-    def __init__(self) -> None:
-        self._schedstat = _open_schedstat()
-
-    @property
-    def known(self) -> bool:
-        """Return whether the kernel provides it."""
-        return self._schedstat >= 0
-
-    def ns(self) -> int:
-        """Nanoseconds so far; 0 throughout where the kernel does not report them."""
-        if self._schedstat < 0:
-            return 0
-        try:
-            return int(os.pread(self._schedstat, 96, 0).split()[1])
-        except (OSError, ValueError, IndexError):
-            return 0
-
-    def close(self) -> None:
-        """Give back what is held of the system."""
-        if self._schedstat >= 0:
-            os.close(self._schedstat)
-            self._schedstat = -1
 
 
 class Phases:
@@ -150,10 +124,3 @@ class Phases:
     def close(self) -> None:
         """Give back what is held of the system."""
         self._delay.close()
-
-
-def _open_schedstat() -> int:
-    try:
-        return os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return -1

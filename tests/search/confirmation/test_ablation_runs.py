@@ -138,6 +138,7 @@ def test_a_short_search_takes_nothing_apart() -> None:
     assert answer(study).is_better
 
 
+@pytest.mark.thorough
 def test_a_limit_of_trials_is_kept() -> None:
     world = World(space=SPACE, speed=SPEED, noise=0.01)
     for limit in (1, 3, 9, 12, 40):

@@ -53,6 +53,7 @@ def world(monkeypatch):
     assert made.state.at_step == []
 
 
+@pytest.mark.thorough
 def test_nothing_happens_before_the_first_steps(world) -> None:
     world.collector.set("boundary")
     assert world.collector.observed() == "auto"
@@ -62,6 +63,7 @@ def test_nothing_happens_before_the_first_steps(world) -> None:
     assert world.collector.observed() == "boundary"
 
 
+@pytest.mark.thorough
 def test_freezing_leaves_automatic_collection_alone(world) -> None:
     world.collector.set("freeze")
     world.steps(50)
@@ -79,6 +81,7 @@ def test_every_generation_has_its_rhythm(world) -> None:
     assert world.counts == {0: 400 - 40 - 2, 1: 40, 2: 2}
 
 
+@pytest.mark.thorough
 def test_what_was_frozen_is_looked_at_again_after_a_while(world) -> None:
     world.collector.set("freeze")
     world.steps(2)
@@ -105,6 +108,7 @@ def test_a_script_with_a_rhythm_of_its_own_is_read_as_such(world) -> None:
     assert world.collector.observed() == "auto"
 
 
+@pytest.mark.thorough
 def test_a_threshold_that_somebody_else_has_set_meanwhile_stays(world) -> None:
     world.collector.set("boundary")
     world.steps(3)

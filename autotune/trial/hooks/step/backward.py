@@ -338,7 +338,7 @@ class Backward(Stepping):
                 self._torch._foreach_mul_(gradients, factor)
         self._state.losses = [(value, weight * factor) for value, weight in self._state.losses]
 
-    def _meets_closure(self) -> None:
+    def _handle_closure(self) -> None:
         if self._own_scaler_wanted():
             self._root.give_up(
                 "precision", "The optimizer steps with a closure, whose gradients cannot be scaled."
