@@ -243,7 +243,7 @@ def _of_loop(placed: _Placed, trees: Sequence[ast.Module]) -> Iterator[str]:
         _averages(node) for part in once for node in ast.walk(part)
     ):
         yield OWN_AVERAGE
-    if any(_sets_rate(node) for node in nodes):
+    if any(sets_rate(node) for node in nodes):
         yield OWN_RATE
     if _clips_parts(once, trees):
         yield OWN_CLIPPING
@@ -615,7 +615,8 @@ def _stepped(nodes: Sequence[ast.AST]) -> set[str]:
     }
 
 
-def _sets_rate(node: ast.AST) -> bool:
+def sets_rate(node: ast.AST) -> TypeGuard[ast.Assign | ast.AugAssign]:
+    """Return whether a statement assigns the learning rate of a parameter group."""
     targets = (
         node.targets
         if isinstance(node, ast.Assign)
