@@ -238,7 +238,7 @@ def _computes_loss(trainer: Any) -> bool:
 def _takes_items(trainer: Any) -> bool:
     """Return whether the loss computation takes the number of items as its divisor.
 
-    Label smoothing replaces the model's loss by that of the Trainer, which takes the number in newer versions.
+    Label smoothing replaces the model's loss by the Trainer's, which takes the number in newer versions.
     """
     computes = getattr(trainer, "compute_loss_func", None) or getattr(trainer, "label_smoother", None)
     computes = computes or getattr(getattr(trainer, "model", None), "forward", None)
