@@ -104,7 +104,7 @@ class Loader(Fetches):
             value = record.own.get(keyword) if patched and record is not None else self.searched.get(keyword)
             if record is not None and loader is not None and value is not None:
                 hand_back(loader, keyword, value, self._torch)
-                if keyword == "batch_size" and record.iterator is not None:
+                if keyword == "batch_size" and record.iterator is not None and isinstance(value, int):
                     continue_pass(record.iterator(), value, self._torch)
                 record.usual = None
                 self._keep(record, loader)
