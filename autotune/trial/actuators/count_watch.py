@@ -1,7 +1,7 @@
 """Under `apply`, batch sizes that do not reach the step counts of the script.
 
-A file of an older search, or of another script, may change the batch of a loader by its keyword although the
-script computes a schedule's length from the constant of its batch size.
+A file of an older search may change the batch of a loader by its keyword. A schedule's length that the script
+computes from the constant of its batch size does not follow.
 """
 
 # Loaders of the script are of any type; narrowing them yields partly unknown types.
