@@ -43,6 +43,8 @@ COLLECTED: Final = "collected_batch"
 
 It steps an environment, or samples from a replay memory that it fills; only for loops observed running.
 """
+GROWN: Final = "grown_dataset"
+"""The loop adds samples to the data set of a loader while it trains; only for loops observed running."""
 UNREAD: Final = "unread_loop"
 """The source of the loop could not be read, or the backward pass is in no loop."""
 
@@ -121,7 +123,7 @@ def written_hazards(tree: ast.Module) -> frozenset[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _last(node.func) == "backward":
             found |= _hazards([(tree, node.lineno, "")], [tree]) or frozenset()
-    return frozenset(found - {OWN_CLIPPING, OWN_DRAWS, COLLECTED})
+    return frozenset(found - {OWN_CLIPPING, OWN_DRAWS, COLLECTED, GROWN})
 
 
 def is_only_pass(frames: Sequence[Frame], modules: Iterable[str] = ()) -> bool:
@@ -243,14 +245,17 @@ def _of_loop(placed: _Placed, trees: Sequence[ast.Module]) -> Iterator[str]:
         _averages(node) for part in once for node in ast.walk(part)
     ):
         yield OWN_AVERAGE
-    if any(_sets_rate(node) for node in nodes):
+    if any(sets_rate(node) for node in nodes):
         yield OWN_RATE
     if _clips_parts(once, trees):
         yield OWN_CLIPPING
     every = [*once, *placed.around]
     trains = [*every, *_reached(every, trees, evaluates=False)]
-    if _collects([node for part in trains for node in ast.walk(part)]):
+    nodes = [node for part in trains for node in ast.walk(part)]
+    if _collects(nodes):
         yield COLLECTED
+    if _grows_dataset(nodes, trees):
+        yield GROWN
 
 
 # Ends by a count
@@ -593,6 +598,21 @@ def _collects(nodes: Sequence[ast.AST]) -> bool:
     return bool(grown & drawn) or bool(_stepped(nodes) & owners.get("reset", set()))
 
 
+def _grows_dataset(nodes: Sequence[ast.AST], trees: Sequence[ast.Module]) -> bool:
+    """Return whether samples are added to a loader's data set: ``buffer.rows.append(row)``."""
+    calls = [n for tree in trees for n in ast.walk(tree) if isinstance(n, ast.Call)]
+    loaders = [call for call in calls if _last(call.func) == "DataLoader"]
+    given = [arg for call in loaders for arg in call.args[:1]]
+    given += [k.value for call in loaders for k in call.keywords if k.arg == "dataset"]
+    held = {ast.unparse(arg) for arg in given if isinstance(arg, (ast.Name, ast.Attribute))}
+    grown = {
+        ast.unparse(node.func.value)
+        for node in nodes
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _GROWS
+    }
+    return any(owner == name or owner.startswith(f"{name}.") for owner in grown for name in held)
+
+
 def _measured(arguments: Sequence[ast.expr]) -> Iterator[ast.expr]:
     """Yield objects whose length is taken in these arguments: random indices into them."""
     for node in (n for argument in arguments for n in ast.walk(argument)):
@@ -615,7 +635,8 @@ def _stepped(nodes: Sequence[ast.AST]) -> set[str]:
     }
 
 
-def _sets_rate(node: ast.AST) -> bool:
+def sets_rate(node: ast.AST) -> TypeGuard[ast.Assign | ast.AugAssign]:
+    """Return whether a statement assigns the learning rate of a parameter group."""
     targets = (
         node.targets
         if isinstance(node, ast.Assign)

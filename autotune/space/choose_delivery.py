@@ -97,7 +97,7 @@ def way(knob: Knob, value: Value, facts: Facts, dead: Dead = frozenset()) -> Cha
 def _by(spelling: Spelling, knob: Knob, value: Value, facts: Facts) -> Change | str:
     match spelling:
         case Flag():
-            return _by_flag(spelling, knob, value, facts)
+            return by_flag(spelling, knob, value, facts)
         case Env():
             text = knob.environment(value, spelling, facts)
             if text is None:
@@ -111,7 +111,8 @@ def _by(spelling: Spelling, knob: Knob, value: Value, facts: Facts) -> Change | 
             return Change(knob=knob.name, value=value, spelling=spelling)
 
 
-def _by_flag(spelling: Flag, knob: Knob, value: Value, facts: Facts) -> Change | str:
+def by_flag(spelling: Flag, knob: Knob, value: Value, facts: Facts) -> Change | str:
+    """Return the change by the script's own option, or why the option cannot make it."""
     option = facts.script.flag(*spelling.names)
     if option is None:
         return f"the script has no option {spelling.names[0]}"

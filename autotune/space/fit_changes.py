@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.model.change import Change, Refusal
+from autotune.model.change import Change, Flag, Refusal
 from autotune.model.config import Config
 from autotune.model.effect import Effect
-from autotune.space.choose_delivery import choose
+from autotune.space.choose_delivery import by_flag, choose
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,6 +56,12 @@ def _fitted(
         if not found:
             return refusals[0].reason if refusals else change
         change = found[0]
+    elif isinstance(change.spelling, Flag) and facts.script.flag(*change.spelling.names) is not None:
+        # The text in the file may be that of another value, or of a loader that the option sizes otherwise.
+        found = by_flag(change.spelling, knob, change.value, facts)
+        if isinstance(found, str):
+            return f"It cannot be {change.value}: {found}."
+        change = found
     allowed = Effect.TRAINING in (knob.effect, effect)
     if not allowed and knob.effect_for(facts) is Effect.TRAINING:
         why = knob.raised(facts) or "It may train something else here."

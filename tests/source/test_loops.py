@@ -9,6 +9,7 @@ import pytest
 
 from autotune.source.loops import (
     COLLECTED,
+    GROWN,
     OWN_AVERAGE,
     OWN_CLIPPING,
     OWN_DRAWS,
@@ -332,6 +333,31 @@ def test_a_loop_that_fills_what_it_draws_from_or_steps_an_environment_collects(s
 )
 def test_a_memory_that_functions_fill_and_read_is_found_from_the_loop_around_them(draws: str) -> None:
     assert COLLECTED in hazards(REMEMBERED.format(draws), PLAYED, marks=("agent.replay",))
+
+
+ROUNDS = """
+for round in range(10):
+    {}
+    for x, y in DataLoader({}, batch_size=8):
+        model(x).backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "data", "grows"),
+    [
+        ("buffer.rows.append(play(model))", "buffer", True),
+        ("buffer.add(play(model))", "dataset=buffer", True),
+        ("self.data.extend(label(model))", "self.data", True),
+        ("losses.append(round)", "buffer", False),
+        ("buffering.rows.append(round)", "buffer", False),
+    ],
+)
+def test_samples_that_are_added_to_the_data_set_of_a_loader_are_found(
+    line: str, data: str, grows: bool
+) -> None:
+    assert (GROWN in hazards(ROUNDS.format(line, data))) is grows
 
 
 @pytest.mark.parametrize(

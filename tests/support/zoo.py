@@ -717,9 +717,10 @@ def distance(one: Mapping[str, Any], other: Mapping[str, Any], at: int | None = 
         at: After that many steps, one that both have a picture of; None: at the end.
     """
     a, b, begin = _parameters(one, at), _parameters(other, at), other.get("first")
-    if not a or not b or not begin or not len(a) == len(b) == len(begin):
+    if not a or not b or not begin or not len(a) == len(b) >= len(begin):
         return None
-    way = sum((y - z) ** 2 for y, z in zip(b, begin, strict=True)) ** 0.5
+    # Parameters that join later have no beginning: they count for how far apart the runs are.
+    way = sum((y - z) ** 2 for y, z in zip(b, begin, strict=False)) ** 0.5
     away = sum((x - y) ** 2 for x, y in zip(a, b, strict=True)) ** 0.5
     return away / way if way else (0.0 if away == 0 else None)
 

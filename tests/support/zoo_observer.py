@@ -21,6 +21,7 @@ import os
 import runpy
 import sys
 import threading
+import types
 import weakref
 from collections import Counter
 from pathlib import Path
@@ -107,6 +108,11 @@ class Observer:
                 after(out, *args, **kwargs)
             return out
 
+        if isinstance(original, types.FunctionType):
+            # Scripting reads the source of the original, and looks its names up in the wrapper's module.
+            wrapped = types.FunctionType(
+                wrapped.__code__, original.__globals__, name, None, wrapped.__closure__
+            )
         wrapped.__name__, wrapped.__doc__ = name, original.__doc__
         wrapped.__wrapped__ = original  # type: ignore[attr-defined]
         setattr(owner, name, wrapped)

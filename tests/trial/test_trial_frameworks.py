@@ -495,6 +495,16 @@ def test_who_takes_the_count_of_items_divides_by_it_where_the_trainer_leaves_it_
     assert held is not None
 
 
+@pytest.mark.parametrize(("smoother", "takes"), [(counting_model, True), (plain_model, False)])
+def test_label_smoothing_divides_by_the_items_in_place_of_the_model_where_this_version_hands_them_over(
+    bench: Bench, smoother: Any, takes: bool
+) -> None:
+    held = trainer()(model=SimpleNamespace(forward=counting_model), args=arguments()())
+    held.model_accepts_loss_kwargs, held.label_smoother = True, smoother
+    assert bench.frameworks.settings()["transformers.takes_items"] is takes
+    assert held is not None
+
+
 @pytest.mark.parametrize("compiling", [True, False])
 def test_a_loss_that_is_being_traced_leaves_no_note(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, compiling: bool

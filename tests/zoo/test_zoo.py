@@ -180,6 +180,10 @@ def test_paths_are_distinguished_by_how_far_they_went():
     assert distance({"first": [0.0, 0.0], "last": [3.0, 3.0]}, trained) == pytest.approx(0.2)
     assert distance({"first": [0.0], "last": [3.0]}, trained) is None
     assert distance({}, trained) is None
+    # A parameter that joined later, as by add_param_group.
+    joined = {"first": [0.0], "last": [3.0, 4.0]}
+    assert distance(joined, joined) == 0.0
+    assert distance({**joined, "last": [3.0, 1.0]}, joined) == pytest.approx(1.0)
     assert PATH_TOLERANCE < 0.2
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from zoo_observer import _compiled_calls, _kept_format
+from zoo_observer import Observer, _compiled_calls, _kept_format
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
@@ -34,3 +34,20 @@ def test_a_pass_that_nothing_compiled_says_nothing() -> None:
     torch: Any = pytest.importorskip("torch")
     assert _compiled_calls(torch.nn.Linear(8, 1)(torch.randn(4, 8)).sum().grad_fn) == []
     assert _compiled_calls(None) == []
+
+
+def test_a_watched_module_can_still_be_scripted(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch: Any = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.nn.Linear, "forward", torch.nn.Linear.forward)
+    calls: list[int] = []
+    Observer._around(Here(), torch.nn.Linear, "forward", after=lambda *_: calls.append(1))
+    layer, x = torch.nn.Linear(4, 1), torch.ones(2, 4)
+    with pytest.warns(DeprecationWarning, match="jit.script"):
+        scripted = torch.jit.script(layer)
+    assert torch.equal(scripted(x), layer(x))
+    assert calls == [1]
+
+
+class Here:
+    def here(self) -> bool:
+        return True

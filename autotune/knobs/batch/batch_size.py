@@ -23,7 +23,7 @@ from autotune.knobs.declared import given_value
 from autotune.knobs.distributed.wrapper_knob import PROCESSES
 from autotune.knobs.frameworks import ARGUMENTS, DEEPSPEED, fits_by_keras, is_row, refuse_engine, setting
 from autotune.knobs.traits import LateHarm, Prior
-from autotune.model.change import Keyword, Patch, Spelling
+from autotune.model.change import Constant, Keyword, Patch, Spelling
 from autotune.model.effect import Effect, strictest
 
 if TYPE_CHECKING:
@@ -147,7 +147,14 @@ class BatchSize(Knob):
         if owned is not None:
             return owned
         loader = loader_of(facts)
-        if not isinstance(spelling, (Keyword, Patch)) or facts.run is None or loader is None:
+        if facts.run is None or loader is None:
+            return None
+        if isinstance(spelling, Constant) and loader.sizes:
+            return (
+                f"Loaders of {listed(loader.sizes)} samples are built at {loader.site}, so the size of one "
+                "of them does not show what the constant sets."
+            )
+        if not isinstance(spelling, (Keyword, Patch)):
             return None
         if facts.run.fixed_steps:
             return (

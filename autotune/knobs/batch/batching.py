@@ -15,6 +15,7 @@ from autotune.knobs.common import constants_named, counted_by_batch, listed, no_
 from autotune.knobs.distributed.wrapper_knob import PROCESSES
 from autotune.model.change import Constant
 from autotune.model.facts import OPTION, REPORTED
+from autotune.source import loops
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -43,6 +44,12 @@ BATCH_CONSTANTS: Final = Constant(
 _GATHERS: Final = (
     "The script collects its samples during training, so another batch size would change how often each "
     "sample is used."
+)
+
+
+_GROWS: Final = (
+    "The loop adds collected samples to the data set of its loader, so another batch size would change what "
+    "is collected next."
 )
 
 
@@ -157,6 +164,8 @@ def coupled(facts: Facts) -> str | None:
     # An iterable data set may yield as many samples as requested, however few were gathered.
     if run is not None and run.gathers and (run.loader is None or run.loader.kind == "iterable"):
         return _GATHERS
+    if run is not None and loops.GROWN in run.loop_hazards:
+        return _GROWS
     return counted_by_batch(facts)
 
 

@@ -36,6 +36,8 @@ _WORKER_BYTES: Final = 128 << 20
 _MORE_STEPS_FRAC: Final = 0.01
 """Steps that a pass may have more or fewer: about what the last batch of a pass is of a hundred."""
 _WAITS_BELOW_FRAC: Final = 0.5
+_POOLS: Final = frozenset({"ThreadPoolExecutor", "ProcessPoolExecutor", "ThreadPool", "Pool"})
+"""Classes of `LoaderFacts.shared_handle` that have threads of the training process."""
 _NEEDS_WORKERS: Final = ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
 
 
@@ -160,6 +162,11 @@ def refuse_workers(loader: LoaderFacts) -> str | None:
         return (
             f"The dataset yields {loader.shares[0]} samples in a pass, and {sum(loader.shares[1:])} where "
             "two workers share it out."
+        )
+    if loader.shared_handle in _POOLS:
+        return (
+            f"The dataset holds a running {loader.shared_handle}, whose threads a forked worker does not "
+            "have: it would wait for them forever."
         )
     if loader.shared_handle:
         return (

@@ -98,7 +98,7 @@ class Readings:
             and not contains_setting(os.environ, spelling.name, change.delivered)
         ):
             reason = f"The script sets {spelling.name} itself: requested {change.value}, found {found}."
-        reason = reason or f"Requested {change.value}, found {found}."
+        reason = reason or f"Requested {change.value}, found {found}{_multiple(change, found)}."
         return Reading(knob=change.knob, wanted=change.value, found=found, status="refused", reason=reason)
 
     def _delivered(self, change: Change) -> Value | None:
@@ -123,6 +123,21 @@ class Readings:
             return name in argv
         pairs = itertools.pairwise(argv)
         return f"{name}={text}" in argv or any(a == name and b == text for a, b in pairs)
+
+
+def _multiple(change: Change, found: Value | None) -> str:
+    """Return how many times the script's own option is in force, as the end of a sentence; may be empty."""
+    spelling, passed = change.spelling, change.delivered
+    if not isinstance(spelling, Flag) or not passed.isdecimal() or type(found) is not int:
+        return ""
+    times, rest = divmod(found, max(1, int(passed)))
+    if rest or times < 2:
+        return ""
+    option = spelling.names[0]
+    text = f": the script uses {times} times its {option}, as for one of several loaders"
+    if type(change.value) is int and change.value % times == 0:
+        text += f". {option} {change.value // times} would be {change.value}; a new search passes that"
+    return text
 
 
 def _no_doubt(_name: str) -> str:

@@ -27,6 +27,7 @@ from autotune.model.trial import CEILINGS, NO_COMMUNICATION
 from autotune.protocol.disturbed import DisturbanceReader
 from autotune.protocol.rank_log import RankWriter, file_name
 from autotune.source.loops import CARRIED, COLLECTED, OWN_GRADIENT, STEP_COUNTED
+from autotune.trial.actuators import count_watch
 from autotune.trial.actuators.framework_keywords import Keywords
 from autotune.trial.actuators.garbage_collector import Collector
 from autotune.trial.actuators.hook_set import ModelHooks
@@ -350,6 +351,7 @@ class TrialRuntime:
         if not self.plan.measure:
             exports.on_aside = self._aside
             self._watch_loaders(loader)
+            self._guarded("count_watch", lambda: self._watch_counts(torch, loader, optimizer))
         root.on_precision_ended = optimizer.end_scaling
         average = "The script averages weights, which needs more digits than bf16 has."
         optimizer.on_average = functools.partial(model.weights.end, average)
@@ -458,6 +460,15 @@ class TrialRuntime:
                 self.withdrawal.withdraw(knob if knob in wanted else "num_workers", reason)
 
             WorkerWatch(self.state, withdraw, has_own, hook.workers_refused).install(torch, self.undo)
+
+    def _watch_counts(self, torch: Any, loader: Loader, optimizer: Optimizer) -> None:
+        """Track step counts of the script that a batch size of loaders would not reach."""
+        wanted = {change.knob: change for change in self.plan.changes}
+        if count_watch.is_needed(wanted):
+            watch = count_watch.CountWatch(
+                wanted, self.plan.own, self.state, self.withdrawal.withdraw, self.recorder.end_untuned
+            )
+            watch.install(torch, self.undo, loader, optimizer)
 
     def _watch_loaders(self, loader: Loader) -> None:
         """Leave loaders of other sizes than those of the search unchanged."""

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 from autotune.knobs.batch.batching import BATCH_CONSTANTS
 from autotune.source.assignments import nodes_of
 from autotune.source.constants import key_of
+from autotune.source.derivation import assigned_values, called_name
 from autotune.trial.loop.assignments import MISSING, definition_of, found_in
-from autotune.trial.loop.schedules import ARITHMETIC, assigned_values, called_name
+from autotune.trial.loop.schedules import ARITHMETIC
 from autotune.trial.records.objects import attribute_of, length_of
 from autotune.trial.runtime.state import is_user_file
 

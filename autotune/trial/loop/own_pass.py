@@ -10,9 +10,9 @@ import ast
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from autotune.source.assignments import repeated
+from autotune.source.derivation import assigned_values
 from autotune.trial.loop.assignments import definition_of, tree_of
 from autotune.trial.loop.iteration_counts import LoopSource, is_sliced, leaves_out
-from autotune.trial.loop.schedules import assigned_values
 from autotune.trial.records.loader_stats import BatchPart
 from autotune.trial.records.objects import names_of
 from autotune.trial.runtime.state import is_user_file

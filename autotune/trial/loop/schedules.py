@@ -1,7 +1,7 @@
 """Step counts that the script computes itself: lengths of schedules, and batches of a pass.
 
 A count derived from the loader's length follows a batch size changed at the loader. A count derived from the
-constant of the batch size does not.
+constant of the batch size does not. Observed in the baseline, and under `apply` of such a batch size.
 """
 
 # Scripts pass values of any type; narrowing them yields partly unknown types.
@@ -11,14 +11,22 @@ from __future__ import annotations
 
 import ast
 import functools
-import linecache
 import operator
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from autotune.source.assignments import repeated
-from autotune.source.loops import parsed
+from autotune.source.derivation import assigned_values, called_name
+from autotune.source.loops import loops_around, sets_rate
 from autotune.trial.loop.assignments import found_in
+from autotune.trial.loop.count_origins import (
+    MOST_CALLERS,
+    is_by_batch,
+    length_arguments,
+    parameters_of,
+    source_tree,
+    statement_at,
+)
 from autotune.trial.records.objects import held_by, names_of
 from autotune.trial.runtime.state import caller, is_user_file
 
@@ -53,6 +61,8 @@ class _Count(NamedTuple):
     """The count is derived from the length of a loader, according to the source."""
     is_pass: bool = False
     """The count is the number of batches in a pass."""
+    by_batch: bool = False
+    """The count is derived from the constant of the batch size, according to the source."""
 
 
 class Schedules:
@@ -64,6 +74,8 @@ class Schedules:
         self._requested = False
         """Code of the script has requested the length of a loader."""
         self._loaders: tuple[type, ...] = ()
+        self.on_schedule: Callable[[], None] | None = None
+        """Called after the length of a schedule was recorded."""
 
     def install(self, torch: Any, undo: Undo) -> None:
         """Observe constructions of schedules and requests for a loader's length."""
@@ -96,39 +108,81 @@ class Schedules:
         frames = [frame for frame in frames if is_user_file(frame.f_code.co_filename)]
         stack: list[tuple[ast.Module, int, str]] = []
         for frame in frames:
-            tree = _tree(frame.f_code.co_filename)
+            tree = source_tree(frame.f_code.co_filename)
             if tree is None:
                 return
             stack.append((tree, frame.f_lineno, frame.f_code.co_name))
         for part in repeated(stack):
-            loop = part.node
+            loop, frame = part.node, frames[part.depth]
+            self._note_rates(loop, stack[part.depth][0], frame)
             if not part.inside or not isinstance(loop, ast.For):
                 continue
-            frame = frames[part.depth]
             limit = _limit(loop.iter)
             number = None if limit is None else _number(limit, names_of(frame))
             if limit is not None and number is not None:
-                follows = self._follows(limit, stack[part.depth][0], frame)
-                where = self._place(frame.f_code.co_filename, loop.lineno)
-                what = f"a pass of {{}} batches ({where})"
-                self._counts.append(_Count(what, (number,), exact=False, follows=follows, is_pass=True))
+                self._note_pass(loop, limit, number, stack[part.depth][0], frame)
 
-    def fixed(self, length: int | None, *, per_step: bool, counted: bool) -> str:
+    def note_passes(self, frames: Sequence[FrameType]) -> None:
+        """Record loops of running functions that count their batches or set a learning rate.
+
+        Args:
+            frames: Where a pass over a loader starts, innermost first, before its first batch.
+        """
+        for frame in frames[:MOST_CALLERS]:
+            tree = source_tree(frame.f_code.co_filename)
+            if tree is None or len(self._counts) >= _MOST:
+                return
+            function = loops_around(tree, frame.f_lineno, frame.f_code.co_name)[0]
+            self._note_rates(function, tree, frame)
+            for loop in ast.walk(function):
+                limit = _limit(loop.iter) if isinstance(loop, ast.For) and _requests(loop) else None
+                number = None if limit is None else _number(limit, names_of(frame))
+                if isinstance(loop, ast.For) and limit is not None and number is not None:
+                    self._note_pass(loop, limit, number, tree, frame)
+
+    def _note_pass(
+        self, loop: ast.For, limit: ast.expr, number: int, tree: ast.Module, frame: FrameType
+    ) -> None:
+        what = f"a pass of {{}} batches ({self._place(frame.f_code.co_filename, loop.lineno)})"
+        follows = self._follows(limit, tree, frame)
+        by_batch = is_by_batch([limit], tree, frame)
+        found = _Count(what, (number,), exact=False, follows=follows, is_pass=True, by_batch=by_batch)
+        if found not in self._counts:
+            self._counts.append(found)
+
+    def _note_rates(self, part: ast.AST, tree: ast.Module, frame: FrameType) -> None:
+        """Record assignments of a learning rate that is computed from the batch size."""
+        for node in (n for n in ast.walk(part) if sets_rate(n)):
+            if is_by_batch([node.value], tree, frame):
+                what = f"steps for the learning rate ({self._place(frame.f_code.co_filename, node.lineno)})"
+                found = _Count(what, (0,), exact=False, follows=False, by_batch=True)
+                if found not in self._counts:
+                    self._counts.append(found)
+
+    def following(self) -> str:
+        """Return the schedule whose length is derived from that of a loader; empty if none is known."""
+        found = (c for c in self._counts if c.follows and not c.is_pass)
+        return next((count.what.format(max(count.numbers)) for count in found), "")
+
+    def fixed(self, length: int | None, *, per_step: bool, counted: bool, passes_only: bool = False) -> str:
         """Return the count that would not follow another batch size of the loader; empty if none is known.
 
         Args:
-            length: Batches of a pass; None if unknown.
+            length: Batches of a pass at the script's own batch size; None if unknown.
             per_step: Schedules advance once per step.
             counted: The loop ends after a number of steps, so that a schedule over these is right.
+            passes_only: Schedules keep their length in steps, as accumulation keeps the effective batch.
         """
+        fixed = [c for c in self._counts if not c.follows and (c.is_pass or not passes_only)]
+        if (found := next((c for c in fixed if c.by_batch and not c.is_pass), None)) is not None:
+            return found.what.format(max(found.numbers))
         if not length or length < 2:
             return ""
-        for count in self._counts:
-            if count.follows:
-                continue
+        for count in fixed:
             if count.is_pass:
-                if length in count.numbers:
-                    return count.what.format(length)
+                number = count.numbers[0]
+                if number == length or (count.by_batch and number and number % length == 0):
+                    return count.what.format(number)
             elif per_step and not counted:
                 fits = [n for n in count.numbers if count.exact or (n >= length and n % length == 0)]
                 if fits:
@@ -147,13 +201,16 @@ class Schedules:
         numbers += [n for f in held.get("lr_lambdas") or () for n in _numbers_of(f)]
         exact = any(type(held.get(name)) is int for name in _EXACT)
         file = frame.f_code.co_filename
-        tree = _tree(file)
-        statement = None if tree is None else _statement(tree, frame.f_lineno)
+        tree = source_tree(file)
+        statement = None if tree is None else statement_at(tree, frame.f_lineno)
         if not numbers or tree is None or statement is None:
             return
         follows = self._follows(statement, tree, frame)
+        by_batch = is_by_batch(length_arguments(statement, type(schedule)), tree, frame)
         what = f"{type(schedule).__name__} of {{}} steps ({self._place(file, frame.f_lineno)})"
-        self._counts.append(_Count(what, tuple(numbers), exact=exact, follows=follows))
+        self._counts.append(_Count(what, tuple(numbers), exact=exact, follows=follows, by_batch=by_batch))
+        if self.on_schedule is not None:
+            self.on_schedule()
 
     def _follows(self, node: ast.AST, tree: ast.Module, frame: FrameType) -> bool:
         """Return whether an expression is, or may be, derived from the length of a loader."""
@@ -177,7 +234,7 @@ class Schedules:
                 known.add(text)
                 pending += values.get(text, ())
                 open_ends = open_ends or (
-                    isinstance(inner, ast.Name) and text in _parameters(frame) and text not in values
+                    isinstance(inner, ast.Name) and text in parameters_of(frame) and text not in values
                 )
         return self._requested and open_ends
 
@@ -202,9 +259,9 @@ def _limit(node: ast.expr) -> ast.expr | None:
     return next((found for arg in given if (found := _limit(arg)) is not None), None)
 
 
-def called_name(node: ast.Call) -> str:
-    """Return ``randperm`` for ``torch.randperm(n)``; empty for a call without a name."""
-    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+def _requests(loop: ast.For) -> bool:
+    """Return whether the loop requests batches of an iterator by `next`."""
+    return any(isinstance(n, ast.Call) and called_name(n) == "next" for n in ast.walk(loop))
 
 
 def _number(node: ast.expr, names: Mapping[str, Any]) -> int | None:
@@ -248,36 +305,3 @@ def _numbers_of(function: Any) -> Iterator[int]:
     yield from (v for v in function.__defaults__ or () if type(v) is int)
     for code in (function.__code__, *(c for c in function.__code__.co_consts if isinstance(c, CodeType))):
         yield from (value for name in code.co_names if type(value := function.__globals__.get(name)) is int)
-
-
-def _parameters(frame: FrameType) -> tuple[str, ...]:
-    code = frame.f_code
-    return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-
-
-def assigned_values(tree: ast.AST) -> dict[str, list[ast.AST]]:
-    """Return the values assigned to names and attributes, and function definitions, anywhere in a file."""
-    found: dict[str, list[ast.AST]] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                found.setdefault(ast.unparse(target), []).append(node.value)
-        elif isinstance(node, ast.AnnAssign) and node.value is not None:
-            found.setdefault(ast.unparse(node.target), []).append(node.value)
-        elif isinstance(node, ast.FunctionDef):
-            found.setdefault(node.name, []).extend(node.body)
-    return found
-
-
-def _statement(tree: ast.Module, line: int) -> ast.stmt | None:
-    """Return the innermost statement around a line."""
-    inside = (
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno)
-    )
-    return min(inside, key=lambda node: (node.end_lineno or node.lineno) - node.lineno, default=None)
-
-
-def _tree(file: str) -> ast.Module | None:
-    return parsed("".join(linecache.getlines(file)))

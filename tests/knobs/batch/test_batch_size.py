@@ -10,7 +10,16 @@ from autotune.knobs.common import LOADER as DATALOADER
 from autotune.model.change import Change, Keyword
 from autotune.model.config import Config
 from autotune.model.effect import Effect
-from autotune.model.facts import OPTION, REPORTED, FetchState, InputFacts, OptimizerFacts, ScriptFlag
+from autotune.model.facts import (
+    OPTION,
+    REPORTED,
+    FetchState,
+    InputFacts,
+    OptimizerFacts,
+    ScriptConstant,
+    ScriptFlag,
+)
+from autotune.source.loops import GROWN
 from autotune.space.choose_delivery import way
 from autotune.testing.knobs import SCRIPT, KnobContract, facts
 
@@ -58,6 +67,7 @@ class TestBatchSize(KnobContract):
         ),
         (by_option("keep"), "is not visible in the loop"),
         (by_option(gathers=True), "collects its samples"),
+        (facts(run=replace(loader(), loop_hazards=(GROWN,))), "adds collected samples to the data set"),
         (facts(run=replace(loader(kind="iterable"), gathers=True)), "collects its samples"),
         (facts(run=run(loader=None, loader_in_thread=True)), "in a separate thread"),
         (facts(run=loader(fetch_state=COUNTS)), "Your collate function changes what it holds (n) at c.py:4"),
@@ -183,6 +193,16 @@ def test_a_loader_that_other_things_go_by_keeps_its_size_unless_the_scripts_opti
     assert isinstance(refused, str)
     assert words in refused
     assert way(KNOB, 64, facts(script=FLAGGED, run=seen)).delivered == "64"
+
+
+def test_a_constant_is_refused_before_a_run_where_loaders_of_several_sizes_follow_it() -> None:
+    named = ScriptConstant(name="BATCH_SIZE", value=32, file="train.py", line=6)
+    given = facts(script=replace(SCRIPT, constants=(named,)), run=loader(batch_size=32))
+    assert isinstance(way(KNOB, 16, given), Change)
+    stages = replace(given, run=loader(batch_size=32, sizes=(64, 32)))
+    refused = way(KNOB, 16, stages)
+    assert isinstance(refused, str)
+    assert "by a constant of its source: Loaders of 64 and 32 samples are built at" in refused
 
 
 def test_an_option_that_sizes_several_loaders_moves_them_by_one_factor() -> None:

@@ -99,3 +99,12 @@ def test_a_schedule_follows_the_loader_or_the_count_that_ends_the_loop_or_neithe
     assert ran.faults == ""
     assert ran.facts.fixed_steps.startswith(found)
     assert bool(ran.facts.fixed_steps) is bool(found)
+
+
+def test_only_a_count_of_whole_passes_is_taken_for_one_by_the_batch_size() -> None:
+    def both(backward: Callable[[], None]) -> None:
+        for _ in range(3 * ROWS // BATCH):
+            backward()
+
+    assert counted(both) == counted(both, length=12) == "a pass of 24 batches (here)"
+    assert counted(both, length=10) == ""

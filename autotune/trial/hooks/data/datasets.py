@@ -40,14 +40,21 @@ _HANDLES: Final = (
     ("pymysql.connections", "Connection"),
     ("pymongo", "MongoClient"),
 )
+_POOLS: Final = (
+    ("concurrent.futures.thread", "ThreadPoolExecutor", "_threads"),
+    ("concurrent.futures.process", "ProcessPoolExecutor", "_executor_manager_thread"),
+    ("multiprocessing.pool", "Pool", "_pool"),
+)
+"""Pools, each with an attribute that is empty before its threads have started."""
 _HANDLE_MODULES: Final = frozenset({"_dbm", "_gdbm"})
 """Modules with types of open databases that have no public name."""
 
 
 def shared_handle(*holders: Any) -> str:
-    """Return the class of an open file, database or connection reachable from a dataset or collate function.
+    """Return the class of an open file, connection or running pool reachable from a dataset.
 
-    Forked workers share the position of such a file, or a connection that must not cross a fork. The search
+    Forked workers share the position of such a file, or a connection that must not cross a fork. They do not
+    have the threads of a pool, and would wait for them forever. The search
     is made before the first fetch: files that a dataset opens at its first read are opened in each worker.
 
     Returns:
@@ -72,6 +79,10 @@ def _is_handle(value: Any) -> bool:
         kind = getattr(sys.modules.get(module), name, None)
         if isinstance(kind, type) and isinstance(value, kind):
             return not _is_closed(value)
+    for module, name, started in _POOLS:
+        kind = getattr(sys.modules.get(module), name, None)
+        if isinstance(kind, type) and isinstance(value, kind):
+            return bool(attribute_of(value, started))
     return type(value).__module__ in _HANDLE_MODULES
 
 

@@ -20,7 +20,7 @@ from autotune.trial.hooks.data.datasets import shared_handle
 from autotune.trial.hooks.data.fetch_watch import FetchWatch
 from autotune.trial.hooks.data.fetches import LOOKED_AT, TIMED, TIMED_EACH, Fetches
 from autotune.trial.hooks.data.loader_facts import batch_size_of, described, settles_at_once, start_method
-from autotune.trial.hooks.data.loader_overrides import Overrides, hand_back
+from autotune.trial.hooks.data.loader_overrides import Overrides, continue_pass, hand_back
 from autotune.trial.hooks.data.pickle_check import Sent, try_sending
 from autotune.trial.records.loader_stats import BETWEEN, INSIDE, WHOLE, LoaderStats
 from autotune.trial.records.steady_steps import CALL, FETCH, FETCHING, OFF
@@ -57,6 +57,8 @@ class Loader(Fetches):
         """A loader was used in another thread than the training thread."""
         self.on_started: Callable[[], None] | None = None
         """Called at the start of each pass over a loader."""
+        self.on_pass: Callable[[LoaderStats], None] | None = None
+        """Called before an iterator over a loader is created; under `apply`."""
         self._gone = False
         """Batches are not observed any more."""
         self._backs: list[Callable[[], None]] = []
@@ -102,6 +104,8 @@ class Loader(Fetches):
             value = record.own.get(keyword) if patched and record is not None else self.searched.get(keyword)
             if record is not None and loader is not None and value is not None:
                 hand_back(loader, keyword, value, self._torch)
+                if keyword == "batch_size" and record.iterator is not None and isinstance(value, int):
+                    continue_pass(record.iterator(), value, self._torch)
                 record.usual = None
                 self._keep(record, loader)
         # Batches that the script makes itself keep the size in its option or constant.
@@ -302,6 +306,8 @@ class Loader(Fetches):
         def init(this: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
             record = getattr(loader, "_autotune_record", None)
             starts(record)
+            if record is not None and self.on_pass is not None and state.here():
+                self.on_pass(record)
             before = None
             if record is not None and state.active and self.looks_closely:
                 before = self._before_a_pass(record, loader)

@@ -143,3 +143,28 @@ def hand_back(loader: Any, keyword: str, value: Any, torch: Any) -> None:
         held["persistent_workers"], held["prefetch_factor"] = False, None
     # Live workers end with the pass that they serve.
     held["_iterator"] = None
+
+
+def continue_pass(iterator: Any, size: int, torch: Any) -> None:
+    """Give batches of another size for the rest of a pass; those that workers have begun are kept.
+
+    PyTorch's sampler fixes the size of a pass that drops its last batch when the pass begins.
+    """
+    running = attribute_of(iterator, "_sampler_iter")
+    frame = attribute_of(running, "gi_frame")
+    standard = torch.utils.data.BatchSampler
+    if frame is None or running.gi_code is not standard.__iter__.__code__:
+        return
+    indices, sampler = frame.f_locals.get("sampler_iter"), frame.f_locals.get("self")
+    if indices is not None and attribute_of(sampler, "drop_last"):
+        iterator._sampler_iter = iter(standard(_Rest(indices), size, drop_last=True))
+
+
+class _Rest:
+    """Remaining indices of a pass, as a sampler."""
+
+    def __init__(self, indices: Any) -> None:
+        self._indices = indices
+
+    def __iter__(self) -> Any:
+        return self._indices

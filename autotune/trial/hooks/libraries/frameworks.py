@@ -236,8 +236,11 @@ def _computes_loss(trainer: Any) -> bool:
 
 
 def _takes_items(trainer: Any) -> bool:
-    """Return whether the loss computation takes the number of items as its divisor."""
-    computes = getattr(trainer, "compute_loss_func", None)
+    """Return whether the loss computation takes the number of items as its divisor.
+
+    Label smoothing replaces the model's loss by the Trainer's, which takes the number in newer versions.
+    """
+    computes = getattr(trainer, "compute_loss_func", None) or getattr(trainer, "label_smoother", None)
     computes = computes or getattr(getattr(trainer, "model", None), "forward", None)
     try:
         return computes is not None and "num_items_in_batch" in inspect.signature(computes).parameters

@@ -49,6 +49,8 @@ class Optimizer(Backward):
         self._in_scheduler = False
         self._averaged_at: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.averages_apart = False
+        self.on_scheduled: Callable[[], None] | None = None
+        """Called before the first step of a schedule that advances with every optimizer step."""
         self.on_average: Callable[[], None] | None = None
         """Called before a moving average of the weights is updated."""
 
@@ -207,6 +209,9 @@ class Optimizer(Backward):
             if since == 1:
                 if state.micro_steps > 1:
                     self.scheduler_per_step = True
+                scheduled, self.on_scheduled = self.on_scheduled, None
+                if scheduled is not None:
+                    scheduled()
                 if self.accumulation.waits:
                     return None
             self._in_scheduler = True

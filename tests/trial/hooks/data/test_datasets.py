@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import functools
+import multiprocessing.pool
 import socket
 import sqlite3
 import subprocess
@@ -73,6 +75,15 @@ def test_a_store_is_known_by_the_archive_in_it(tmp_path: Path) -> None:
         assert shared_handle(Held(array=Held(store=Held(zf=archive)))) == "ZipFile"
     with subprocess.Popen(["true"], stdout=subprocess.PIPE) as child:
         assert shared_handle(Held(decoder=child)) == "BufferedReader"
+
+
+def test_a_pool_is_a_handle_while_its_threads_run() -> None:
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        assert shared_handle(deep(pool)) == "", "it has not started: each worker would start its own"
+        pool.submit(int).result()
+        assert shared_handle(deep(pool)) == "ThreadPoolExecutor"
+    with multiprocessing.pool.ThreadPool(1) as threads:
+        assert shared_handle(deep(threads)) == "ThreadPool"
 
 
 def test_logs_standard_streams_and_temporary_folders_are_no_handles(tmp_path: Path) -> None:
