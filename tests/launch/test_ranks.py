@@ -153,7 +153,11 @@ class TestTrial:
             ("sys.exit('no data')", FailureKind.CRASH_EXIT, "rank 1 of 2 ended with code 1"),
             ("os._exit(9)", FailureKind.CRASH_EXIT, "rank 1 of 2 ended with code 9"),
             ("os._exit(0)", FailureKind.CRASH_EXIT, "rank 1 of 2 had ended before the first one"),
-            ("time.sleep(600)", FailureKind.TIMEOUT_PROGRESS, "no step for"),
+            (
+                "time.sleep(600)",
+                FailureKind.TIMEOUT_PROGRESS,
+                "the others wait for rank 1 of 2, which is at <string>:1",
+            ),
         ],
     )
     def test_the_one_that_fails_is_named_and_nobody_is_left(
