@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 from autotune.launch.guard.guard import AWAY_S
 from autotune.launch.result.classify import classify
 from autotune.launch.result.host_samples import HostSamples, read_samples
+from autotune.launch.result.hung_rank import with_hung_rank
 from autotune.launch.result.measure import measure
 from autotune.launch.result.rank_logs import fold_ranks, with_rank
 from autotune.launch.result.trial_output import last_text, log_tail
 from autotune.model.trial import CEILINGS, Failure, FailureKind
+from autotune.protocol.plan import stacks_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,8 +75,9 @@ def outcomes_of(
                 "attempt": assignment.attempt,
                 "dir": str(running.prepared.folder),
             }
-            stacks = last_text(running.prepared.folder / "stacks.txt", _STACKS_BYTES)
-            if stacks:
+            failure = with_hung_rank(failure, running.prepared.folder, assignment.launch.world, reports.ranks)
+            stacks = last_text(running.prepared.folder / stacks_name(0), _STACKS_BYTES)
+            if stacks and "stacks" not in failure.evidence:
                 extra["stacks"] = stacks
             if wrote:
                 extra["wrote_outside"] = "; ".join(wrote[:10])

@@ -37,6 +37,11 @@ PRIVATE = ".private"
 """Suffix of a marker beside a file that must not leave this machine."""
 
 
+def stacks_name(rank: int) -> str:
+    """Return the name of the file in the trial's directory that receives a rank's stacks on SIGUSR2."""
+    return f"stacks.{rank}.txt" if rank else "stacks.txt"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """Input of `python -m autotune.trial`.

@@ -22,7 +22,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from autotune.protocol.events import Hello
-from autotune.protocol.plan import FORKS_VARIABLE, HIDDEN_VARIABLE, PLAN_VARIABLE, Plan, load_plan
+from autotune.protocol.plan import (
+    FORKS_VARIABLE,
+    HIDDEN_VARIABLE,
+    PLAN_VARIABLE,
+    Plan,
+    load_plan,
+    stacks_name,
+)
 from autotune.trial.entry import ranks
 from autotune.trial.entry.spawned_ranks import NOT_APPLIED
 from autotune.trial.entry.trial_runtime import TrialRuntime
@@ -37,6 +44,7 @@ if TYPE_CHECKING:
 
 _TAIL_LINES = 40
 _THREADS_S = 0.05
+"""Ten times the interval after which Python hands the interpreter to a waiting thread."""
 
 
 def main() -> None:
@@ -75,6 +83,7 @@ def run_spawned(rank: int, count: int, function: Callable[[], Any]) -> Any:
         result = function()
     finally:
         session.ended()
+        _let_threads_end(count)
     _check_applied(session)
     return result
 
@@ -190,7 +199,7 @@ def _run_freely(session: TrialRuntime, body: Callable[[TrialRuntime], Any]) -> N
         raise SystemExit(130 if isinstance(error, KeyboardInterrupt) else 1) from None
     finally:
         session.ended()
-        _let_threads_end()
+        _let_threads_end(session.plan.ranks)
     _check_applied(session)
 
 
@@ -202,14 +211,18 @@ def _check_applied(session: TrialRuntime) -> None:
         raise SystemExit(NOT_APPLIED)
 
 
-def _let_threads_end() -> None:
+def _let_threads_end(count: int) -> None:
     """Let threads of a process group release their objects before the interpreter ends.
 
     Backward attaches a Python object to the data of its collectives (torch 2.13,
     `autograd.graph._engine_run_backward`). The gloo thread that releases it needs the interpreter. If that is
-    already ending, the process is aborted (SIGABRT, code 134).
+    already ending, the process is aborted (SIGABRT, code 134; pytorch issue 190489).
+
+    Args:
+        count: Number of ranks; those of `mp.spawn` have no ``WORLD_SIZE``.
     """
-    if os.environ.get("WORLD_SIZE", "1") != "1" and "torch" in sys.modules:
+    is_one_of_several = count > 1 or os.environ.get("WORLD_SIZE", "1") != "1"
+    if is_one_of_several and "torch" in sys.modules:
         time.sleep(_THREADS_S)
 
 
@@ -228,7 +241,7 @@ def _run_beside(plan: Plan, session: TrialRuntime, rank: int, body: Callable[[Tr
         sys.stdout.flush()
         os._exit(130 if isinstance(error, KeyboardInterrupt) else 1)
     finally:
-        _let_threads_end()
+        _let_threads_end(plan.ranks)
 
 
 def _run_measured(session: TrialRuntime, body: Callable[[TrialRuntime], Any]) -> NoReturn:
@@ -286,8 +299,7 @@ def _register_stacks(plan: Plan, rank: int) -> None:
     if not plan.trial_dir or not plan.measure:
         return
     try:
-        name = f"stacks.{rank}.txt" if rank else "stacks.txt"
-        file = Path(plan.trial_dir, name).open("w", encoding="utf-8")  # noqa: SIM115 (open to the end)
+        file = Path(plan.trial_dir, stacks_name(rank)).open("w", encoding="utf-8")  # noqa: SIM115 (open to the end)
         faulthandler.register(signal.SIGUSR2, file=file, all_threads=True)
     except (OSError, ValueError, AttributeError):
         return

@@ -170,7 +170,11 @@ class TestTrial:
                 "ValueError: no such thing (rank 1",
             ),
             ("os._exit(0)", FailureKind.CRASH_EXIT, "rank 1 of 2 had ended before the first one"),
-            ("time.sleep(600)", FailureKind.TIMEOUT_PROGRESS, "no step for"),
+            (
+                "time.sleep(600)",
+                FailureKind.TIMEOUT_PROGRESS,
+                "the others wait for rank 1 of 2, which is at <string>:1",
+            ),
         ],
     )
     def test_the_one_that_fails_is_named_and_nobody_is_left(

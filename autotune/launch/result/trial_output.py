@@ -26,6 +26,11 @@ _REDACTED_FILES = (
 )
 
 
+def _redacted(folder: Path) -> list[str]:
+    """Return the names of files that may contain secrets, with the stacks of further ranks."""
+    return [*_REDACTED_FILES, *(path.name for path in folder.glob("stacks.*.txt"))]
+
+
 def trim_logs(folder: Path, *, failed: bool) -> None:
     """Trim the output of trials.
 
@@ -86,7 +91,7 @@ def hide_secrets(folder: Path, words: Sequence[str], environ: Mapping[str, str])
         environ: Its environment.
     """
     known = secret_values(words)
-    for name in _REDACTED_FILES:
+    for name in _redacted(folder):
         path = folder / name
         try:
             if path.is_symlink() or not path.is_file():
@@ -111,7 +116,7 @@ def hide_secrets(folder: Path, words: Sequence[str], environ: Mapping[str, str])
 
 def remove_output(folder: Path) -> None:
     """Remove a trial's text output, for use where its secrets are unknown."""
-    for name in _REDACTED_FILES:
+    for name in _redacted(folder):
         with contextlib.suppress(OSError):
             (folder / name).unlink(missing_ok=True)
 
