@@ -32,6 +32,8 @@ from autotune.export.parts import (
     StudyPart,
     sealed,
 )
+from autotune.knobs.distributed.wrapper_knob import PROCESSES
+from autotune.knobs.registry import builtin
 from autotune.model.change import Change, Flag, Keyword, Launcher, Patch
 from autotune.model.config import Config, Value
 from autotune.model.run_length import planned_steps
@@ -46,6 +48,9 @@ if TYPE_CHECKING:
     from autotune.model.study import Study
 
 GIB = 1024**3
+
+_BETWEEN_PROCESSES = frozenset({"communication", "wrapper"})
+"""Knob families without effect on a training in one process."""
 
 
 def build_best(
@@ -164,10 +169,15 @@ def _loss(verdict: LossVerdict) -> LossPart:
 
 
 def _resolved(study: Study, config: Config) -> dict[str, Value]:
+    """Return every known value of a config; one process has none of communication between processes."""
     run = study.facts.run if study.facts else None
     own = dict(run.values) if run else {}
     known = study.space.resolved(Config()) if study.space else {}
-    return {**own, **known, **config}
+    values = {**own, **known}
+    if run is not None and run.ranks == 1:
+        among = {name for name, knob in builtin().items() if knob.family in _BETWEEN_PROCESSES}
+        values = {k: v for k, v in values.items() if k not in among and k != PROCESSES}
+    return {**values, **config}
 
 
 def _pick_part(

@@ -4,6 +4,7 @@ import math
 import os
 import re
 import stat
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -77,6 +78,19 @@ def test_knobs_of_a_pick_are_complete():
         "threads": 1,
         "compile_mode": "off",
     }
+
+
+def test_values_of_communication_stand_in_the_file_of_several_processes_alone():
+    def knobs(ranks):
+        known = facts()
+        values = {**known.run.values, "processes": ranks, "nccl_algo": "default", "ddp_bucket_cap_mb": 25}
+        run = replace(known.run, values=values, ranks=ranks)
+        return set(built(facts=replace(known, run=run)).baseline.knobs)
+
+    several = {"processes", "nccl_algo", "ddp_bucket_cap_mb"}
+    assert several <= knobs(2)
+    assert not several & knobs(1)
+    assert "precision" in knobs(1)
 
 
 def test_the_file_begins_with_the_gain_what_changes_and_how_to_apply_it():
