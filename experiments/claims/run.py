@@ -83,6 +83,7 @@ DECIDING = (
 """Modules of `autotune` that have a say in a claim, beside the search."""
 TELLING = (
     "answer/caveats",
+    "compare/coverage",
     "compare/drift",
     "loss/learning_rate",
     "statistics/window_means",

@@ -3,12 +3,13 @@
 from types import SimpleNamespace
 
 import pytest
+from study_fakes import spec, study
 
 from autotune.driver.exit_status import _hint_for
 from autotune.model.change import Env, Keyword
 from autotune.model.config import Config
 from autotune.model.effect import Effect
-from autotune.model.study import DeclaredSpec
+from autotune.model.study import DeclaredSpec, SpaceRequest
 from autotune.model.trial import Failure, FailureKind
 from autotune.search.costs import Costs
 
@@ -45,6 +46,5 @@ def test_what_the_script_compiles_by_its_own_value_is_not_planned_as_a_compile_o
     declared = (
         DeclaredSpec(name="jit_compile", effect=Effect.NUMERIC, values=(False, True), spelling=spelling),
     )
-    study = SimpleNamespace(spec=SimpleNamespace(space=SimpleNamespace(declared=declared)))
-    costs = Costs(study=study, plain_s=1.0, startup_s=0.0, compile_s={})
-    assert costs.cold_compile(Config({"jit_compile": True})) == seconds
+    made = study(spec=spec(space=SpaceRequest(name="default", declared=declared)), trials=())
+    assert Costs.of(made).cold_compile(Config({"jit_compile": True})) == seconds

@@ -239,6 +239,8 @@ def outcome(tmp_path: Path, *args: str, count: int = 1) -> Outcome:
     script.parent.mkdir()
     script.write_text(TRAIN.replace("steps == 30 and rank == 1", "steps == 8 and rank == 1"))
     whole = assignment(str(script), *args, count=count)
+    # A guard ends every process with the name of its trial, also one of a test beside this one.
+    whole = replace(whole, uid=f"t0000-a1-{os.urandom(3).hex()}")
     env = {**whole.launch.env, **{k: os.environ[k] for k in ("PATH", "HOME", "LANG") if k in os.environ}}
     whole = replace(whole, launch=replace(whole.launch, python=sys.executable, env=env))
     other = Beside(tmp_path / "other")
