@@ -182,5 +182,7 @@ def test_a_search_from_python_is_silent_and_gives_its_result_back(place: Any, pa
     assert done.stderr == ""
     error, result = [json.loads(line) for line in done.stdout.splitlines()]
     assert error == ["error", "UsageError"]
-    assert result[:-1] == ["found", "nothing_faster", "best.yaml", True, "autotune.result/v1"]
+    # Three trials beside other processes leave it open.
+    assert result[1] in ("nothing_faster", "inconclusive")
+    assert [result[0], *result[2:-1]] == ["found", "best.yaml", True, "autotune.result/v1"]
     assert 1 <= result[-1] <= 3

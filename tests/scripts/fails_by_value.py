@@ -35,13 +35,13 @@ class Activation(nn.Module):
 
 
 class Model(nn.Sequential):
-    """Overflows where the garbage collector leaves objects alone, from the twentieth batch on."""
+    """Overflows where the garbage collector leaves objects alone, from the fourth batch on."""
 
     calls = 0
 
     def forward(self, x):
         self.calls += 1
-        if self.calls > 20 and gc.get_freeze_count():
+        if self.calls > 3 and gc.get_freeze_count():
             x = x * float("inf") - x * float("inf")
         return super().forward(x)
 
