@@ -140,7 +140,7 @@ class GangRunner(Runner):
         self._address = address
         self._study_dir = study_dir
         self._reports: dict[int, NodeReport] = {}
-        """Node -> report; those that ended before the first machine did."""
+        """Node -> report; those that ended before the first machine did, and those that failed."""
         self._is_over = threading.Event()
         self._is_stopped = False
 
@@ -201,9 +201,12 @@ class GangRunner(Runner):
     def _gather(self, assignment: Assignment, reports: ProcessReports, _seen: HostSamples) -> None:
         """Add the reports of the other machines before the outcome of the trial is made."""
         folder = self._study_dir / "trials" / assignment.uid
-        for report in self._end_members():
+        for node, report in enumerate(self._end_members(), start=1):
             if report is None:
                 continue
+            if not report.is_done:
+                # Its failure may be the cause, although this machine ended before it was reported.
+                self._reports.setdefault(node, report)
             reports.applied.update(report.applied)
             for name, text in report.logs.items():
                 (folder / name).write_bytes(bytes.fromhex(text))

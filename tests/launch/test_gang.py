@@ -170,6 +170,28 @@ def test_a_failure_of_the_first_machine_ends_the_others(tmp_path: Path) -> None:
     assert judged(tmp_path, OWN, None) == OWN
 
 
+def test_a_cause_on_another_machine_counts_if_its_report_comes_after_the_first_machine_has_ended(
+    tmp_path: Path,
+) -> None:
+    @dataclass
+    class Late(FakeMember):
+        def wait(self, seconds: float) -> NodeReport | None:
+            return self.report if self.stopped.wait(seconds) else None
+
+    def found(report: NodeReport) -> Outcome:
+        runner = GangRunner(
+            lambda witness: FakeLocal(witness, LOST), [Late(report)], address="h", study_dir=tmp_path
+        )
+        (ended,) = runner.run(assignment())
+        return ended.outcome
+
+    cause = found(NodeReport(failure=OWN))
+    assert isinstance(cause, Failure)
+    assert (cause.kind, cause.message) == (OWN.kind, f"machine 2 of 2: {OWN.message}")
+    assert found(NodeReport(failure=STOPPED)) == LOST
+    assert found(NodeReport(failure=DONE)) == LOST, "its ranks may have ended because of this one"
+
+
 def test_a_request_to_stop_is_no_failure_of_another_machine(tmp_path: Path) -> None:
     runner = GangRunner(
         lambda witness: FakeLocal(witness, LOST, waits=True),
