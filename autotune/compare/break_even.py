@@ -102,6 +102,12 @@ def break_even(study: Study, config: Config) -> BreakEven | None:
     )
 
 
+def is_late(study: Study, config: Config) -> bool:
+    """Return whether the planned run does not pay back this config's compile."""
+    paid = break_even(study, config)
+    return paid is not None and paid.is_late
+
+
 def over_epochs(study: Study, measurement: Measurement) -> float:
     """Return the factor on the steady throughput that accounts for one loader start per epoch.
 

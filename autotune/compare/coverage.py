@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from autotune.compare.break_even import break_even
+from autotune.compare.break_even import is_late
 from autotune.model.knob_families import families_of
 
 if TYPE_CHECKING:
@@ -28,6 +28,5 @@ def measured(study: Study) -> frozenset[str]:
         if trial.failure is not None and trial.failure.kind.teaches:
             found |= families
         elif trial.measurement is not None:
-            late = break_even(study, trial.config) if families & _COMPILE else None
-            found |= families & _COMPILE if late is not None and late.is_late else families
+            found |= families & _COMPILE if is_late(study, trial.config) else families
     return frozenset(found)

@@ -118,7 +118,7 @@ def _other_batch(now: int | None, wanted: object) -> str:
 
 
 def _other_training(own: RunFacts, run: RunFacts) -> str:
-    """Return why the batch size also changes the model or the data set."""
+    """Return why the batch size also changes the model or the dataset."""
     before, now = own.model, run.model
     if before is not None and now is not None and before.name == now.name:
         counts = before.parameters, now.parameters
@@ -126,7 +126,7 @@ def _other_training(own: RunFacts, run: RunFacts) -> str:
             return f"the model has {counts[1]:,} parameters with it instead of {counts[0]:,}"
     samples = tuple(None if facts.loader is None else facts.loader.dataset_length for facts in (own, run))
     if all(samples) and samples[0] != samples[1]:
-        return f"the data set has {samples[1]:,} samples with it instead of {samples[0]:,}"
+        return f"the dataset has {samples[1]:,} samples with it instead of {samples[0]:,}"
     return ""
 
 

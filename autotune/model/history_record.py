@@ -30,7 +30,7 @@ class Fingerprint:
         args: Its arguments in the journal, without secrets; objective and planned length of the run.
         versions: Python, the libraries, drivers.
         modules: Content of the user's own modules that the script has imported; empty before it ran.
-        data: Shape of the batches and of the data set; empty before it ran.
+        data: Shape of the batches and of the dataset; empty before it ran.
         model, bound: Of older journals; not used.
     """
 

@@ -46,6 +46,12 @@ def planned_steps(study: Study) -> int | None:
     return max(m.warmup_steps + m.steps for m in _measured(study)) if is_short(study) else None
 
 
+def planned_seconds(study: Study) -> float | None:
+    """Return the seconds of the real run with the unchanged script; None if its length is unknown."""
+    steps, runs = planned_steps(study), _measured(study)
+    return steps * runs[0].step_time_s.value if steps is not None and runs else None
+
+
 def steps_per_epoch(study: Study) -> float | None:
     """Return the optimizer steps of one pass of the unchanged script over its data; None if unknown."""
     facts = study.facts

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from autotune.compare.alpha_spending import FEWEST_PAIRS
 from autotune.model.config import Config
 from autotune.model.knob_families import applicable
-from autotune.model.run_length import planned_steps
+from autotune.model.run_length import planned_seconds
 from autotune.search.costs import Costs
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ _PAIRS = FEWEST_PAIRS + 1
 _LEAST_CANDIDATES = 4
 _MINUTE_S = 60.0
 _SHORT_RUN_S = 600.0
-"""Runs within which a compile of a minute matters."""
+"""Runs, in seconds, of which a compile of one minute is a tenth or more."""
 
 
 def forecast(study: Study, remaining_s: float) -> str:
@@ -55,12 +55,10 @@ def forecast(study: Study, remaining_s: float) -> str:
 
 def _short_run(study: Study) -> str:
     """Return the length of the planned run if a compile may not pay back within it, else an empty string."""
-    steps, space = planned_steps(study), study.space
-    first = next((t.measurement for t in study.baseline if t.measurement is not None), None)
-    if steps is None or first is None or space is None or "compile" not in applicable(space):
+    run_s, space = planned_seconds(study), study.space
+    if run_s is None or run_s > _SHORT_RUN_S or study.spec.run_steps is not None:
         return ""
-    run_s = steps * first.step_time_s.value
-    if study.spec.run_steps is not None or run_s > _SHORT_RUN_S:
+    if space is None or "compile" not in applicable(space):
         return ""
     length = f"{run_s:.0f} s" if run_s < 2 * _MINUTE_S else f"{run_s / _MINUTE_S:.0f} min"
     return f" Your run is about {length}, and compile time is charged to it; for a longer one: --run-steps N."

@@ -44,7 +44,7 @@ COLLECTED: Final = "collected_batch"
 It steps an environment, or samples from a replay memory that it fills; only for loops observed running.
 """
 GROWN: Final = "grown_dataset"
-"""The loop adds samples to the data set of a loader while it trains; only for loops observed running."""
+"""The loop adds samples to the dataset of a loader while it trains; only for loops observed running."""
 UNREAD: Final = "unread_loop"
 """The source of the loop could not be read, or the backward pass is in no loop."""
 
@@ -599,7 +599,7 @@ def _collects(nodes: Sequence[ast.AST]) -> bool:
 
 
 def _grows_dataset(nodes: Sequence[ast.AST], trees: Sequence[ast.Module]) -> bool:
-    """Return whether samples are added to a loader's data set: ``buffer.rows.append(row)``."""
+    """Return whether samples are added to a loader's dataset: ``buffer.rows.append(row)``."""
     calls = [n for tree in trees for n in ast.walk(tree) if isinstance(n, ast.Call)]
     loaders = [call for call in calls if _last(call.func) == "DataLoader"]
     given = [arg for call in loaders for arg in call.args[:1]]

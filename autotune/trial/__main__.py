@@ -299,8 +299,10 @@ def _register_stacks(plan: Plan, rank: int) -> None:
     if not plan.trial_dir or not plan.measure:
         return
     try:
-        file = Path(plan.trial_dir, stacks_name(rank)).open("w", encoding="utf-8")  # noqa: SIM115 (open to the end)
-        faulthandler.register(signal.SIGUSR2, file=file, all_threads=True)
+        # A descriptor, unlike a file object, stays open until the process ends.
+        path = Path(plan.trial_dir, stacks_name(rank))
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        faulthandler.register(signal.SIGUSR2, file=descriptor, all_threads=True)
     except (OSError, ValueError, AttributeError):
         return
 

@@ -23,7 +23,7 @@ parser.add_argument("--fail", action="store_true")
 args = parser.parse_args()
 open("written.txt", "w").write("x")
 if args.fail:
-    raise ValueError("no data set is here")
+    raise ValueError("no dataset is here")
 model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1))
 optimizer = torch.optim.Adam(model.parameters())
 data = DataLoader(TensorDataset(torch.randn(512, 8), torch.randn(512, 1)), args.batch_size, shuffle=True)
@@ -115,7 +115,7 @@ def test_a_script_of_torchrun_with_one_process_finds_its_group(script: Path) -> 
 def test_a_script_that_fails_first_is_reported_with_its_own_words(script: Path) -> None:
     found = look(read_command(["train.py", "--fail"]), limit_s=120.0)
     assert isinstance(found.problem, ScriptError)
-    assert "no data set is here" in found.problem.message
+    assert "no dataset is here" in found.problem.message
     assert found.facts.run is None
     assert [flag.names[0] for flag in found.facts.script.flags] == ["--batch-size", "--fail"]
     assert left(script) == ["train.py"]

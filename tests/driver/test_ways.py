@@ -363,7 +363,7 @@ def test_a_constant_whose_script_derives_the_parts_of_a_step_gives_way(tmp_path:
     wider = replace(made.run, effective_batch=16, loader=replace(LOADER, dataset_length=500))
     failure = unlike_step(study, trial, wider)
     assert failure is not None
-    assert "the data set has 500 samples with it instead of 1,000" in failure.message
+    assert "the dataset has 500 samples with it instead of 1,000" in failure.message
     rejected = replace(study, trials=(*study.trials[:1], replace(trial, outcome=failure)))
     assert ("batch_size", "constant") in dead_ways(rejected)
     made.journal.close()

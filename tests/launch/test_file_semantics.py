@@ -217,7 +217,7 @@ def test_a_project_that_a_group_owns_is_kept_by_redirection_from_the_start(
 def test_what_the_user_could_not_write_to_alone_needs_no_redirection(
     member: Account, stub: str, assignment: Any, project: Path
 ) -> None:
-    """A data set of somebody else's, which is only read."""
+    """A dataset of somebody else's, which is only read."""
     (project / "data").mkdir()
     (project / "data" / "x").write_text("theirs")
     os.chown(project / "data", 0, 0)

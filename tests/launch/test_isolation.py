@@ -398,7 +398,7 @@ def test_what_a_script_writes_outside_its_project_is_reported(
 def test_a_name_that_is_no_text_is_reported_so_that_it_can_be_written_down(
     runner: Any, assignment: Any, files: Path, isolation: str
 ) -> None:
-    """A data set that was packed where names are in another encoding."""
+    """A dataset that was packed where names are in another encoding."""
     make = "import subprocess; subprocess.run(['touch', b'caf\\xe9.jpg'], check=True)\n"
     (ended,) = runner(isolation=isolation).run(assignment(make + "good()"))
     if isolation == "overlay" and not ended.notes:

@@ -1,4 +1,4 @@
-"""Trains as it is, and fails in another way with each of four settings."""
+"""A training that works unchanged; each of four knob values makes it fail in a different way."""
 
 import argparse
 import gc

@@ -22,11 +22,12 @@ ID = "autotune-X-1"
 
 @pytest.fixture
 def ray(tmp_path):
-    """Jobs over an interface that answers as a test says; `asked` lists its requests."""
+    """Jobs over an interface that answers as a test says; `requested` lists its requests."""
 
     class Ray:
-        answers = {}  # noqa: RUF012 (one class per test)
-        requested = []  # noqa: RUF012 (one class per test)
+        def __init__(self):
+            self.answers = {("GET", f"/api/jobs/{ID}"): (404, {})}
+            self.requested = []
 
         def answer(self, request):
             self.requested.append((request.method, request.url.path))
@@ -36,7 +37,6 @@ def ray(tmp_path):
             return httpx.Response(found[0], json=found[1])
 
     ray = Ray()
-    ray.answers, ray.requested = {("GET", f"/api/jobs/{ID}"): (404, {})}, []
     with httpx.Client(transport=httpx.MockTransport(ray.answer)) as client:
         ray.jobs = RayJobs("http://head:8265/", client, tmp_path / "jobs")
         ray.folder = tmp_path / "jobs" / ID

@@ -344,7 +344,7 @@ def _loader(loader: LoaderFacts) -> str | None:
         sizes = listed(loader.sizes)
         return f"Loaders of {sizes} samples train in turn, and one number of parts would not fit both."
     if loader.changed == "inside":
-        what = loader.changed_at or "the data set"
+        what = loader.changed_at or "the dataset"
         return f"The loop changes {what} inside a pass, which would happen once a part of a step."
     if loader.beside:
         return "Batches of several loaders train, and accumulation would apply to one loader only."

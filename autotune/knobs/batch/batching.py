@@ -48,7 +48,7 @@ _GATHERS: Final = (
 
 
 _GROWS: Final = (
-    "The loop adds collected samples to the data set of its loader, so another batch size would change what "
+    "The loop adds collected samples to the dataset of its loader, so another batch size would change what "
     "is collected next."
 )
 
@@ -161,7 +161,7 @@ def _how_to_name(facts: Facts) -> str:
 def coupled(facts: Facts) -> str | None:
     """Return why batches of another size would hold other samples, or None."""
     run = facts.run
-    # An iterable data set may yield as many samples as requested, however few were gathered.
+    # An iterable dataset may yield as many samples as requested, however few were gathered.
     if run is not None and run.gathers and (run.loader is None or run.loader.kind == "iterable"):
         return _GATHERS
     if run is not None and loops.GROWN in run.loop_hazards:

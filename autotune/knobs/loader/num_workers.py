@@ -174,7 +174,7 @@ def refuse_workers(loader: LoaderFacts) -> str | None:
             " read each other's data."
         )
     if loader.changed == "inside":
-        what = loader.changed_at or "the data set"
+        what = loader.changed_at or "the dataset"
         return f"The script changes {what} inside a pass, and workers have copies of their own."
     held = loader.fetch_state
     if held is not None and held.sure and not held.apart:

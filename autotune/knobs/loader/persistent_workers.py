@@ -46,7 +46,7 @@ class PersistentWorkers(LoaderSwitch):
     def refuse(self, facts: Facts) -> str | None:
         loader = loader_of(facts)
         if loader is not None and loader.changed and not loader.persistent_workers:
-            what = loader.changed_at or "the data set"
+            what = loader.changed_at or "the dataset"
             return f"The script changes {what} as it trains; workers that outlive a pass keep their own."
         if loader is not None and loader.rebuilt:
             return "A new loader is built for every pass, and workers end with it."

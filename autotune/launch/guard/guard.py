@@ -286,7 +286,7 @@ class Samples:
     def take(self, script: int = 0, limit_bytes: int = 0) -> int:
         """Take one sample; return the memory of the tree in bytes.
 
-        File pages are left out, as the kernel reclaims them when needed, however much of a data set is
+        File pages are left out, as the kernel reclaims them when needed, however much of a dataset is
         mapped. Shared pages count once (`Footprint`); for a single process this is its resident size. The
         peak is the largest reading, as estimates may count shared pages twice.
 

@@ -239,7 +239,7 @@ def _run_lines(run: RunFacts, measured: Measurement | None) -> Iterator[tuple[st
 
 
 def _loader_text(loader: LoaderFacts) -> str:
-    batch = f"batches of {loader.batch_size}" if loader.batch_size else "batches made by the data set"
+    batch = f"batches of {loader.batch_size}" if loader.batch_size else "batches made by the dataset"
     parts = [batch, plural(loader.num_workers, "worker")]
     if loader.dataset_length is not None:
         parts.append(plural(loader.dataset_length, "sample"))

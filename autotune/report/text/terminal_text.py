@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Final
 
+from autotune.compare.break_even import is_late
 from autotune.compare.disturbances import baseline_is_steady, busy_notes
 from autotune.model.config import config_text
 from autotune.model.study import SCALE
@@ -13,7 +14,6 @@ from autotune.report.view.answer_view import rate_text
 from autotune.report.view.summary import (
     best_other,
     changes_training,
-    compiles_too_long,
     duration_text,
     speedup_of,
 )
@@ -74,7 +74,7 @@ def progress_line(study: Study, trial: Trial) -> str:
     ]
     if changes_training(study, trial):
         parts.append("changes the training")
-    if compiles_too_long(study, trial.config):
+    if is_late(study, trial.config):
         parts.append("your run does not pay back its compile")
     best = best_other(study)
     if best is not None and not is_steady:

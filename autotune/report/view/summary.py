@@ -16,7 +16,7 @@ from autotune.answer.answer import SearchOutcome
 from autotune.answer.outcome import candidate_text
 from autotune.answer.reasons import unbounded_text
 from autotune.answer.unmeasured import budget_wanted, ended_by_budget, ran_s
-from autotune.compare.break_even import break_even
+from autotune.compare.break_even import is_late
 from autotune.compare.control import weakness
 from autotune.compare.disturbances import baseline_is_steady, undisturbed
 from autotune.model.config import FIRST_KNOBS, Config, config_text, in_order, value_text
@@ -227,16 +227,10 @@ def best_other(study: Study) -> tuple[float, Trial] | None:
         for t in study.finished()
         if not t.config.is_baseline
         and not changes_training(study, t)
-        and not compiles_too_long(study, t.config)
+        and not is_late(study, t.config)
         and (ratio := speedup_of(study, t)) is not None
     ]
     return max(found, key=lambda pair: (pair[0], -pair[1].number), default=None)
-
-
-def compiles_too_long(study: Study, config: Config) -> bool:
-    """Return whether the planned run does not pay back its compile."""
-    paid = break_even(study, config)
-    return paid is not None and paid.is_late
 
 
 def changes_training(study: Study, trial: Trial) -> bool:

@@ -26,7 +26,7 @@ from autotune.compare.amortised_rate import baseline_runs
 from autotune.knobs.registry import builtin
 from autotune.knobs.traits import Prior, Setting
 from autotune.model.facts import LoaderFacts
-from autotune.model.run_length import planned_steps
+from autotune.model.run_length import planned_seconds
 from autotune.search.models.compile_times import CompileTimes
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Priors:
         is_layered: Whether the model has convolutions over images.
         declared: Knobs declared by the user, without prior knowledge.
         busy: Share of computing time in which an accelerator was busy; 1 if unknown.
-        run_s: Duration of the planned run with the unchanged script; infinite if unknown.
+        run_s: Seconds of the planned run with the unchanged script; infinite if unknown.
         compiles: Expected compile times, which the planned run has to pay back.
     """
 
@@ -142,7 +142,7 @@ class Priors:
             is_layered=run.model is not None and run.model.has_4d,
             declared=frozenset(spec.name for spec in study.spec.space.declared),
             busy=min(1.0, max(0.05, counted / (1.0 - waits))),
-            run_s=(planned_steps(study) or math.inf) * first.step_time_s.value,
+            run_s=planned_seconds(study) or math.inf,
             compiles=CompileTimes.of(study),
         )
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _SIZES: Final = (1, 2, 3, 5, 7, 11, 13, 17, 19, 23)
-"""Batch sizes for which a loop is evaluated: no data set below 223 million samples is a multiple of all."""
+"""Batch sizes for which a loop is evaluated: no dataset below 223 million samples is a multiple of all."""
 _FUNCTIONS: Final = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 

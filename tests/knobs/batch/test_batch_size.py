@@ -67,7 +67,7 @@ class TestBatchSize(KnobContract):
         ),
         (by_option("keep"), "is not visible in the loop"),
         (by_option(gathers=True), "collects its samples"),
-        (facts(run=replace(loader(), loop_hazards=(GROWN,))), "adds collected samples to the data set"),
+        (facts(run=replace(loader(), loop_hazards=(GROWN,))), "adds collected samples to the dataset"),
         (facts(run=replace(loader(kind="iterable"), gathers=True)), "collects its samples"),
         (facts(run=run(loader=None, loader_in_thread=True)), "in a separate thread"),
         (facts(run=loader(fetch_state=COUNTS)), "Your collate function changes what it holds (n) at c.py:4"),

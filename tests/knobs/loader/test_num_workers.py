@@ -26,7 +26,7 @@ class TestNumWorkers(KnobContract):
         (facts(run=loader(cuda_tensors=True)), "workers cannot share"),
         (facts(run=loader(shared_handle="ZipFile")), "open ZipFile"),
         (facts(run=loader(shared_handle="ThreadPool")), "running ThreadPool, whose threads a forked worker"),
-        (facts(run=loader(changed="inside")), "changes the data set inside a pass"),
+        (facts(run=loader(changed="inside")), "changes the dataset inside a pass"),
         (
             facts(run=loader(changed="inside", changed_at="noise.p (a.py:5)")),
             "changes noise.p (a.py:5) inside",

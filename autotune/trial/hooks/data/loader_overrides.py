@@ -120,7 +120,7 @@ class Overrides:
         elif "batch_size" in given and given["batch_size"] is None:
             self._state.refusals["batch_size"] = "The dataset makes the batches itself (batch_size=None)."
         elif length_of(given.get("dataset"), value) < value:
-            self._state.refusals["batch_size"] = f"A batch of {value} is larger than the data set."
+            self._state.refusals["batch_size"] = f"A batch of {value} is larger than the dataset."
         else:
             given["batch_size"] = value
 

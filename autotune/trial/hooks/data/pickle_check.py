@@ -60,7 +60,7 @@ def _try(what: Any, torch: Any) -> tuple[str, bool]:
     except Exception as error:
         reason = (str(error).strip().splitlines() or [""])[0].rstrip(".")
         what_failed = f"{type(error).__name__}: {reason[:200]}"
-        refusal = f"The data set, or a function of its loader, cannot be sent to a worker: {what_failed}."
+        refusal = f"The dataset, or a function of its loader, cannot be sent to a worker: {what_failed}."
     missing = sorted(name for name in pickler.from_main if name not in importable_names())
     if not refusal and missing:
         refusal = f"{missing[0]} exists only where the script runs as a program, not where it is imported."

@@ -63,7 +63,7 @@ def test_what_cannot_be_pickled_is_a_sentence(what, words) -> None:
     refusal = try_sending([what], TORCH).refusal
     assert refusal is not None
     assert words in refusal
-    assert refusal.startswith("The data set, or a function of its loader, cannot be sent to a worker: ")
+    assert refusal.startswith("The dataset, or a function of its loader, cannot be sent to a worker: ")
     assert refusal.endswith(".")
 
 
