@@ -1,14 +1,12 @@
 """list, show, resume, sync: what is read from journals."""
 
 import json
-import sys
-import types
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from study_fakes import facts, failed, measured, spec, study
 
-import autotune.driver
 from autotune.model.config import Config
 from autotune.model.facts import DeviceFacts
 from autotune.model.study import Budget, SpaceRequest
@@ -175,14 +173,14 @@ def test_resume_reports_a_line_per_event_and_the_result_in_the_last(cli, script,
 
 @pytest.fixture
 def sending(monkeypatch):
-    """What `sync` asks for; its `unsent` is how many records wait afterwards."""
-    fake = types.ModuleType("autotune.driver.sync")
-    fake.requested, fake.unsent = [], 0
-    fake.sync_study = lambda path, deadline_s, **more: (
-        fake.requested.append((path, deadline_s, more)) or fake.unsent
-    )
-    monkeypatch.setitem(sys.modules, "autotune.driver.sync", fake)
-    monkeypatch.setattr(autotune.driver, "sync", fake, raising=False)
+    """`sync_study` without MLflow: `requested` lists its calls, `unsent` is the number that it returns."""
+    fake = SimpleNamespace(requested=[], unsent=0)
+
+    def sync_study(path, deadline_s, **more):
+        fake.requested.append((path, deadline_s, more))
+        return fake.unsent
+
+    monkeypatch.setattr("autotune.driver.sync.sync_study", sync_study)
     return fake
 
 

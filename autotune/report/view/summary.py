@@ -72,9 +72,9 @@ def bytes_text(size: int | None) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Format seconds as ``45 s``, ``12 min``, ``1 h 58 min``."""
+    """Format seconds as ``105 s``, ``12 min``, ``1 h 58 min``."""
     whole = max(0, round(seconds))
-    if whole < 90:
+    if whole < 120:
         return f"{whole} s"
     minutes = round(whole / 60)
     if minutes < 60:

@@ -183,7 +183,7 @@ def test_time_runs_between_events_and_is_reported_by_use():
     assert lines[0].endswith("7:49 left of 10 min")
     assert of(lines, "now") == "exploring: what the model predicts to be fast"
     assert of(lines, "time") == "[#####-------------------] 22% of the budget"
-    assert of(lines, "spent") == "script 20 s, explore 2 min, other 10 s"
+    assert of(lines, "spent") == "script 20 s, explore 101 s, other 10 s"
     assert of(lines, "  6") == "refine   num_workers=4   running 61 s"
 
 

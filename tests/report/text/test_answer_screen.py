@@ -192,7 +192,7 @@ def test_a_figure_of_the_winner_is_shown_once():
 
 def test_compile_time_is_shown_with_the_steps_that_pay_for_it():
     answer = good_answer(best=replace(good_answer().best, compile_s=95.0, break_even_steps=1200))
-    assert row(screen(answer), "compile") == "2 min once; paid back after 1200 steps"
+    assert row(screen(answer), "compile") == "95 s once; paid back after 1200 steps"
 
 
 def test_the_report_and_the_best_link_are_shown_and_others_are_details():

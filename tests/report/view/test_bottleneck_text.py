@@ -81,9 +81,9 @@ def test_a_study_that_asks_no_why_says_nothing_about_it() -> None:
 
 def test_when_a_compile_pays_is_reported_in_time_and_beside_the_run() -> None:
     pick = replace(good_answer().best, compile_s=95.0, break_even_steps=1200)
-    assert pays_back_text(pick) == "2 min once; paid back after 1200 steps"
+    assert pays_back_text(pick) == "95 s once; paid back after 1200 steps"
     timed = replace(pick, pays_back_s=720.0)
-    assert pays_back_text(timed) == "2 min once; pays back after 12 min (1200 steps)"
+    assert pays_back_text(timed) == "95 s once; pays back after 12 min (1200 steps)"
     assert pays_back_text(replace(timed, run_s=3700.0)).endswith("; your run is about 1 h 2 min")
     # A compile that takes a good part of the run: the pairs, which paid a full cache's, do not show that.
     whole = replace(timed, run_s=3700.0, over_run=0.9 * timed.speedup.value)
