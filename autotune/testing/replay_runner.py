@@ -83,8 +83,8 @@ class ReplayRunner(Runner):
       is drawn again. A draw depends only on (table, seed, config, assignment's seed, number of such requests
       before). So equal requests of different searches get equal results.
     - *The window* is a block bootstrap of that process: runs of consecutive blocks, drawn until the
-      fidelity is satisfied, by the rules of a real window (`autotune.trial.measure.recorder`). So windows may
-      be shorter or longer than the recorded one.
+      fidelity is satisfied, by the rules of a real window (`autotune.trial.measure.measured_run`). So windows
+      may be shorter or longer than the recorded one.
     - *Cost*: the duration of the process, with its window replaced by the one drawn. Its compile is replaced
       by a cold one for the first use of a compile cache, by a warm one after that. Without a warm
       compile of the config, the table's median ratio of warm to cold is used.

@@ -106,8 +106,8 @@ def _run_rank(
     if plan.measure and plan.ranks > 1:
         session.watch_rank(rank)
     if plan.measure and rank:
-        session.recorder.on_untuned = lambda knob, why: ranks.report_unapplied(plan, rank, knob, why)
-        session.recorder.on_applied = lambda: ranks.report_applied(plan, rank)
+        session.recorder.ending.on_untuned = lambda knob, why: ranks.report_unapplied(plan, rank, knob, why)
+        session.recorder.acceptance.on_applied = lambda: ranks.report_applied(plan, rank)
     if plan.shadow_dir and plan.measure:
         try:
             shadow = importlib.import_module("autotune.trial.entry.file_redirect")
@@ -121,7 +121,7 @@ def _run_rank(
                 ranks.report_error(plan, rank, error, "")
                 raise SystemExit(1) from error
             if channel is not None:
-                session.recorder.broke(
+                session.recorder.ending.broke(
                     kind="crash_exit",
                     error=type(error).__name__,
                     message=f"the user's files cannot be protected: {error}",
@@ -205,7 +205,7 @@ def _run_freely(session: TrialRuntime, body: Callable[[TrialRuntime], Any]) -> N
 
 def _check_applied(session: TrialRuntime) -> None:
     """End with `NOT_APPLIED` if a requested knob was not applied."""
-    why = session.recorder.unapplied() if session.state.active else None
+    why = session.recorder.acceptance.unapplied() if session.state.active else None
     if why is not None:
         sys.stderr.write(f"autotune: {why}\n")
         raise SystemExit(NOT_APPLIED)
@@ -253,7 +253,7 @@ def _run_measured(session: TrialRuntime, body: Callable[[TrialRuntime], Any]) ->
         recorder.script_ended(code, "script_exit" if code else "script_end")
     except BaseException as error:
         _show(error)
-        recorder.broke(
+        recorder.ending.broke(
             kind=kind_of(error),
             error=type(error).__name__,
             message=ranks.first_line(session.plan, 0, error),

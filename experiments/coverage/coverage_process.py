@@ -1,8 +1,7 @@
 """One training process as a stream of steps, measured by the recorder and the launcher that ship.
 
 No process is started: steps with known truth go through `trial.measure.recorder.Recorder` (warm-up, window,
-when to
-stop, steady state) and `launch.result.measure.measure` (what a window says), as those of a real script do.
+when to stop, steady state) and `launch.result.measure.measure` (what a window says), as in a real run.
 """
 
 import threading
@@ -43,9 +42,8 @@ class _Over(BaseException):
     """The process has ended."""
 
 
-class _Ending(Recorder):
-    def _leave(self, code):
-        raise _Over
+def _end(_code):
+    raise _Over
 
 
 class _Channel:
@@ -146,7 +144,7 @@ def run(steps, wanted, *, workers=0, prefetch=2, beside=(), is_reported=True, lo
         ),
     )
     channel, loader = _Channel(), _Loader(workers, prefetch)
-    recorder = _Ending(
+    recorder = Recorder(
         state,
         channel,
         Segment(trial=0, config=Config(), fidelity=wanted),
@@ -156,10 +154,11 @@ def run(steps, wanted, *, workers=0, prefetch=2, beside=(), is_reported=True, lo
         settled=lambda *_: None,
         settle_root=lambda _: True,
     )
-    recorder.loader = loader
+    recorder.ending.leave = _end
+    recorder.sources.loader = loader
     at, compiles, looks = NS, [], []
     if is_reported:
-        recorder.disturbed = lambda: spans((look.t_ns, look.spoils) for look in looks)
+        recorder.sources.disturbed = lambda: spans((look.t_ns, look.spoils) for look in looks)
     try:
         for step in steps:
             begun, at = at, at + round(step.period_s * NS)

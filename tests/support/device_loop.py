@@ -140,7 +140,7 @@ class Loop:
             settle_root=lambda _: True,
         )
         self.boundary = StepCounter(self.state, self.recorder)
-        self.recorder.loader = self.boundary.loader = Batches()  # type: ignore[assignment]
+        self.recorder.sources.loader = self.boundary.loader = Batches()  # type: ignore[assignment]
         self.anchor = Anchor()
         self.stamps_ns: list[int] = []
         self.loss = 1.0

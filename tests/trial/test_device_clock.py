@@ -100,7 +100,7 @@ def test_training_on_another_device_than_the_current_one_is_timed_there(loop: An
     world.allocate(GIB, device=1)
     one = loop(world)
     ran = one.run(lambda: one.step(device=1))
-    assert one.recorder._clock.device == 1
+    assert one.recorder.run.steps.clock.device == 1
     assert ran.closed.clock == "device"
     assert ran.measured.throughput.value == pytest.approx(SAMPLES / 0.02, rel=0.005)
 
@@ -120,7 +120,7 @@ def _settling(one: Loop, **where: Any) -> Any:
     count = itertools.count()
 
     def step() -> None:
-        began_ns, now_ns = one.recorder._begin_ns, one.world.clock.now()
+        began_ns, now_ns = one.recorder.run.steps.begin_ns, one.world.clock.now()
         starts = not began_ns or now_ns < began_ns + 700_000_000
         jitter = 1.0 + 0.004 * (next(count) * 7 % 11 - 5)
         one.step(fetch_s=0.001, device_s=jitter * (0.01 if starts else 0.02), read=not where, **where)
@@ -135,13 +135,13 @@ def test_of_a_window_whose_start_is_cut_off_the_level_of_the_queue_is_that_where
     one = loop(target_width=0.0)
 
     def ready() -> int:
-        began_ns = one.recorder._begin_ns
+        began_ns = one.recorder.run.steps.begin_ns
         since_ns = one.world.clock.now() - began_ns if began_ns else 0
         return 16 if since_ns < 400_000_000 else 9 if since_ns < 1_500_000_000 else 2
 
     one.boundary.loader.ready = ready
     ran = one.run(_settling(one))
-    assert ran.closed.begin_ns > one.recorder._begin_ns + 600_000_000
+    assert ran.closed.begin_ns > one.recorder.run.steps.begin_ns + 600_000_000
     assert (ran.closed.ready_begin, ran.closed.ready_end) == (9, 2)
 
 
@@ -149,9 +149,9 @@ def test_where_nobody_could_look_when_the_rest_begins_the_level_of_the_queue_is_
     loop: Any,
 ) -> None:
     one = loop(target_width=0.0)
-    one.boundary.loader.ready = lambda: None if one.recorder._begin_ns else 9
+    one.boundary.loader.ready = lambda: None if one.recorder.run.steps.begin_ns else 9
     ran = one.run(_settling(one))
-    assert ran.closed.begin_ns > one.recorder._begin_ns + 600_000_000
+    assert ran.closed.begin_ns > one.recorder.run.steps.begin_ns + 600_000_000
     assert (ran.closed.ready_begin, ran.closed.ready_end) == (None, None)
 
 
@@ -160,7 +160,7 @@ def test_of_a_whole_window_the_level_of_the_queue_is_reported_at_both_ends(loop:
     one.boundary.loader.ready = lambda: 9
     jitter = itertools.cycle((0.019, 0.021, 0.02))
     ran = one.run(lambda: one.step(device_s=next(jitter), read=True))
-    assert ran.closed.begin_ns == one.recorder._begin_ns
+    assert ran.closed.begin_ns == one.recorder.run.steps.begin_ns
     assert (ran.closed.ready_begin, ran.closed.ready_end) == (9, 9)
 
 
@@ -169,7 +169,7 @@ def test_by_the_hosts_clock_a_start_is_not_cut_off_and_the_window_is_not_called_
     one = loop(world, target_width=0.0)
     ran = one.run(_settling(one, stream=world.side_stream()))
     assert ran.closed.clock == "host"
-    assert ran.closed.begin_ns == one.recorder._begin_ns
+    assert ran.closed.begin_ns == one.recorder.run.steps.begin_ns
     assert ran.closed.steady == "no_steady_state"
 
 
@@ -267,7 +267,7 @@ def test_retries_inside_the_window_are_reported(loop: Any) -> None:
     one = loop(target_width=0.0)
 
     def step() -> None:
-        if one.recorder._begin_ns:
+        if one.recorder.run.steps.begin_ns:
             one.world.allocate(0, retry=True)
         one.step()
 
@@ -286,7 +286,7 @@ def test_the_window_waits_for_an_allocator_that_still_grows_but_not_for_ever(loo
         one.step()
 
     ran = one.run(step)
-    assert one.recorder._growths == 3
+    assert one.recorder.run._growths == 3
     assert ran.closed.clock == "device"
 
 
@@ -303,7 +303,7 @@ def test_a_loss_that_breaks_inside_the_window_is_found_when_it_is_read(loop: Any
     one = loop()
 
     def step() -> None:
-        one.loss = math.nan if one.recorder._begin_ns else 1.0
+        one.loss = math.nan if one.recorder.run.steps.begin_ns else 1.0
         one.step()
 
     ran = one.run(step)
@@ -331,7 +331,7 @@ def test_a_single_loss_that_overflowed_where_the_window_opens_is_passed_over_too
 
     def step() -> None:
         first.step()
-        opened.append(bool(first.recorder._begin_ns))
+        opened.append(bool(first.recorder.run.steps.begin_ns))
 
     first.run(step)
     one, count = loop(), itertools.count()
@@ -522,9 +522,9 @@ def test_a_run_that_is_a_little_slower_is_measured_in_full(loop: Any) -> None:
 def test_the_warm_up_of_a_queue_is_no_longer_than_the_longest_window(loop: Any) -> None:
     one = on_host(loop, min_window_s=0.5, max_window_s=2.0, min_steps=3)
     level = itertools.count(500, -1)
-    one.recorder.loader.ready = lambda: next(level)  # it falls from step to step
-    one.recorder.loader.queue_batches = lambda: 12
-    one.recorder.loader.observed = lambda name: 4 if name == "num_workers" else None
+    one.recorder.sources.loader.ready = lambda: next(level)  # it falls from step to step
+    one.recorder.sources.loader.queue_batches = lambda: 12
+    one.recorder.sources.loader.observed = lambda name: 4 if name == "num_workers" else None
     ran = one.run(lambda: one.world.host(0.1) or one.step(device_s=0.0))
     assert ran.closed.unsettled
     assert (ran.closed.begin_ns - ran.closed.first_step_ns) / 1e9 < 2.6
@@ -534,7 +534,7 @@ def test_the_warm_up_of_a_queue_is_no_longer_than_the_longest_window(loop: Any) 
 
 def test_a_queue_that_has_settled_is_not_marked(loop: Any) -> None:
     one = on_host(loop, min_window_s=0.5, max_window_s=2.0, min_steps=3)
-    one.recorder.loader.ready = lambda: 5
+    one.recorder.sources.loader.ready = lambda: 5
     ran = one.run(lambda: one.world.host(0.02) or one.step(device_s=0.0))
     assert not ran.closed.unsettled
     assert "unsettled" not in ran.measured.contamination.flags

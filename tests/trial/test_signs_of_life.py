@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autotune.launch.result.process_reports import ProcessReports
+from autotune.model.config import Config
+from autotune.model.facts import RunFacts
+from autotune.model.trial import Fidelity, Segment
 from autotune.protocol.events import Steps
 from autotune.protocol.lines import Reader
 from autotune.trial.hooks.data.loader import Loader
 from autotune.trial.measure.recorder import Recorder
+from autotune.trial.measure.timed_steps import WindowEnd
 from autotune.trial.records.loader_stats import LoaderStats
 from autotune.trial.runtime.channel import Channel, Row
 from autotune.trial.runtime.faults import Faults
@@ -162,18 +166,25 @@ def test_workers_that_have_read_their_share_were_there(state: RuntimeState) -> N
     assert loader.observed("num_workers") == 3
 
 
-def test_a_window_that_is_over_keeps_its_begin(state: RuntimeState) -> None:
-    recorder: Any = Recorder(
-        state,
-        None,
-        None,
-        DeviceMemory(),
-        readings=lambda: (),
-        facts=lambda: None,  # type: ignore[arg-type, return-value]
-        settled=lambda _readings, _final: None,
-        settle_root=lambda _: True,
+def test_a_window_that_is_over_keeps_its_begin(state: RuntimeState, tmp_path: Path) -> None:
+    fidelity = Fidelity(
+        min_window_s=1.0, max_window_s=2.0, min_steps=3, target_width=0.1, setup_s=9.0, deadline_s=9.0
     )
-    recorder._begin_ns = 7
-    recorder._decided = ("limit", 9, None)
-    recorder.restart()
-    assert recorder._begin_ns == 7
+    steps = [
+        Recorder(
+            state,
+            Channel(tmp_path / "events.jsonl", "n"),
+            Segment(trial=0, config=Config(), fidelity=fidelity),
+            DeviceMemory(),
+            readings=tuple,
+            facts=RunFacts,
+            settled=lambda _readings, _final: None,
+            settle_root=lambda _: True,
+        )
+        for _ in range(2)
+    ]
+    for recorder, end in zip(steps, (WindowEnd("limit", 9, None), None), strict=True):
+        assert recorder.run is not None
+        recorder.run.steps.begin_ns, recorder.run.steps.end = 7, end
+        recorder.restart()
+        assert recorder.run.steps.begin_ns == (7 if end else 0)

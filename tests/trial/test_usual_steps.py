@@ -22,7 +22,7 @@ import time
 from autotune.trial.records import steady_steps as calm
 from autotune.trial.hooks.data import loader
 from autotune.trial.hooks.step import optimizer
-from autotune.trial.measure import recorder
+from autotune.trial.measure import measured_run
 from autotune.trial.hooks.model import trained_modules as root
 from autotune.trial.measure import step_counter as boundary
 
@@ -54,16 +54,16 @@ watch(root.ForwardWrapper, "_is_usual", "call")
 watch(optimizer.Optimizer, "_is_plain", "backward")
 watch(optimizer.Optimizer, "_is_usual", "step")
 watch(boundary.StepCounter, "_is_usual", "boundary")
-watch(recorder.Recorder, "_is_usual", "row")
+watch(measured_run.MeasuredRun, "_is_usual", "row")
 
 losses = []
-record = recorder.Recorder.step
+record = measured_run.MeasuredRun.step
 
 def step(this, row, loss, batches):
     losses.append(float(losses_of(loss)))
     record(this, row, loss, batches)
 
-record_noted = recorder.Recorder.calm_steps
+record_noted = measured_run.MeasuredRun.calm_steps
 
 def steps(this, rows, noted, samples_total):
     losses.extend(noted)
@@ -72,8 +72,8 @@ def steps(this, rows, noted, samples_total):
 def losses_of(loss):
     return loss if isinstance(loss, float) else sum(value * factor for value, factor in loss)
 
-recorder.Recorder.step = step
-recorder.Recorder.calm_steps = steps
+measured_run.MeasuredRun.step = step
+measured_run.MeasuredRun.calm_steps = steps
 
 reported_at_once = reported
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Ending(Protocol):
-    """Interface that ends the process, implemented by `Recorder.end_untuned`."""
+    """Interface that ends the process, implemented by `ProcessEnd.untuned`."""
 
     def __call__(self, knob: str, why: str) -> NoReturn: ...
 

@@ -195,11 +195,11 @@ class TrialRuntime:
             settle_root=self._settle_root,
         )
         self.withdrawal = Withdrawal(
-            plan.changes, self.knobs, self.state, strict=plan.strict, end=self.recorder.end_untuned
+            plan.changes, self.knobs, self.state, strict=plan.strict, end=self.recorder.ending.untuned
         )
-        self.recorder.withdrawal = None if plan.measure else self.withdrawal
-        self.recorder.hows = {change.knob: change.spelling.how for change in plan.changes}
-        self.recorder.patched = {
+        self.recorder.acceptance.withdrawal = None if plan.measure else self.withdrawal
+        self.recorder.acceptance.hows = {change.knob: change.spelling.how for change in plan.changes}
+        self.recorder.acceptance.patched = {
             change.knob for change in plan.changes if isinstance(change.spelling, (Patch, Keyword))
         }
         if plan.measure:
@@ -208,11 +208,11 @@ class TrialRuntime:
         self.children = Children(self.state, self.undo)
         self.options = ParsedOptions(self.state, self.undo)
         self.xla = Xla(self.state)
-        self.recorder.unseen = self._why_no_step
-        self.recorder.stop_timing_imports = self.hooks.stop_timing
-        self.recorder.disturbed = DisturbanceReader(plan.trial_dir if plan.measure else "").spans
-        self.state.lost = self.recorder.lost
-        self.faults.on_fault = self.recorder.fault
+        self.recorder.sources.unseen = self._why_no_step
+        self.recorder.sources.stop_timing_imports = self.hooks.stop_timing
+        self.recorder.sources.disturbed = DisturbanceReader(plan.trial_dir if plan.measure else "").spans
+        self.state.lost = self.recorder.acceptance.lost
+        self.faults.on_fault = self.recorder.acceptance.fault
         self.boundary = StepCounter(self.state, self.recorder)
         if channel is not None:
             self.state.beat = channel.beat
@@ -239,7 +239,7 @@ class TrialRuntime:
             return
         self.plan = replace(self.plan, ranks=count)
         self.state.ranks = count
-        self.recorder.probe = self.recorder.ceilings = None
+        self.recorder.sources.probe = self.recorder.sources.ceilings = None
         torch = sys.modules.get("torch")
         if self._distributed is not None and torch is not None:
             self._distributed.install(torch)
@@ -248,7 +248,7 @@ class TrialRuntime:
 
     def leaves_knobs_to_ranks(self) -> None:
         """Leave reading back of knobs to the ranks, as this process trains nothing."""
-        self.recorder.patched.clear()
+        self.recorder.acceptance.patched.clear()
 
     def waits_for(self, processes: Sequence[Any]) -> NoReturn:
         """Leave measuring to rank 0 of these processes, and end with them."""
@@ -288,7 +288,9 @@ class TrialRuntime:
         if self.channel is None:
             sys.stderr.write(f"{message}\n")
             raise SystemExit(code)
-        self.recorder.broke(kind="crash_exit", error=UNSUPPORTED, message=message, tail=message, code=code)
+        self.recorder.ending.broke(
+            kind="crash_exit", error=UNSUPPORTED, message=message, tail=message, code=code
+        )
 
     def _devices(self) -> tuple[DeviceFacts, ...]:
         try:
@@ -394,19 +396,19 @@ class TrialRuntime:
         self._loader, self._root, self._optimizer = loader, root, optimizer
         self._compile, self._losses, self._model = compiling, losses, model
         self.boundary.loader, self.boundary.optimizer = loader, optimizer
-        self.recorder.loader = loader
-        self.recorder.skipped_steps = optimizer.skipped
+        self.recorder.sources.loader = loader
+        self.recorder.sources.skipped_steps = optimizer.skipped
 
         def window_opens() -> None:
             optimizer.window_opens()
             loader.window_opens()
 
-        self.recorder.window_opens = window_opens
+        self.recorder.sources.window_opens = window_opens
         optimizer.on_constructed = optimizer.on_first_step = self._detect_roots_of
         if self.channel is not None:
             optimizer.on_threads = self._trains_in_a_thread
         self.frameworks.on_part = optimizer.part_begins
-        self.recorder.graph_breaks = compiling.graph_breaks
+        self.recorder.sources.graph_breaks = compiling.graph_breaks
         if self.channel is not None and self.plan.segments and self.plan.segments[0].fidelity.probe:
             self._guarded("probe", lambda: self._prepare_probe(torch, loader, optimizer, root))
         self.patches = self.readings.patches = self.withdrawal.patches = TrialPatches(
@@ -466,7 +468,7 @@ class TrialRuntime:
         wanted = {change.knob: change for change in self.plan.changes}
         if count_watch.is_needed(wanted):
             watch = count_watch.CountWatch(
-                wanted, self.plan.own, self.state, self.withdrawal.withdraw, self.recorder.end_untuned
+                wanted, self.plan.own, self.state, self.withdrawal.withdraw, self.recorder.ending.untuned
             )
             watch.install(torch, self.undo, loader, optimizer)
 
@@ -502,16 +504,16 @@ class TrialRuntime:
         if self.plan.segments[0].fidelity.probe == CEILINGS:
             from autotune.trial.probe.ceiling_probe import CeilingProbe
 
-            self.recorder.ceilings = CeilingProbe(self.state, torch, root, self.memory)
+            self.recorder.sources.ceilings = CeilingProbe(self.state, torch, root, self.memory)
             return
         if self.plan.segments[0].fidelity.under_nsys:
             from autotune.trial.probe.nsight_capture import Capture
 
-            self.recorder.probe = Capture(self.state, torch, self.memory)
+            self.recorder.sources.probe = Capture(self.state, torch, self.memory)
             return
         from autotune.trial.probe.bottleneck_probe import Probe
 
-        self.recorder.probe = Probe(
+        self.recorder.sources.probe = Probe(
             self.state,
             torch,
             loader,
@@ -600,7 +602,9 @@ class TrialRuntime:
         self._threads_ns = self._threads_ns or now_ns
         is_long = now_ns - self._threads_ns > _THREADS_NS
         if is_long and not self.state.steps and not self.state.began_ns:
-            self._guarded("threads", lambda: self.recorder.broke(kind="no_metric", message=_IN_A_THREAD))
+            self._guarded(
+                "threads", lambda: self.recorder.ending.broke(kind="no_metric", message=_IN_A_THREAD)
+            )
 
     # Settling
 
@@ -664,7 +668,7 @@ class TrialRuntime:
         if (
             root.stays
             or root.compiles
-            or any(self.knobs[knob].acts_at == "call" for knob in self.recorder.patched)
+            or any(self.knobs[knob].acts_at == "call" for knob in self.recorder.acceptance.patched)
         ):
             return
         steps = not self.state.at_step

@@ -178,7 +178,7 @@ class StepCounter:
         if self._recorder.measures:
             # Without counted steps the run cannot be measured, however long it is.
             kind, message = _broken(error)
-            self._recorder.broke(kind=kind, error=type(error).__name__, message=message)
+            self._recorder.ending.broke(kind=kind, error=type(error).__name__, message=message)
 
     def _is_usual(self, optimizer: Any) -> bool:
         """Return whether a step is the anchor's, on the CPU, between two others, with all counts known."""
@@ -409,7 +409,7 @@ class StepCounter:
                 if self._recorder.measures:
                     # Without counted steps the run cannot be measured, however long it is.
                     kind, message = _broken(error)
-                    self._recorder.broke(kind=kind, error=type(error).__name__, message=message)
+                    self._recorder.ending.broke(kind=kind, error=type(error).__name__, message=message)
 
     def _close_reported_step(self, samples: int | None, loss: Any) -> None:
         self._by_sdk = True
@@ -521,7 +521,7 @@ class StepCounter:
             return
         self._bad = 0 if math.isfinite(loss) else self._bad + 1
         if self._bad >= BAD_LOSSES:
-            self._recorder.diverged(loss)
+            self._recorder.ending.diverged(loss)
 
     def _collected(self, phase: str, info: dict[str, int]) -> None:
         if not self._state.active:

@@ -164,9 +164,9 @@ def test_a_loss_that_is_computed_later_is_read_two_steps_later(loop: Loop) -> No
     for n in range(20):
         loop.step(loss=Array(n, read, lambda: len(loop.stamps_ns) - 1))
     assert read == [(0, 0), *((n, n + 2) for n in range(1, 18))]
-    loop.recorder._read_losses()
+    loop.recorder.run.losses.read()
     assert [made for made, _ in read] == list(range(20)), "each once"
-    assert [loss for _, loss, _ in loop.recorder._losses] == [1.0 / (1 + n) for n in range(20)]
+    assert [loss for _, loss, _ in loop.recorder.run.losses.points] == [1.0 / (1 + n) for n in range(20)]
 
 
 class Tensor:
@@ -192,8 +192,8 @@ class Tensor:
 def test_a_loss_that_is_no_scalar_is_its_mean(loop: Loop) -> None:
     for loss in (Tensor(3.0), Tensor(1.0, 3.0)):
         loop.step(loss=loss)
-    loop.recorder._read_losses()
-    assert [loss for _, loss, _ in loop.recorder._losses] == [3.0, 2.0]
+    loop.recorder.run.losses.read()
+    assert [loss for _, loss, _ in loop.recorder.run.losses.points] == [3.0, 2.0]
 
 
 class Lost(Array):
@@ -221,8 +221,8 @@ def test_losses_that_cannot_be_read_are_no_divergence(loop: Loop) -> None:
     for _ in range(9):
         loop.step(loss=lost())
     assert "reported_loss" in loop.state.faults.off
-    loop.recorder._read_losses()
-    assert [loss for _, loss, _ in loop.recorder._losses] == [1.0]
+    loop.recorder.run.losses.read()
+    assert [loss for _, loss, _ in loop.recorder.run.losses.points] == [1.0]
 
 
 def test_a_loss_that_is_read_late_and_is_no_number_is_one(loop: Loop) -> None:

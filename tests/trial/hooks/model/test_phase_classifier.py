@@ -220,7 +220,9 @@ def windowed(
         settled=nothing,
         settle_root=lambda _: True,
     )
-    recorder.loader = SimpleNamespace(train=None, ready=nothing, queue_batches=lambda: 3, observed=nothing)
+    recorder.sources.loader = SimpleNamespace(
+        train=None, ready=nothing, queue_batches=lambda: 3, observed=nothing
+    )
 
     def train() -> None:
         while now.ns < 10**12:
