@@ -300,8 +300,10 @@ def laid(home, kept, monkeypatch):
     monkeypatch.setitem(sys.modules, "autotune.driver.tune", fake)
     monkeypatch.setattr(autotune.driver, "tune", fake, raising=False)
     pages = dict.fromkeys(("answer", "table", "charts", "searches"), "/#/x")
-    monkeypatch.setattr("autotune.driver.sync.study_paths", lambda path, **more: ("http://tracker", pages))
-    monkeypatch.setattr("autotune.driver.sync.sync_study", lambda *given, **more: 0)
+    monkeypatch.setattr(
+        "autotune.driver.sinks.sync.study_paths", lambda path, **more: ("http://tracker", pages)
+    )
+    monkeypatch.setattr("autotune.driver.sinks.sync.sync_study", lambda *given, **more: 0)
     monkeypatch.setattr("autotune.inspection.command_line.verify", lambda run: None)
     monkeypatch.setattr("autotune.launch.direct_run.run_plain", lambda launch, folder, **_: 0)
     answers = doctor.Finding(name="mlflow store", state="ok", text="it answers")

@@ -8,13 +8,13 @@ from autotune.compare.bounds import fits, is_within_budget
 from autotune.compare.break_even import break_even
 from autotune.compare.comparison import spent_by_cycle
 from autotune.compare.control import against_itself, claim_bar
-from autotune.compare.failed_configs import PAIRED, broken
+from autotune.compare.failed_configs import broken
 from autotune.compare.loss_verdicts import loss_traces
 from autotune.compare.rounds import confirmation_cycles
 from autotune.model.config import Config
 from autotune.model.effect import Effect
 from autotune.model.objective import ENERGY
-from autotune.model.trial import Family
+from autotune.model.trial import PAIRED, Family
 
 if TYPE_CHECKING:
     from autotune.compare.comparison import Comparison

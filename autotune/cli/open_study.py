@@ -170,7 +170,7 @@ def compiled_for(study_id: str, trial: int, host: HostFacts, script_sha256: str)
     Raises:
         StoreError: The id is malformed.
     """
-    from autotune.driver.planner import cache_key
+    from autotune.driver.loop.planner import cache_key
     from autotune.store.paths import study_dir
 
     path = study_dir(study_id)

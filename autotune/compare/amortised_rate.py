@@ -15,7 +15,7 @@ from autotune.compare.rounds import in_own_unit, own_unit
 from autotune.model.measurement import Estimate
 from autotune.model.objective import ENERGY
 from autotune.model.run_length import planned_steps
-from autotune.model.trial import Stage
+from autotune.model.trial import PAIRED, Stage
 from autotune.statistics.window_means import mean_of_windows, relative_error
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from autotune.model.trial import Trial
 
 _SCREENING = (Stage.BASELINE, Stage.INITIAL, Stage.REFINE, Stage.DRIFT_CHECK)
-_IN_CYCLES = (Stage.CONFIRM, Stage.ABLATE)
 
 
 def screened(study: Study) -> dict[Config, float]:
@@ -42,7 +41,7 @@ def screened_runs(study: Study) -> dict[Config, list[float]]:
 
 def paired_runs(study: Study) -> dict[Config, list[float]]:
     """Return config -> amortised throughput of its runs in confirmation and ablation."""
-    return _runs_of(study, _IN_CYCLES)
+    return _runs_of(study, PAIRED)
 
 
 def _runs_of(study: Study, stages: Sequence[Stage]) -> dict[Config, list[float]]:
@@ -70,7 +69,7 @@ def all_objective_runs(study: Study) -> tuple[dict[Config, tuple[float, ...]], .
     """Return `objective_runs` of screening, and those of confirmation and ablation."""
     found: tuple[dict[Config, tuple[float, ...]], ...] = ({}, {})
     for trial, value in objective_values_by_trial(study, in_cycles=True):
-        runs = found[trial.stage in _IN_CYCLES]
+        runs = found[trial.stage.is_paired]
         runs[trial.config] = (*runs.get(trial.config, ()), value)
     return found
 
@@ -89,15 +88,15 @@ def objective_values_by_trial(study: Study, *, in_cycles: bool = False) -> list[
     if not in_cycles:
         return screening
     # A pair counts only if both halves had the same load, so cycles need no filter of their own.
-    charged = _charged_once(study, (*_SCREENING, *_IN_CYCLES))
+    charged = _charged_once(study, (*_SCREENING, *PAIRED))
     retained = {t.number for t, _ in screening}
-    charged = [(t, value) for t, value in charged if t.stage in _IN_CYCLES or t.number in retained]
+    charged = [(t, value) for t, value in charged if t.stage.is_paired or t.number in retained]
     own: tuple[list[float], list[float]] = ([], [])
     for trial, value in charged:
         if trial.config.is_baseline and value > 0.0:
-            own[trial.stage in _IN_CYCLES].append(math.log(value))
+            own[trial.stage.is_paired].append(math.log(value))
     slower = math.exp(-change_between(*own))
-    return [(t, value * slower if t.stage in _IN_CYCLES else value) for t, value in charged]
+    return [(t, value * slower if t.stage.is_paired else value) for t, value in charged]
 
 
 def _charged_once(study: Study, stages: Sequence[Stage]) -> list[tuple[Trial, float]]:

@@ -71,7 +71,6 @@ CLOCKS_APART: Final = 1.05
 """Ratio of the clocks of a pair above which the clock contributes to their difference."""
 
 T = TypeVar("T")
-_PAIRED = (Stage.CONFIRM, Stage.ABLATE)
 _CLOCK: Final = "sm_clock_mhz"
 _BASE = Config()
 
@@ -128,7 +127,7 @@ def only_disturbed(study: Study) -> frozenset[Config]:
     latest = max(measured, key=lambda t: (t.finished_s, t.number), default=None)
     if latest is None or is_bad(latest):
         return frozenset()
-    screened = [t for t in measured if t.stage not in _PAIRED]
+    screened = [t for t in measured if not t.stage.is_paired]
     return frozenset(t.config for t in screened) - frozenset(t.config for t in screened if not is_bad(t))
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from autotune.model.trial import Family, Stage
+from autotune.model.trial import Family
 
 if TYPE_CHECKING:
     from autotune.model.config import Config
     from autotune.model.study import Study
     from autotune.model.trial import Trial
 
-PAIRED: Final = (Stage.CONFIRM, Stage.ABLATE)
-"""Stages that claims rest on."""
 
 CUT_SHORT: Final = 2.0
 """A run that was left less than this many times what its config has taken was not given the time to fail."""
@@ -34,7 +32,7 @@ def broken(study: Study) -> dict[Config, Trial]:
         if failure is None or not failure.kind.teaches or trial.config in found:
             continue
         is_diverged = failure.kind.family is Family.DIVERGED
-        if is_diverged or (trial.stage in PAIRED and not _was_cut_short(study, trial)):
+        if is_diverged or (trial.stage.is_paired and not _was_cut_short(study, trial)):
             found[trial.config] = trial
     return found
 

@@ -16,9 +16,9 @@ from autotune.clock import SystemClock
 from autotune.driver.backends.inline import InlineDriver
 from autotune.driver.exit_status import StoppedBySignal, StoppedEarly, why_nothing
 from autotune.driver.host_memory import free_memory
-from autotune.driver.script_watch import ScriptWatch, modules_of
-from autotune.driver.session import ENDING_S, Session
-from autotune.driver.signals import breakable, polite_ending
+from autotune.driver.loop.script_watch import ScriptWatch, modules_of
+from autotune.driver.loop.session import ENDING_S, Session
+from autotune.driver.loop.signals import breakable, polite_ending
 from autotune.driver.spec import redirected_stdin, version
 from autotune.errors import AutotuneError
 from autotune.inspection import host
@@ -36,7 +36,7 @@ from autotune.store.paths import new_id
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autotune.driver.planner import Planner
+    from autotune.driver.loop.planner import Planner
     from autotune.inspection.command_line import Command
     from autotune.launch.runner import Runner
     from autotune.model.study import Study

@@ -17,8 +17,8 @@ from autotune.config_files.presets import AUTO_SPACE, load_space
 from autotune.driver.exit_status import StoppedBySignal, StoppedEarly, why_nothing
 from autotune.driver.fixed_study import host_of, isolation_of, spec_of
 from autotune.driver.host_memory import free_memory
-from autotune.driver.planner import Planner
-from autotune.driver.signals import polite_ending
+from autotune.driver.loop.planner import Planner
+from autotune.driver.loop.signals import polite_ending
 from autotune.errors import AutotuneError, UsageError
 from autotune.inspection import host as machine
 from autotune.inspection.command_line import check_one_machine, verify

@@ -48,7 +48,7 @@ def result_data(end: SearchEnd, code: int) -> dict[str, Any]:
 
 def changes_of(study: Study) -> Callable[[Config], Sequence[Change]]:
     """Return a function that returns the deliveries of a config in this study."""
-    from autotune.driver.planner import dead_ways, measured_changes
+    from autotune.driver.loop.planner import dead_ways, measured_changes
     from autotune.knobs.registry import knobs_for
     from autotune.space.choose_delivery import choose
 
@@ -96,7 +96,7 @@ def advice_lines(study: Study, *, most: int = 3) -> list[str]:
 
 def _is_edited(study: Study) -> bool:
     """Return whether the script, or a module that it imports, was edited since the study began."""
-    from autotune.driver.script_watch import ScriptWatch, modules_of
+    from autotune.driver.loop.script_watch import ScriptWatch, modules_of
 
     watch = ScriptWatch(study.spec.inspected, study.facts.script.sha256 if study.facts is not None else "")
     watch.follow(lambda: modules_of(study))

@@ -16,9 +16,9 @@ from autotune.compare.scaling import PROCESSES, Scaling, own_processes, processe
 from autotune.driver.backends.head_start import on_first_devices
 from autotune.driver.cleanup.dead_drivers import clear_up
 from autotune.driver.fixed_study import facts_of, measure, spec_of
+from autotune.driver.loop.planner import Planner
+from autotune.driver.loop.script_watch import ScriptWatch
 from autotune.driver.new_study import append_opened, create_study
-from autotune.driver.planner import Planner
-from autotune.driver.script_watch import ScriptWatch
 from autotune.errors import StoreError, UsageError
 from autotune.knobs.registry import builtin
 from autotune.model.change import Change  # noqa: TC001 (`from_wire` resolves the annotations of `Question`)
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from autotune.driver.planner import Dead
+    from autotune.driver.loop.planner import Dead
     from autotune.inspection.command_line import Command
     from autotune.launch.runner import Runner
     from autotune.model.change import Refusal

@@ -24,19 +24,19 @@ from autotune.driver.backends.inline import InlineDriver
 from autotune.driver.backends.local_ray import refuse_small_address_space
 from autotune.driver.cleanup.dead_drivers import clear_up, clear_up_all, missing_variables
 from autotune.driver.cleanup.dead_trials import end_dead_trials
-from autotune.driver.deadline_watchdog import HardWall
 from autotune.driver.exit_status import answer_or_none, exit_code, search_again, why_nothing
 from autotune.driver.host_memory import free_for, free_memory, trial_limit
+from autotune.driver.loop.deadline_watchdog import HardWall
+from autotune.driver.loop.planner import Planner, dead_ways
+from autotune.driver.loop.recovery import cut_cycles, is_run_again, waits
+from autotune.driver.loop.script_watch import ScriptWatch, changed_module, modules_of
+from autotune.driver.loop.session import ENDING_S, Session
+from autotune.driver.loop.signals import breakable, polite_ending
 from autotune.driver.new_study import append_opened, create_study
-from autotune.driver.planner import Planner, dead_ways
-from autotune.driver.recovery import cut_cycles, is_run_again, waits
-from autotune.driver.report_writer import write_report
-from autotune.driver.script_watch import ScriptWatch, changed_module, modules_of
-from autotune.driver.service_sink import ServiceSink, report_path
-from autotune.driver.session import ENDING_S, Session
-from autotune.driver.signals import breakable, polite_ending
+from autotune.driver.sinks.report_writer import write_report
+from autotune.driver.sinks.service_sink import ServiceSink, report_path
+from autotune.driver.sinks.sync import OPENING_S, Syncer
 from autotune.driver.spec import within_job
-from autotune.driver.sync import OPENING_S, Syncer
 from autotune.driver.transfer import gather
 from autotune.errors import (
     AutotuneError,
@@ -109,7 +109,7 @@ _Failed = TypeVar("_Failed", bound=Exception)
 
 
 class _Now(TypedDict):
-    """State of the machine at a resume; see `autotune.driver.recovery`."""
+    """State of the machine at a resume; see `autotune.driver.loop.recovery`."""
 
     wall_s: float
     up_s: float

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from autotune.clock import SystemClock
 from autotune.compare.control import control
 from autotune.driver.fixed_study import facts_of, measure, spec_of
+from autotune.driver.loop.planner import Planner
 from autotune.driver.new_study import create_study
-from autotune.driver.planner import Planner
 from autotune.errors import NotApplied, StoreError, UsageError
 from autotune.knobs.registry import builtin
 from autotune.model.change import Change
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autotune.compare.comparison import Comparison
-    from autotune.driver.planner import Dead
+    from autotune.driver.loop.planner import Dead
     from autotune.export.best_config import PickPart
     from autotune.inspection.command_line import Command
     from autotune.model.change import Refusal

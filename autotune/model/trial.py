@@ -140,6 +140,15 @@ class Stage(Enum):
         """Whether its runs are measurements to be compared with others."""
         return self not in (Stage.DIAGNOSE, Stage.REFERENCE)
 
+    @property
+    def is_paired(self) -> bool:
+        """Whether its runs are compared with runs of the unchanged script beside them."""
+        return self in PAIRED
+
+
+PAIRED: Final = (Stage.CONFIRM, Stage.ABLATE)
+"""Stages that claims rest on."""
+
 
 class StartMode(Enum):
     """Start of a trial's process: cold, or forked from one with its libraries loaded."""

@@ -11,7 +11,7 @@ from autotune.compare.alpha_spending import FEWEST_PAIRS
 from autotune.compare.disturbances import undisturbed
 from autotune.model.config import Config
 from autotune.model.effect import Effect
-from autotune.model.trial import Fidelity, Stage, StartMode
+from autotune.model.trial import PAIRED, Fidelity, Stage, StartMode
 from autotune.search.models.compile_times import CompileTimes
 from autotune.search.trial_limit import CYCLES
 
@@ -50,7 +50,6 @@ _SLACK_SHARE = 0.15
 _COLD_START = 1.3
 """Ratio of start times above which the first process counts as started from a cold disk."""
 _TRAINING_SAMPLES = 1.5
-_PAIRED = (Stage.CONFIRM, Stage.ABLATE)
 _CHOOSING = (Stage.INITIAL, Stage.REFINE, Stage.DRIFT_CHECK)
 
 
@@ -110,7 +109,7 @@ class Costs:
 
     def confirming(self, config: Config) -> float:
         """Return the expected seconds of a confirmation run with a warm compile cache."""
-        own = [t.seconds for t in self.study.of(config, Stage.CONFIRM, Stage.ABLATE) if t.measurement]
+        own = [t.seconds for t in self.study.of(config, *PAIRED) if t.measurement]
         if own:
             return statistics.fmean(own)
         seen = [
@@ -215,7 +214,7 @@ class Costs:
             min_window_s=low,
             max_window_s=high,
             min_steps=self._steps(stage, high),
-            target_width=_CONFIRM_WIDTH if stage in _PAIRED else _EXPLORE_WIDTH,
+            target_width=_CONFIRM_WIDTH if stage.is_paired else _EXPLORE_WIDTH,
             setup_s=setup,
             deadline_s=deadline,
             loss_samples=self._loss_samples(config) if stage is Stage.CONFIRM else 0,
@@ -233,7 +232,7 @@ class Costs:
         low = _SHORTEST_SHARE * high
         if stage in _CHOOSING:
             low, high = low * _SCREENED[0], high * _SCREENED[1]
-        elif stage in _PAIRED:
+        elif stage.is_paired:
             high *= _PAIRED_SHARE
         low, high = max(low, _LEAST_S[0]), max(high, _LEAST_S[1])
         slow_steps_s = self._steps(stage, high) * self._step_s

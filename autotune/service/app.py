@@ -94,7 +94,7 @@ class ResumeRequest(Strict):
 
 
 class FactsRequest(BaseModel):
-    """Facts that the driver of a search sends (`driver.service_sink`)."""
+    """Facts that the driver of a search sends (`driver.sinks.service_sink`)."""
 
     protocol: int
     epoch: int = Field(ge=0)

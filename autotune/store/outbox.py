@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MLFLOW = "mlflow"
 SERVICE = "service"
 REPORT: Final = "AUTOTUNE_SERVICE_REPORT"
-"""Variable with the file that names the service which a search reports to (`driver.service_sink`)."""
+"""Variable with the file that names the service which a search reports to (`driver.sinks.service_sink`)."""
 PROTOCOL: Final = 1
 """Version of what drivers and clients send to a service, which refuses a newer one."""
 

@@ -20,8 +20,8 @@ from autotune.clock import SimulatedClock
 from autotune.compare.transfer import fingerprint
 from autotune.config_files.presets import AUTO_SPACE, built_in, load_space
 from autotune.driver.backends.inline import InlineDriver
-from autotune.driver.planner import Planner
-from autotune.driver.session import Session
+from autotune.driver.loop.planner import Planner
+from autotune.driver.loop.session import Session
 from autotune.knobs.registry import knobs_for
 from autotune.launch.guard.guard import SHARED_MEMORY
 from autotune.model.config import Config

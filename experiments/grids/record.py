@@ -51,7 +51,7 @@ from grid import (  # noqa: E402 (needs the path set above)
 
 from autotune import __version__  # noqa: E402
 from autotune.clock import SystemClock  # noqa: E402
-from autotune.driver.planner import Planner, cache_key  # noqa: E402
+from autotune.driver.loop.planner import Planner, cache_key  # noqa: E402
 from autotune.errors import (  # noqa: E402
     EXIT_INTERRUPTED,
     AutotuneError,

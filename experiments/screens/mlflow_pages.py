@@ -39,7 +39,7 @@ def sent(studies, folder):
     Returns:
         The environment to look at them in, and the address of the store.
     """
-    from autotune.driver.sync import sync_study
+    from autotune.driver.sinks.sync import sync_study
     from autotune.store.journal import Journal
     from autotune.store.outbox import MLFLOW
 

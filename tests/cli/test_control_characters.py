@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hostile import CONTROLS
 
-from autotune.driver.sync import _sanitized
+from autotune.driver.sinks.sync import _sanitized
 from autotune.model.config import Config
 from autotune.model.trial import Stage
 from autotune.report.terminal.async_writer import AsyncWriter, VisibleStream, raw, visible_streams

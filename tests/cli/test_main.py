@@ -208,7 +208,7 @@ def noisy(argv):
         raise OSError("the disk, canary-secret-1")
     except OSError:
         logging.getLogger("autotune.driver.tune").exception("a listener failed; the search continues")
-    logging.getLogger("autotune.driver.sync").warning("MLflow is away")
+    logging.getLogger("autotune.driver.sinks.sync").warning("MLflow is away")
     return 0
 main.run = noisy
 main.main()

@@ -180,7 +180,7 @@ def sending(monkeypatch):
         fake.requested.append((path, deadline_s, more))
         return fake.unsent
 
-    monkeypatch.setattr("autotune.driver.sync.sync_study", sync_study)
+    monkeypatch.setattr("autotune.driver.sinks.sync.sync_study", sync_study)
     return fake
 
 
@@ -210,7 +210,7 @@ def test_sync_that_has_nothing_to_send_does_not_vouch_for_the_store(cli, script,
 
 def test_compile_caches_of_a_study_are_found_where_they_fit(script):
     from autotune.cli.open_study import compiled_for
-    from autotune.driver.planner import cache_key
+    from autotune.driver.loop.planner import cache_key
     from autotune.model.study import Study
     from autotune.store.fold import fold
 

@@ -108,7 +108,7 @@ def test_what_goes_wrong_beside_it_is_left_to_the_logging_of_the_program() -> No
     """Without a handler Python itself would print it, tracebacks included."""
     code = (
         "import logging, autotune; autotune.tune\n"
-        "logging.getLogger('autotune.driver.sync').warning('MLflow is away')"
+        "logging.getLogger('autotune.driver.sinks.sync').warning('MLflow is away')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")

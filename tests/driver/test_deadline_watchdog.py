@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from autotune.driver import deadline_watchdog
-from autotune.driver.deadline_watchdog import HardWall
+from autotune.driver.loop import deadline_watchdog
+from autotune.driver.loop.deadline_watchdog import HardWall
 from autotune.errors import RayUnavailable
 
 pytestmark = pytest.mark.thorough
 
 HANGS = """
 import sys, threading
-from autotune.driver import deadline_watchdog as wall
+from autotune.driver.loop import deadline_watchdog as wall
 wall.ANSWER_S, wall.GONE_S = 0.0, 0.1
 wall.HardWall(remaining_s=lambda: 0.0, write=lambda: print("written", flush=True), code=lambda: 7).start()
 threading.Event().wait(30)
@@ -35,7 +35,7 @@ def test_a_loop_that_never_comes_back_is_ended_with_the_answer_written() -> None
 
 BLOCKED = """
 import os, sys, threading
-from autotune.driver import deadline_watchdog as wall
+from autotune.driver.loop import deadline_watchdog as wall
 wall.ANSWER_S, wall.GONE_S, wall.WORDS_S = 0.0, 0.1, 0.3
 lock = threading.Lock()
 lock.acquire()
@@ -58,7 +58,8 @@ def test_neither_an_answer_that_hangs_nor_words_that_nobody_reads_hold_the_proce
 UNREACHABLE = """
 import sys, time
 from autotune.driver.backends import inline
-from autotune.driver import spec, tune, deadline_watchdog as wall
+from autotune.driver import spec, tune
+from autotune.driver.loop import deadline_watchdog as wall
 spec.MIN_BUDGET_S, wall.GONE_S = 1.0, 0.2
 inline.InlineDriver.connect = lambda self: time.sleep(60)
 class NoSync:
@@ -99,7 +100,8 @@ def test_a_search_that_never_measured_anything_ends_by_force_with_an_error(
 STUCK = """
 import threading, time
 from autotune.driver.backends import inline
-from autotune.driver import tune, deadline_watchdog as wall
+from autotune.driver import tune
+from autotune.driver.loop import deadline_watchdog as wall
 from autotune.errors import RayUnavailable
 tune.LOST_S, wall.ANSWER_S, wall.GONE_S = 0.5, 0.0, 0.2
 searches = []
@@ -141,7 +143,7 @@ def test_a_search_that_ends_by_itself_is_left_alone() -> None:
 
 SOON = """
 import threading
-from autotune.driver import deadline_watchdog as wall
+from autotune.driver.loop import deadline_watchdog as wall
 wall.ANSWER_S, wall.GONE_S = 0.0, 0.1
 made = wall.HardWall(remaining_s=lambda: 3600.0, write=lambda: print("written", flush=True), code=lambda: 7)
 made.start()

@@ -12,7 +12,7 @@ from session_fakes import RUN_FACTS, Listed, PlainPlanner, facts, measurement, s
 
 from autotune.clock import SimulatedClock
 from autotune.driver.backends.inline import InlineDriver
-from autotune.driver.session import Session
+from autotune.driver.loop.session import Session
 from autotune.launch.fake import FakeRunner
 from autotune.launch.runner import TrialResult
 from autotune.model.config import Config

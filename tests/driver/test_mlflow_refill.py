@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from autotune.cli.main import run
-from autotune.driver import sync
-from autotune.driver.mlflow_refill import is_due, refill
+from autotune.driver.sinks import sync
+from autotune.driver.sinks.mlflow_refill import is_due, refill
 from autotune.store.journal import Journal
 from autotune.store.paths import default_store, home, study_dir
 

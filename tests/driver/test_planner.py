@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from session_fakes import facts, measurement, spec
 
-from autotune.driver.planner import Planner
+from autotune.driver.loop.planner import Planner
 from autotune.knobs.registry import builtin
 from autotune.model.config import Config
 from autotune.model.facts import ScriptFlag

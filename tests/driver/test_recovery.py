@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from session_fakes import FIDELITY, facts, measurement, spec
 
-from autotune.driver.recovery import PAIR_S, cut_cycles, is_run_again, unfinished, waits
+from autotune.driver.loop.recovery import PAIR_S, cut_cycles, is_run_again, unfinished, waits
 from autotune.model.config import Config
 from autotune.model.study import Study
 from autotune.model.trial import Failure, FailureKind, Stage, Trial, TrialState

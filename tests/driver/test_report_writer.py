@@ -9,7 +9,7 @@ import pytest
 from study_fakes import good_answer, study
 
 import autotune.report.html.page as page
-from autotune.driver.report_writer import write_page, write_report
+from autotune.driver.sinks.report_writer import write_page, write_report
 
 
 def test_a_report_is_written_whole_and_again(tmp_path):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.driver.script_watch import Imported, ScriptWatch, changed_module
+from autotune.driver.loop.script_watch import Imported, ScriptWatch, changed_module
 from autotune.trial.runtime.user_modules import MOST_BYTES, MOST_FILES
 
 

@@ -15,8 +15,8 @@ from autotune.cli.main import run as command
 from autotune.clock import SimulatedClock
 from autotune.driver.backends.inline import InlineDriver
 from autotune.driver.exit_status import why_nothing
-from autotune.driver.planner import Planner
-from autotune.driver.session import Session
+from autotune.driver.loop.planner import Planner
+from autotune.driver.loop.session import Session
 from autotune.knobs.registry import builtin
 from autotune.launch.runner import Runner, TrialResult
 from autotune.model.config import Config

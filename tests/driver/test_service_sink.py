@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from autotune.driver import sync
-from autotune.driver.service_sink import HEARTBEAT_S, ServiceSink, report_of
-from autotune.driver.sync import Syncer
+from autotune.driver.sinks import sync
+from autotune.driver.sinks.service_sink import HEARTBEAT_S, ServiceSink, report_of
+from autotune.driver.sinks.sync import Syncer
 from autotune.errors import BackendError
 from autotune.report.mlflow.recorder import Refused
 from autotune.store.journal import Journal

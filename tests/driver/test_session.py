@@ -14,8 +14,8 @@ from session_fakes import FIDELITY, RUN_FACTS, Listed, PlainPlanner, facts, meas
 
 from autotune.clock import SimulatedClock
 from autotune.compare.disturbances import busy_notes
-from autotune.driver import session as session_module
-from autotune.driver.session import Session
+from autotune.driver.loop import session as session_module
+from autotune.driver.loop.session import Session
 from autotune.driver.spec import MIN_BUDGET_S
 from autotune.errors import BackendError, DiskFull
 from autotune.launch.devices.claims import Claim

@@ -10,12 +10,12 @@ import threading
 
 import pytest
 
-from autotune.driver.signals import PressedAgain, breakable, polite_ending
+from autotune.driver.loop.signals import PressedAgain, breakable, polite_ending
 
 WAITING = """
 import signal, sys, threading
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may run under nohup
-from autotune.driver.signals import PressedAgain, breakable, polite_ending
+from autotune.driver.loop.signals import PressedAgain, breakable, polite_ending
 ended = threading.Event()
 def stop(why):
     print(why, flush=True)

@@ -14,9 +14,9 @@ from autotune.cli.main import run as command
 from autotune.clock import SimulatedClock
 from autotune.config_files.presets import load_space
 from autotune.driver.backends.inline import InlineDriver
-from autotune.driver.planner import Planner
+from autotune.driver.loop.planner import Planner
+from autotune.driver.loop.session import Session
 from autotune.driver.result import changes_of
-from autotune.driver.session import Session
 from autotune.driver.tune import plan_search
 from autotune.export.best_config import write_best
 from autotune.knobs.registry import knobs_for

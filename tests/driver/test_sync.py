@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from autotune.driver import sync
-from autotune.driver.sync import Syncer, study_paths, sync_study
+from autotune.driver.sinks import sync
+from autotune.driver.sinks.sync import Syncer, study_paths, sync_study
 from autotune.errors import StoreError, StudyLocked, TrackerUnavailable
 from autotune.report.mlflow.recorder import Refused
 from autotune.store.fold import fold

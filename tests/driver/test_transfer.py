@@ -15,7 +15,7 @@ from inline_search import inline
 
 from autotune.cli.main import run
 from autotune.driver import transfer
-from autotune.driver.session import ENDING_S, KILL_S
+from autotune.driver.loop.session import ENDING_S, KILL_S
 from autotune.driver.transfer import MOST_OWN, MOST_READ, gather
 from autotune.launch.fake import COMPUTE_BOUND
 from autotune.launch.runner import TrialResult

@@ -16,7 +16,7 @@ import pytest
 from autotune.clock import SimulatedClock
 from autotune.driver import tune
 from autotune.driver.exit_status import StoppedEarly
-from autotune.driver.sync import OPENING_S
+from autotune.driver.sinks.sync import OPENING_S
 from autotune.driver.tune import SearchEnd
 from autotune.errors import BackendError, DiskFull, NothingFeasible, StoreError, UsageError, notes_of
 from autotune.export.best_config import read_best

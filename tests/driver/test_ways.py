@@ -10,9 +10,9 @@ import pytest
 from session_fakes import RUN_FACTS, Listed, facts, measurement, spec
 
 from autotune.clock import SimulatedClock
-from autotune.driver.planner import Planner, dead_ways
+from autotune.driver.loop.planner import Planner, dead_ways
+from autotune.driver.loop.session import Session
 from autotune.driver.result import changes_of
-from autotune.driver.session import Session
 from autotune.knobs.registry import builtin
 from autotune.launch.runner import TrialResult
 from autotune.loss.effective_batch_check import unlike_step

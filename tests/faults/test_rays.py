@@ -9,7 +9,7 @@ from faultbed import rays
 
 from autotune.driver.backends.local_ray import OwnRay, claim
 from autotune.driver.backends.ray_keeper import Keeper
-from autotune.driver.session import Session
+from autotune.driver.loop.session import Session
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(1800)]
 

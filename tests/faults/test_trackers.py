@@ -14,8 +14,8 @@ import pytest
 from faultbed import search, trackers
 from faultbed.common import Child
 
-from autotune.driver.session import Session
-from autotune.driver.sync import Syncer
+from autotune.driver.loop.session import Session
+from autotune.driver.sinks.sync import Syncer
 from autotune.report.mlflow.recorder import MlflowSink
 
 pytestmark = [pytest.mark.slow, pytest.mark.mlflow, pytest.mark.timeout(1800)]

@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from autotune.clock import Clock
-from autotune.driver.planner import Planner
-from autotune.driver.session import Session
+from autotune.driver.loop.planner import Planner
+from autotune.driver.loop.session import Session
 from autotune.knobs.registry import builtin
 from autotune.launch.fake import COMPUTE_BOUND, FAILS_IN_BASELINE, World
 from autotune.model.facts import Facts, HostFacts, ScriptFacts

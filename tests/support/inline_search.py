@@ -114,7 +114,9 @@ def inline(
     monkeypatch.setattr("autotune.cli.outcome.head_start_s", lambda: 0.0)
     on_one_processor(monkeypatch)
     # The noise of a run hangs on its name.
-    monkeypatch.setattr("autotune.driver.planner.secrets", SimpleNamespace(token_hex=lambda n: "0" * 2 * n))
+    monkeypatch.setattr(
+        "autotune.driver.loop.planner.secrets", SimpleNamespace(token_hex=lambda n: "0" * 2 * n)
+    )
     return ran
 
 

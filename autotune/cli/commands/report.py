@@ -250,7 +250,7 @@ def _written(text: str, name: str, *, open_it: bool) -> None:
     from pathlib import Path
 
     from autotune.cli.outcome import shown_path
-    from autotune.driver.report_writer import write_page
+    from autotune.driver.sinks.report_writer import write_page
     from autotune.store.paths import unwritable
 
     path = Path(name).absolute()

@@ -190,7 +190,7 @@ def exit_code(found: Scaled) -> int:
 
 def _sent(found: Scaled, tracking_uri: str) -> str:
     """Send the figures to MLflow and return the run's address; a failure is a warning, for they are kept."""
-    from autotune.driver.scaling_sync import send_scaling
+    from autotune.driver.sinks.scaling_sync import send_scaling
 
     try:
         return send_scaling(found, tracking_uri)

@@ -36,9 +36,9 @@ def sync(
 
         deadline_s, path = duration_s(wait), find_study(study, searches=True)
         check_address(study, path, tracking_uri)
-        from autotune.driver.mlflow_refill import is_due, refill
-        from autotune.driver.scaling_sync import send_if_scaling
-        from autotune.driver.sync import sync_study
+        from autotune.driver.sinks.mlflow_refill import is_due, refill
+        from autotune.driver.sinks.scaling_sync import send_if_scaling
+        from autotune.driver.sinks.sync import sync_study
 
         if not tracking_uri and is_due():
             refill(deadline_s)

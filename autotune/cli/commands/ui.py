@@ -51,8 +51,8 @@ def ui(
         )
         return 0
 
-    from autotune.driver.mlflow_refill import is_due, refill
-    from autotune.driver.sync import study_paths
+    from autotune.driver.sinks.mlflow_refill import is_due, refill
+    from autotune.driver.sinks.sync import study_paths
     from autotune.store.paths import find_study
 
     found = find_study(study, searches=True)
@@ -96,7 +96,7 @@ def _opened(paths: dict[str, str], page: str) -> str:
 def _report(found: Path, paths: dict[str, str], folder: Path) -> Path | None:
     """Write the study's report with links to its MLflow pages; None if it cannot be made."""
     from autotune.cli.open_study import open_study
-    from autotune.driver.report_writer import write_report
+    from autotune.driver.sinks.report_writer import write_report
 
     opened = open_study(found)
     # Relative to the report's own address; the path of a page is a fragment of MLflow's start page.

@@ -272,8 +272,9 @@ def screen(found: Verified, other: Mapping[str, str] | None = None) -> str:
 
 def _failure(found: Verified) -> str:
     """Return the failure of the configuration, or of the unchanged script if that decided, or ""."""
-    from autotune.compare.failed_configs import PAIRED, broken
+    from autotune.compare.failed_configs import broken
     from autotune.model.config import Config
+    from autotune.model.trial import PAIRED
 
     study, config, own = found.study, found.request.config, Config()
     failed = broken(study)

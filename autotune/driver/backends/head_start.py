@@ -14,7 +14,7 @@ from autotune.errors import BackendError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.driver.session import Session
+    from autotune.driver.loop.session import Session
     from autotune.launch.runner import Runner
     from autotune.model.trial import Assignment
 

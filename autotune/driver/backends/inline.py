@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.driver.session import Session
+    from autotune.driver.loop.session import Session
     from autotune.launch.runner import Runner
     from autotune.model.trial import Assignment
 

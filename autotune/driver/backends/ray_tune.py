@@ -65,7 +65,7 @@ from autotune.text.redact import redact, redact_args
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
-    from autotune.driver.session import Session
+    from autotune.driver.loop.session import Session
     from autotune.launch.gang import Witness
     from autotune.launch.result.host_samples import HostSamples
     from autotune.launch.result.process_reports import ProcessReports

@@ -76,7 +76,7 @@ def clear_up(study_dir: Path, entries: Sequence[Entry], spec: StudySpec) -> None
         spec: Its specification.
     """
     from autotune.driver.backends.local_ray import SNAPSHOTS, end_abandoned_rays
-    from autotune.driver.recovery import unfinished
+    from autotune.driver.loop.recovery import unfinished
     from autotune.launch.fork_pool import FORKS
     from autotune.launch.workspace import isolation, orphans
     from autotune.text.redact import is_incomplete, restore

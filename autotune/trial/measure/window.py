@@ -28,8 +28,8 @@ class Steady(NamedTuple):
     """Steady part of a window.
 
     `cut` is the index of its first block, and `begin_ns` the start of that block. `verdict` is whether the
-    window was steady. `doubt` has the range of the interval if the steps before it were no start-up; empty if they
-    certainly were.
+    window was steady. `doubt` has the range of the interval if the steps before it were no start-up; it is
+    empty if they certainly were.
     """
 
     cut: int

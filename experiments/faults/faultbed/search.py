@@ -17,8 +17,9 @@ from typing import Any
 from unittest import mock
 
 from autotune.clock import Clock, SimulatedClock
-from autotune.driver import sync, tune
-from autotune.driver.deadline_watchdog import HardWall
+from autotune.driver import tune
+from autotune.driver.loop.deadline_watchdog import HardWall
+from autotune.driver.sinks import sync
 from autotune.errors import AutotuneError
 from autotune.inspection.script import script_facts
 from autotune.launch.fake import COMPUTE_BOUND, FakeRunner

@@ -17,7 +17,7 @@ from unittest import mock
 from autotune.clock import Clock, SimulatedClock
 from autotune.driver import tune
 from autotune.driver.rebuild_space import space_of
-from autotune.driver.sync import Syncer
+from autotune.driver.sinks.sync import Syncer
 from autotune.launch.fake import FakeRunner
 from autotune.launch.process import LocalRunner
 from autotune.launch.runner import Runner, TrialResult

@@ -11,8 +11,9 @@ from typing import Any
 from unittest import mock
 
 from autotune.clock import Clock, SimulatedClock
-from autotune.driver import sync, tune
+from autotune.driver import tune
 from autotune.driver.rebuild_space import space_of
+from autotune.driver.sinks import sync
 from autotune.launch.fake import FakeRunner
 from autotune.launch.runner import Runner, TrialResult
 from autotune.model.measurement import Measurement

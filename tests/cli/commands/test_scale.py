@@ -186,7 +186,7 @@ def test_a_store_that_does_not_answer_leaves_the_figures_and_a_warning(cli, ran,
     def refuse(found, uri):
         raise TrackerUnavailable(f"{uri} does not answer")
 
-    monkeypatch.setattr("autotune.driver.scaling_sync.send_scaling", refuse)
+    monkeypatch.setattr("autotune.driver.sinks.scaling_sync.send_scaling", refuse)
     code, out, err = cli("scale", "--rounds", "1", "--tracking-uri", "http://127.0.0.1:9", *COMMAND)
     assert code == 0
     assert "warning: http://127.0.0.1:9 does not answer" in err

@@ -46,7 +46,7 @@ def found(
 ) -> None:
     monkeypatch.setattr(ui, "_report", lambda *_more: report)
     monkeypatch.setattr("autotune.store.paths.find_study", lambda name, **more: Path("/nowhere"))
-    monkeypatch.setattr("autotune.driver.sync.study_paths", lambda path, **more: (uri, paths))
+    monkeypatch.setattr("autotune.driver.sinks.sync.study_paths", lambda path, **more: (uri, paths))
 
 
 def test_a_study_that_mlflow_does_not_hold_is_reported_with_the_command_that_sends_it(
@@ -101,7 +101,8 @@ def test_another_store_is_looked_into_when_it_is_named(
 ) -> None:
     monkeypatch.setattr("autotune.store.paths.find_study", lambda name, **more: Path("/nowhere"))
     monkeypatch.setattr(
-        "autotune.driver.sync.study_paths", lambda path, *, tracking_uri: (tracking_uri, {"answer": "/#/a"})
+        "autotune.driver.sinks.sync.study_paths",
+        lambda path, *, tracking_uri: (tracking_uri, {"answer": "/#/a"}),
     )
     ui.ui(None, open_it=False, tracking_uri="http://colleague:5000/")
     assert capsys.readouterr().out == "answer   http://colleague:5000/#/a\n"
@@ -213,7 +214,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 SHOWN = """
 import sys
 from pathlib import Path
-from autotune.driver import sync
+from autotune.driver.sinks import sync
 from autotune.store import paths
 paths.find_study = lambda name, **more: Path("/nowhere")
 sync.study_paths = lambda path, **more: ("sqlite:////nowhere.db", {"answer": "/#/x"})

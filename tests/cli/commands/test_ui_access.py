@@ -94,7 +94,7 @@ class Shown:
 
 @pytest.fixture(scope="module")
 def shown() -> Iterator[Shown]:
-    from autotune.driver.sync import sync_study
+    from autotune.driver.sinks.sync import sync_study
     from autotune.store.journal import Journal
 
     folder = Path(tempfile.mkdtemp(prefix="autotune-open-", dir="/tmp"))

@@ -14,7 +14,7 @@ from autotune.clock import SimulatedClock
 from autotune.driver.backends import head_start
 from autotune.driver.backends.head_start import DEVICES, HeadStart, on_first_devices
 from autotune.driver.backends.inline import InlineDriver
-from autotune.driver.session import Session
+from autotune.driver.loop.session import Session
 from autotune.errors import RayUnavailable
 from autotune.launch.fake import FakeRunner
 from autotune.model.study import Study

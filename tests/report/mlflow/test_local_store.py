@@ -365,7 +365,7 @@ SENT = """
 import os, sys
 sys.path[:0] = [sys.argv[1]]
 import made_studies as made
-from autotune.driver.sync import mlflow_sink
+from autotune.driver.sinks.sync import mlflow_sink
 study = made.study(study_id=sys.argv[2], label="train-" + sys.argv[2][-1])
 sink = mlflow_sink()
 sink.open()
@@ -431,7 +431,7 @@ def test_a_driver_that_is_killed_while_mlflow_creates_the_store_costs_the_next_n
 def test_any_name_of_working_folder_and_home_holds_a_store_with_its_artifacts(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from autotune.driver.sync import mlflow_sink
+    from autotune.driver.sinks.sync import mlflow_sink
 
     work = tmp_path / name
     work.mkdir()

@@ -24,7 +24,7 @@ def refill(deadline_s: float = 60.0) -> None:
     Args:
         deadline_s: Time limit per study.
     """
-    from autotune.driver.sync import sync_study
+    from autotune.driver.sinks.sync import sync_study
 
     missing = 0
     # The oldest first, in the order of the searches.

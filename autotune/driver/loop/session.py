@@ -6,9 +6,7 @@ import logging
 import os
 import platform
 import shlex
-import signal
 import threading
-from collections import Counter
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeGuard, TypeVar
@@ -17,9 +15,10 @@ from autotune.answer.ceilings import ceilings
 from autotune.answer.communication import communication_ratio, is_dropped
 from autotune.answer.space_selection import settled
 from autotune.clock import SystemClock
-from autotune.compare.disturbances import NEIGHBOUR, OTHERS, crowds
 from autotune.compare.transfer import beliefs
-from autotune.driver.planner import clipped, dead_ways, measured_changes
+from autotune.driver.loop.fork_trust import ForkTrust
+from autotune.driver.loop.planner import clipped, dead_ways, measured_changes
+from autotune.driver.loop.repeat_policy import RepeatPolicy, ended_by_job_signal, marked
 from autotune.driver.spec import JOB_END, MIN_BUDGET_S
 from autotune.errors import BackendError, DiskFull
 from autotune.knobs.registry import knobs_for
@@ -34,7 +33,6 @@ from autotune.model.trial import (
     Assignment,
     Failure,
     FailureKind,
-    Family,
     Measurement,
     Stage,
     StartMode,
@@ -45,7 +43,7 @@ from autotune.model.trial import (
 from autotune.model.wire import to_wire
 from autotune.search.costs import Costs
 from autotune.search.forecast import forecast
-from autotune.search.fork_eligibility import mismatch, refusal, wants_forks
+from autotune.search.fork_eligibility import refusal, wants_forks
 from autotune.space.build_space import not_here
 from autotune.store.outbox import rows_for
 from autotune.text.encodable import writable
@@ -55,7 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from autotune.clock import Clock
-    from autotune.driver.planner import Planner
+    from autotune.driver.loop.planner import Planner
     from autotune.launch.devices.claims import Claim
     from autotune.launch.devices.load_check import LoadCheck
     from autotune.launch.devices.machine_lock import MachineLock
@@ -86,30 +84,13 @@ A trial that ignores TERM has 5 s more; the watchdog writes the answer meanwhile
 SHORTEST_TRIAL_S = 4.0
 """Least duration of a process that imports PyTorch, trains and ends; no trial gets less."""
 
-CRASH_REPEAT_SHARE = 0.02
-"""Largest share of the time left for the repeat of a crash."""
-
-DISTURBED_REPEAT_SHARE = 0.12
-"""The same for a disturbed run, as a wrong reading may cost the search several runs."""
-
-BASELINE_REPEAT_SHARE = 0.4
-"""The same for the baseline's first runs, on which all ratios and cost estimates depend."""
-
 QUIET_POLL_S = 2.0
 """Interval between checks while waiting for a quiet machine, or for another search to end."""
 
 NOTICE_S = 1.0
 """Time by which a signal to a whole job may end the trial before the driver handles its own."""
 
-ENDING_SIGNALS = frozenset((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1))
-"""Signals with which terminals, systemd and schedulers end a job."""
-
-DISTURBED_REPEATS = 2
-"""Largest number of repeats; a run that is still disturbed is marked."""
-
 MAKE_ROOM = "make room, then: autotune resume"
-
-_PAIRED = (Stage.CONFIRM, Stage.ABLATE)
 
 
 class Session:
@@ -169,13 +150,8 @@ class Session:
         self._noted_kinds: set[str] = set()
         self._noted_beliefs = set(beliefs(study).notes)
         self._stopping = ""
-        self._forked: set[int] = set()
-        """Trials that failed after a fork and are run again."""
-        self._cold_because = ""
-        self._crowded: Counter[int] = Counter()
-        """Number of disturbed runs of a trial that are repeated."""
-        self._set_aside: Measurement | None = None
-        """The last of these measurements."""
+        self._forks = ForkTrust()
+        self._repeats = RepeatPolicy(self._forks, self._is_busy)
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -318,7 +294,7 @@ class Session:
                 far.
             BackendError: The same if no process could be started, repeatedly.
         """
-        if _ended_by_job_signal(ended.outcome):
+        if ended_by_job_signal(ended.outcome):
             self._await_own_signal()
         with self._lock:
             if uid not in self._running:
@@ -336,15 +312,16 @@ class Session:
                 self._stop_if_unrunnable(trial, ended.outcome)
             # A trial that ran meanwhile may have used either version.
             changed = self._is_another_script()
-            reason = changed or self._repeat_reason(trial, ended)
+            reason = changed or self._repeats.reason(
+                self._study, trial, ended, stopping=self._stopping, remaining_s=self.remaining_s
+            )
             if reason:
-                if ended.start is StartMode.FORK and _is_its_own(ended.outcome):
-                    self._forked.add(trial.number)
+                self._forks.note_repeat(trial, ended)
                 self._requeue(trial, reason, has_ended=True)
                 return
-            self._disable_forks(trial, ended)
+            self._forks.note_end(trial, ended)
             knob = self._ineffective_flag(trial, ended)
-            self._close(trial, self._marked(ended), command=command)
+            self._close(trial, marked(self._study, ended), command=command)
             self._note_once(self._notes_to_report(ended.notes))
             if knob:
                 self._retry_delivery(trial, knob)
@@ -394,7 +371,7 @@ class Session:
         if (found := self._load.since_last()) is not None:
             self._name_culprits(self._with_searches(found))
         measured = [t for t in self._study.trials if t.state is TrialState.FINISHED and t.stage.is_compared]
-        begins = trial.stage is Stage.CONFIRM and bool(measured) and measured[-1].stage not in _PAIRED
+        begins = trial.stage is Stage.CONFIRM and bool(measured) and not measured[-1].stage.is_paired
         if not begins or not self._study.spec.wait_for_quiet_s:
             return trial
         # The time for the pairs is not spent on waiting.
@@ -464,6 +441,11 @@ class Session:
         self._study = replace(self._study, waited_s=self._study.waited_s + waited_s)
         return found, waited_s
 
+    def _is_busy(self) -> bool:
+        """Return whether other processes use the machine now; False while a trial runs, or if unknown."""
+        check = None if self._running else self._load
+        return check is not None and self._with_searches(check.now()).is_busy
+
     def _with_searches(self, load: MachineLoad) -> MachineLoad:
         """Return the load including other searches on the same CPUs or accelerators."""
         found = () if self._machine is None else self._machine.beside()
@@ -510,16 +492,11 @@ class Session:
         """Use a cold start if forks are not trusted. Note the reason once if the user requested forks."""
         if not wants_forks(self._study, trial) or isinstance(planned, Failure):
             return planned
-        if self._cold_because:
-            self._note_once([cold_start_note(self._cold_because)])
+        if lost := self._forks.lost_because:
+            self._note_once([cold_start_note(lost)])
         elif reason := refusal(self._study):
             self._note_once(self._notes_to_report([cold_start_note(reason)]))
-        return replace(planned, start=StartMode.COLD) if self._cold_because else planned
-
-    def _disable_forks(self, trial: Trial, ended: TrialResult) -> None:
-        """Stop forking after a trial that failed when forked and works in a new interpreter."""
-        if trial.number in self._forked and isinstance(ended.outcome, Measurement) and not self._cold_because:
-            self._cold_because = f"trial {trial.number} failed when forked and ran in a new interpreter"
+        return replace(planned, start=StartMode.COLD) if lost else planned
 
     def _stop_if_unrunnable(self, trial: Trial, failure: Failure) -> None:
         """End the search if every further trial would fail alike; a resume decides about this one."""
@@ -542,7 +519,7 @@ class Session:
         """Return whether other devices than the trial's are usable; pairs always use the same one."""
         facts = self._study.facts
         at_once = self._study.spec.driver == "ray" and facts is not None and len(facts.host.devices) > 1
-        return at_once and trial.stage not in _PAIRED
+        return at_once and not trial.stage.is_paired
 
     def _note_once(self, notes: Sequence[str]) -> None:
         """Journal notes of trials once each, as all trials of a script have the same ones."""
@@ -563,7 +540,7 @@ class Session:
             return None
         if self._waiting:
             again = self._waiting.pop(0)
-            if again.stage in _PAIRED and Costs.of(self._study).next_run(again.config) > left - KILL_S:
+            if again.stage.is_paired and Costs.of(self._study).next_run(again.config) > left - KILL_S:
                 # If shortened it would count as a failure of its config; if left open, a resume runs it.
                 self.stop("finished")
                 return None
@@ -571,7 +548,7 @@ class Session:
         proposal = self._strategy.ask(self._study, left - KILL_S)
         is_waiting = proposal is None and bool(self._study.open_trials)
         if not is_waiting and (proposal is None or proposal.stage is not Stage.DIAGNOSE):
-            is_over = proposal is None or proposal.stage in _PAIRED
+            is_over = proposal is None or proposal.stage.is_paired
             # Without a winning finalist, screening continues and ends for another reason.
             because = self._study.because if is_over else ""
             if is_over and not because:
@@ -697,68 +674,6 @@ class Session:
         if not any(t.measurement for t in self._study.baseline):
             self.stop("disk" if trial.failure.kind is FailureKind.DISK else "no_baseline")
 
-    def _repeat_reason(self, trial: Trial, ended: TrialResult) -> str:
-        if not trial.stage.is_compared:
-            return ""  # nothing depends on it
-        if ended.start is StartMode.FORK and (found := mismatch(self._study, ended.facts)):
-            self._cold_because = self._cold_because or f"trial {trial.number} was forked, and {found}"
-            if not self._stopping:
-                return f"started in a new interpreter: forked, {found}"
-        if isinstance(ended.outcome, Measurement):
-            return self._disturbed(trial, ended.outcome, ended.seconds)
-        failure = ended.outcome
-        if self._stopping:
-            return f"the search stopped: {self._stopping}" if self._ended_with_the_search(failure) else ""
-        if ended.start is StartMode.FORK and failure.kind.family not in (Family.OOM, Family.CANCELLED):
-            return f"started in a new interpreter, as it failed when forked: {failure.message}"
-        # A run that was measured and set aside was no failure.
-        if trial.attempt - self._crowded[trial.number] > failure.kind.repeats:
-            return ""
-        if failure.kind.family is Family.CRASH:
-            cheap = ended.seconds < CRASH_REPEAT_SHARE * self.remaining_s
-            return "" if trial.stage is Stage.BASELINE or not cheap else "to check whether the crash repeats"
-        return failure.message
-
-    def _disturbed(self, trial: Trial, measured: Measurement, seconds: float) -> str:
-        """Return why a screening run is repeated at once: disturbed, while the previous run was not.
-
-        Under constant load nothing is repeated: it would not help, and pairs cancel it. After the load has
-        ended, the planner requests the run again. Confirmation needs no repeats: it sets such pairs aside and
-        runs more.
-        """
-        if trial.stage in _PAIRED or trial.attempt > DISTURBED_REPEATS or self._stopping:
-            return ""
-        if not self._is_disturbed(measured):
-            return ""
-        last = next((t.measurement for t in reversed(self._study.trials) if t.measurement), self._set_aside)
-        if last is not None and self._is_disturbed(last):
-            return ""
-        is_first = trial.stage is Stage.BASELINE
-        if seconds > (BASELINE_REPEAT_SHARE if is_first else DISTURBED_REPEAT_SHARE) * self.remaining_s:
-            return ""
-        check = None if self._running else self._load
-        if check is not None and self._with_searches(check.now()).is_busy:
-            return ""
-        self._crowded[trial.number] += 1
-        self._set_aside = measured
-        if (cores := _foreign_cores(measured)) > 0:
-            return f"other processes used {cores:.1f} cores meanwhile"
-        return "other processes used the machine meanwhile"
-
-    def _is_disturbed(self, measured: Measurement) -> bool:
-        """Return whether other processes used the trial's resources, according to samples from outside."""
-        crowded = crowds(self._study)(_foreign_cores(measured))
-        return crowded or not OTHERS.isdisjoint(measured.contamination.flags)
-
-    def _marked(self, ended: TrialResult) -> TrialResult:
-        """Return the result, marked if it was disturbed and is not repeated."""
-        measured = ended.outcome
-        if not isinstance(measured, Measurement) or not crowds(self._study)(_foreign_cores(measured)):
-            return ended
-        seen = measured.contamination
-        marked = replace(seen, flags=tuple(dict.fromkeys((*seen.flags, NEIGHBOUR))))
-        return replace(ended, outcome=replace(measured, contamination=marked))
-
     def _ineffective_flag(self, trial: Trial, ended: TrialResult) -> str:
         """Return the knob whose script option had no effect although another delivery exists, or ""."""
         facts, failure = self._study.facts, ended.outcome
@@ -792,14 +707,6 @@ class Session:
         until_s = clock.now_s() + NOTICE_S
         while not self._stopping and clock.now_s() < until_s:
             clock.sleep(0.05)
-
-    def _ended_with_the_search(self, failure: Failure) -> bool:
-        """Return whether the search's own stop may have ended this trial, so that it shows nothing."""
-        if failure.kind.family in (Family.CANCELLED, Family.LOST) or _ended_by_job_signal(failure):
-            return True
-        # Scripts handle signals in various ways: an error, an exit code, a last checkpoint.
-        by_signal = self._stopping in ("interrupted", "signal")
-        return by_signal and (failure.kind.family is Family.CRASH or failure.kind is FailureKind.WARMUP_SHORT)
 
     def _requeue(self, trial: Trial, reason: str, *, has_ended: bool = False) -> None:
         # A trial that ended normally left nothing to clean up.
@@ -835,20 +742,6 @@ def _note(listener: Listener, *, study: Study, text: str) -> None:
     listener.note(study, text)
 
 
-def _is_its_own(outcome: Outcome) -> bool:
-    """Return whether a failure is the process's own, not that of its environment."""
-    return isinstance(outcome, Failure) and outcome.kind.family is not Family.LOST
-
-
-def _ended_by_job_signal(outcome: Outcome) -> bool:
-    """Return whether a crash was caused by a job-ending signal, from exit code or Python's error."""
-    if not isinstance(outcome, Failure) or outcome.kind.family is not Family.CRASH:
-        return False
-    number, code = outcome.evidence.get("signal"), outcome.evidence.get("code")
-    by_code = isinstance(code, int) and code - 128 in ENDING_SIGNALS
-    return number in ENDING_SIGNALS or by_code or outcome.evidence.get("error") == "KeyboardInterrupt"
-
-
 def _never_began(outcome: Outcome) -> TypeGuard[Failure]:
     """Return whether no process was started, so that the config is not at fault."""
     return isinstance(outcome, Failure) and NOT_BEGUN in outcome.evidence
@@ -880,7 +773,3 @@ def _without_secrets(outcome: Outcome, args: Sequence[str]) -> Outcome:
     }
     message = writable(redact(outcome.message, known=known, free=True))
     return replace(outcome, message=message, evidence=evidence)
-
-
-def _foreign_cores(measured: Measurement) -> float:
-    return measured.contamination.foreign_cpu_frac or 0.0

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from autotune.driver.scaling import read_scaled
-from autotune.driver.sync import address_of, mlflow_sink
+from autotune.driver.sinks.sync import address_of, mlflow_sink
 from autotune.model.study import SCALE
 from autotune.report.html.scaling_page import scaling_html
 from autotune.report.view.scaling_view import as_object, sentences

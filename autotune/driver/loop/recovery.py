@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from autotune.compare.ablation import ablated
 from autotune.model.config import Config
 from autotune.model.measurement import Measurement
-from autotune.model.trial import FailureKind, Family, Stage
+from autotune.model.trial import PAIRED, FailureKind, Family, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,7 +23,6 @@ Within one life of a driver they are one or two runs, or some minutes, apart. Af
 may have changed.
 """
 
-_PAIRED = (Stage.CONFIRM, Stage.ABLATE)
 _OF_ATTEMPTS = ("proposed", "started", "finished", "requeued")
 
 
@@ -60,7 +59,7 @@ def is_run_again(
     lives = trial.attempt - 1 if waits(trial, entries) else trial.attempt
     if not trial.stage.is_compared or lives > FailureKind.INFRA_LOST.repeats:
         return False
-    if trial.stage not in _PAIRED:
+    if not trial.stage.is_paired:
         return True
     return _is_of_now(study, trial.stage, trial.group, entries, wall_s=wall_s, up_s=up_s, host=host)
 
@@ -88,7 +87,7 @@ def cut_cycles(
         host: Its name.
     """
     cut: set[tuple[Stage, int]] = set()
-    for stage in _PAIRED:
+    for stage in PAIRED:
         runs = [t for t in study.trials if t.stage is stage]
         if not runs:
             continue
