@@ -31,8 +31,8 @@ from autotune.model.facts import Facts
 from autotune.model.study import SpaceRequest, Study, StudySpec
 from autotune.model.trial import Failure, FailureKind, Fidelity, Stage, Trial, TrialState
 from autotune.space.training_environment import user_environment
-from autotune.store.journal import locked
 from autotune.store.paths import make_study_dir
+from autotune.store.study_lock import locked
 
 if TYPE_CHECKING:
     from pathlib import Path

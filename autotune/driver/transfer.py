@@ -19,8 +19,9 @@ from autotune.model.history_record import OFF, Transfer
 from autotune.search.history_export import lessons, unfit
 from autotune.search.samplers.registry import PLANNER
 from autotune.store.fold import fold
-from autotune.store.journal import Journal, is_locked
+from autotune.store.journal import Journal
 from autotune.store.paths import JOURNAL_FILE, newest_study_dirs
+from autotune.store.study_lock import is_locked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -14,7 +14,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from autotune.service.job import BEGAN, ENDED, GRACE_S, LOCK, LOG, PLAN, STOP
-from autotune.store.journal import is_locked
+from autotune.store.study_lock import is_locked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

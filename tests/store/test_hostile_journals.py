@@ -17,9 +17,10 @@ from autotune.cli.main import run
 from autotune.errors import JournalDamaged, StoreError
 from autotune.store import sqlite_file
 from autotune.store.fold import fold
-from autotune.store.journal import Journal, _digest, is_locked, locked
+from autotune.store.journal import Journal, _digest
 from autotune.store.outbox import MLFLOW
 from autotune.store.paths import all_studies, home, study_dir
+from autotune.store.study_lock import is_locked, locked
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 import made_studies as made

@@ -19,8 +19,9 @@ import pytest
 
 from autotune.clock import SimulatedClock
 from autotune.errors import DiskFull, JournalDamaged, StoreError, StudyLocked, StudyNotFound
-from autotune.store.journal import Journal, has_room, is_network_filesystem
+from autotune.store.journal import Journal, has_room
 from autotune.store.outbox import OutboxRow
+from autotune.store.study_lock import is_network_filesystem
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 import made_studies as made
@@ -483,6 +484,6 @@ def test_on_a_shared_file_system_there_is_no_write_ahead_log(
 
 def test_locks_without_effect_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autotune.store.journal.is_network_filesystem", lambda directory: True)
-    monkeypatch.setattr("autotune.store.journal.fcntl.flock", lambda fd, how: None)
+    monkeypatch.setattr("autotune.store.study_lock.fcntl.flock", lambda fd, how: None)
     with pytest.raises(StoreError, match="no effect"):
         create(tmp_path)

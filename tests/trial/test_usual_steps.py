@@ -23,7 +23,7 @@ from autotune.trial.records import steady_steps as calm
 from autotune.trial.hooks.data import loader
 from autotune.trial.hooks.step import optimizer
 from autotune.trial.measure import measured_run
-from autotune.trial.hooks.model import trained_modules as root
+from autotune.trial.hooks.model import forward_wrapper as root
 from autotune.trial.measure import step_counter as boundary
 
 taken = {}

@@ -77,7 +77,7 @@ def _seen(path: Path) -> dict[str, Any]:
     """Return what the journal of a study shows."""
     from autotune.cli.open_study import open_study
     from autotune.report.view.summary import script_name
-    from autotune.store.journal import is_locked
+    from autotune.store.study_lock import is_locked
 
     opened = open_study(path)
     study = opened.study

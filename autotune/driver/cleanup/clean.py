@@ -22,9 +22,9 @@ from autotune.launch.fork_pool import FORKS
 from autotune.launch.guard import process_tree
 from autotune.launch.workspace import isolation
 from autotune.protocol.plan import PROFILE_NSYS, PROFILE_TRACE
-from autotune.store.journal import is_locked, locked
 from autotune.store.owners import foreign
 from autotune.store.paths import JOURNAL_FILE, find_study, home, is_study_id, studies
+from autotune.store.study_lock import is_locked, locked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

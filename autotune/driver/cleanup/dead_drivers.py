@@ -57,7 +57,8 @@ def _passed_over(what: str) -> Generator[None]:
 def _clear_up_study(study_dir: Path) -> None:
     """Clean up after the last driver of a study; do nothing if it is alive, or another user's."""
     from autotune.store.fold import fold
-    from autotune.store.journal import Journal, is_locked, locked
+    from autotune.store.journal import Journal
+    from autotune.store.study_lock import is_locked, locked
 
     if study_dir.stat().st_uid != os.geteuid() or is_locked(study_dir):
         return

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from autotune.launch.guard.owned_resources import RECORD
 from autotune.launch.workspace.orphans import Swept, end_strays
-from autotune.store.journal import is_locked
 from autotune.store.paths import newest_study_dirs
+from autotune.store.study_lock import is_locked
 
 if TYPE_CHECKING:
     from pathlib import Path

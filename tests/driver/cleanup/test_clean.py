@@ -15,8 +15,9 @@ import pytest
 
 from autotune.driver.cleanup import clean
 from autotune.errors import StudyNotFound, UsageError
-from autotune.store.journal import Journal, is_locked, locked
+from autotune.store.journal import Journal
 from autotune.store.paths import home, new_id
+from autotune.store.study_lock import is_locked, locked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -139,7 +140,7 @@ def test_a_study_that_begins_to_run_after_the_question_is_left_alone(temporary: 
     folder = made("one")
     found = clean.find(["one"])
     code = (
-        "import sys, time\nfrom pathlib import Path\nfrom autotune.store.journal import locked\n"
+        "import sys, time\nfrom pathlib import Path\nfrom autotune.store.study_lock import locked\n"
         "with locked(Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()\n"
     )
     with subprocess.Popen(

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from autotune.driver.cleanup.dead_trials import end_dead_trials
 from autotune.launch.guard import owned_resources, sysv_ipc
-from autotune.store.journal import Journal, locked
+from autotune.store.journal import Journal
 from autotune.store.paths import home, new_id
+from autotune.store.study_lock import locked
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from autotune.trial.hooks.data.loader import Loader
-    from autotune.trial.hooks.model.trained_modules import ForwardWrapper, TrainedModules
+    from autotune.trial.hooks.model.forward_wrapper import ForwardWrapper
+    from autotune.trial.hooks.model.trained_modules import TrainedModules
     from autotune.trial.hooks.step.losses import Losses
     from autotune.trial.hooks.step.stepping import StepListener
     from autotune.trial.records.loader_stats import BatchPart

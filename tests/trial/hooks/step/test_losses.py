@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from autotune.trial.hooks.model.trained_modules import ForwardWrapper
+from autotune.trial.hooks.model.forward_wrapper import ForwardWrapper
 from autotune.trial.hooks.step.losses import Losses
 from autotune.trial.runtime.undo import Undo
 
