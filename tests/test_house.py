@@ -17,7 +17,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 SINGLE_IMPORTERS = {
     "ray": "driver/backends/ray_tune.py",
     "optuna": "search/samplers/optuna_sampler.py",
-    "mlflow": "report/mlflow/recorder.py",
+    "mlflow": "report/mlflow/connection.py",
     "pynvml": "devices/nvidia.py",
 }
 FORBIDDEN_CALLS = {

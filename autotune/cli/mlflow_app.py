@@ -18,7 +18,7 @@ def main() -> None:
     import uvicorn
 
     from autotune.cli.gate import CookieGate, Keys
-    from autotune.report.mlflow.recorder import server_app
+    from autotune.report.mlflow.connection import server_app
     from autotune.store.paths import own_store
 
     # Files that are uploaded are for this account alone, as the store is.

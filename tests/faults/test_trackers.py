@@ -16,7 +16,7 @@ from faultbed.common import Child
 
 from autotune.driver.loop.session import Session
 from autotune.driver.sinks.sync import Syncer
-from autotune.report.mlflow.recorder import MlflowSink
+from autotune.report.mlflow.experiment import Experiment
 
 pytestmark = [pytest.mark.slow, pytest.mark.mlflow, pytest.mark.timeout(1800)]
 
@@ -42,7 +42,7 @@ def test_rows_acknowledged_before_they_are_sent_are_lost(injected) -> None:
 def test_without_looking_for_runs_that_are_there_they_are_made_twice(
     injected, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(MlflowSink, "_search", lambda *_: [])
+    monkeypatch.setattr(Experiment, "runs", lambda *_: [])
     count = injected(trackers, {**CASES["reset"], "after": 5})
     assert count.duplicated > 0
 

@@ -1,1 +1,4 @@
-"""A study in MLflow: runs, artifacts and saved views. `mlflow.recorder` is the only importer of mlflow."""
+"""A study in MLflow: runs, artifacts and saved views.
+
+Entry point: `recorder.MlflowSink`. `connection` is the only importer of mlflow.
+"""

@@ -443,8 +443,8 @@ def test_any_name_of_working_folder_and_home_holds_a_store_with_its_artifacts(
         "study_ended", {"wall_s": made.WALL_S + 9, "why": "x", "best_yaml": "a: 1\n"}, study, made.found()
     )
     assert local.fault(work / "home" / "mlflow.db") == ""
-    (run,) = sink._found("tags.`autotune.role` = 'study'")
-    found = Path(sink._client.download_artifacts(run.info.run_id, "best.yaml"))
+    (run,) = sink._connection.runs(sink._experiment.id, "tags.`autotune.role` = 'study'")
+    found = Path(sink._connection.client.download_artifacts(run.info.run_id, "best.yaml"))
     assert found.read_text() == "a: 1\n"
     assert len([*(work / "home" / "mlartifacts" / "autotune-train").rglob("best.yaml")]) == 1
     assert {p.name for p in work.iterdir()} == {"home"}

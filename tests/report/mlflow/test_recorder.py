@@ -210,15 +210,15 @@ def test_a_run_left_half_written_is_found_again_and_filled(uri: str, client: Any
     study = made.study()
     sink = MlflowSink(uri)
     sink.send("study_began", {"wall_s": made.WALL_S}, study)
-    whole = sink._client.log_batch
+    whole = sink._connection.client.log_batch
 
     def die(*args: Any, **more: Any) -> None:
         raise KeyboardInterrupt
 
-    sink._client.log_batch = die
+    sink._connection.client.log_batch = die
     with pytest.raises(KeyboardInterrupt):
         sink.send("trial_ended", {"wall_s": made.WALL_S + 36, "number": 2}, study)
-    sink._client.log_batch = whole
+    sink._connection.client.log_batch = whole
     (_, children, _) = everything(client)
     assert [c.data.params for c in children] == [{}]
     MlflowSink(uri).send("trial_ended", {"wall_s": made.WALL_S + 36, "number": 2}, study)
@@ -333,7 +333,7 @@ def test_a_long_note_is_cut_and_kept_whole_as_an_artifact(uri: str, client: Any)
 def test_an_unknown_version_of_mlflow_gets_no_view_and_plain_links(uri: str, client: Any) -> None:
     sink = MlflowSink(uri)
     sink.open()
-    sink._version = "9.0.0"
+    sink._connection.version = "9.0.0"
     send_all(sink, made.study(), made.found())
     assert set(sink.paths()) == {"answer"}
     assert not any("sharedViewState" in key for key in everything(client)[2].tags)

@@ -103,8 +103,8 @@ def sink_of(client: Client) -> MlflowSink:
     sink = MlflowSink("sqlite:////nowhere/mlflow.db")
     metric = lambda key, value, timestamp, step: SimpleNamespace(key=key, value=value, step=step)  # noqa: E731
     pair = lambda key, value: SimpleNamespace(key=key, value=value)  # noqa: E731
-    sink._client, sink._version = client, "3.17.2"
-    sink._entities = SimpleNamespace(Metric=metric, Param=pair, RunTag=pair)
+    sink._connection.client, sink._connection.version = client, "3.17.2"
+    sink._connection.entities = SimpleNamespace(Metric=metric, Param=pair, RunTag=pair)
     return sink
 
 
@@ -247,7 +247,7 @@ def test_advice_on_the_code_has_a_tag_and_its_part_of_the_note(client: Client) -
     assert study.facts is not None
     study = replace(study, facts=replace(study.facts, advice=(hint,)))
     sink = sink_of(client)
-    sink._clean = lambda text: text.replace("canary-01", "<redacted>")
+    sink._connection.clean = lambda text: text.replace("canary-01", "<redacted>")
     sink.send("study_ended", {"wall_s": 3.0, "why": "finished"}, study, answer(study))
     tags = client.runs["r0"].data.tags
     reported = "train.py:9: print() of 'MY_KEY=<redacted>' in every step."
