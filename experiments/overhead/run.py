@@ -116,8 +116,8 @@ class Hooks:
         for owner, attribute, before in self.undo.before.values():
             self.taken.append((owner, attribute, vars(owner).get(attribute, ABSENT)))
             _put(owner, attribute, before)
-        optimizer, root = self.session._optimizer, self.session._root  # noqa: SLF001 (read only)
-        for cls, ours, plain in optimizer._hooked:  # noqa: SLF001
+        optimizer, root = self.session.torch_hooks.optimizer, self.session.torch_hooks.root
+        for cls, ours, plain in optimizer._hooked:  # noqa: SLF001 (read only)
             plain.hooked = True
             self.taken.append((cls, "step", ours))
             cls.step = plain

@@ -363,7 +363,7 @@ def watched(action, batch=0):
     made.begin()
     action()
     run = made.facts()
-    record = made._loader.train
+    record = made.torch_hooks.loader.train
     left = None if record is None else record.left
     made.patches.undo_all()
     made.boundary.release()

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import importlib.util
 import json
 import os
-import platform
 import sys
 import time
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from autotune import sdk
 from autotune.errors import BackendError
-from autotune.knobs.batch.batch_size import BATCH_OPTIONS
 from autotune.knobs.registry import builtin
 from autotune.model import wire
-from autotune.model.change import Flag, Keyword, Patch
-from autotune.model.facts import OPTION, REPORTED, RunFacts
+from autotune.model.change import Keyword, Patch
 from autotune.model.supported import UNSUPPORTED, torch_refusal
 from autotune.model.trial import CEILINGS, NO_COMMUNICATION
 from autotune.protocol.disturbed import DisturbanceReader
 from autotune.protocol.rank_log import RankWriter, file_name
-from autotune.source.loops import CARRIED, COLLECTED, OWN_GRADIENT, STEP_COUNTED
-from autotune.trial.actuators import count_watch
 from autotune.trial.actuators.framework_keywords import Keywords
 from autotune.trial.actuators.garbage_collector import Collector
 from autotune.trial.actuators.hook_set import ModelHooks
@@ -36,10 +28,11 @@ from autotune.trial.actuators.patches import TrialPatches
 from autotune.trial.actuators.readings import Readings
 from autotune.trial.actuators.withdrawal import Withdrawal
 from autotune.trial.entry import ranks
+from autotune.trial.entry.apply_watch import ApplyWatch
+from autotune.trial.entry.run_facts import FactsReader, TorchHooks
 from autotune.trial.entry.spawned_ranks import Spawning
 from autotune.trial.hooks.data.h2d_copies import H2dCopies
 from autotune.trial.hooks.data.loader import Loader
-from autotune.trial.hooks.data.worker_watch import WorkerWatch
 from autotune.trial.hooks.distributed.settings import Distributed
 from autotune.trial.hooks.libraries.frameworks import Frameworks
 from autotune.trial.hooks.model.compiling import Compile
@@ -54,7 +47,6 @@ from autotune.trial.measure.communication import Communication
 from autotune.trial.measure.rank_recorder import RankRecorder
 from autotune.trial.measure.recorder import Recorder
 from autotune.trial.measure.step_counter import StepCounter
-from autotune.trial.records.objects import attribute_of
 from autotune.trial.runtime.child_processes import Children
 from autotune.trial.runtime.faults import Faults
 from autotune.trial.runtime.imports import AfterImport
@@ -73,7 +65,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from autotune.model.config import Value
-    from autotune.model.facts import DeviceFacts, InputFacts, LoaderFacts
+    from autotune.model.facts import RunFacts
     from autotune.model.measurement import Reading
     from autotune.protocol.plan import Plan
     from autotune.trial.runtime.channel import Channel
@@ -89,46 +81,6 @@ _IN_A_THREAD = (
     "no optimizer step was observed in the main thread, but in another thread of the script: "
     "training in threads cannot be measured; call the training function directly"
 )
-_VERSIONED = (
-    "torch",
-    "numpy",
-    "torchvision",
-    "accelerate",
-    "deepspeed",
-    "lightning",
-    "pytorch_lightning",
-    "transformers",
-    "timm",
-    "tensorflow",
-    "keras",
-    "jax",
-    "onnxruntime",
-)
-_INSTALLED = ("torchao",)
-"""Packages that a knob imports itself, so that an installed one suffices."""
-
-
-@functools.cache
-def _installed() -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name in _INSTALLED:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
-
-
-@functools.cache
-def _is_there(name: str) -> bool:
-    """Return whether a package can be imported, without importing it."""
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ValueError:
-        return name in sys.modules
-
-
-def _is_deterministic(torch: Any) -> bool:
-    """Return whether the script requests determinism, of all operators or of cuDNN alone."""
-    return bool(torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic)
 
 
 def _modules(plan: Plan) -> Modules | None:
@@ -167,18 +119,9 @@ class TrialRuntime:
         self.modules = _modules(plan)
         self.constants = Constants(plan.changes, plan.source or plan.script, self.state)
         self.patches: TrialPatches | None = None
-        self._loader: Loader | None = None
-        self._root: TrainedModules | None = None
-        self._optimizer: Optimizer | None = None
-        self._compile: Compile | None = None
-        self._losses: Losses | None = None
-        self._draws: LoopDraws | None = None
-        self._schedules: Schedules | None = None
+        self.torch_hooks: TorchHooks | None = None
         self._defaults: dict[str, Any] = {}
         """The script's own values for names passed to `autotune.value`."""
-        self._model: ModelHooks | None = None
-        self._copies: H2dCopies | None = None
-        self._distributed: Distributed | None = None
         self._threads_ns = 0
         """Time of the first training step in another thread."""
         self._roots_at = (0, 0)
@@ -214,6 +157,21 @@ class TrialRuntime:
         self.state.lost = self.recorder.acceptance.lost
         self.faults.on_fault = self.recorder.acceptance.fault
         self.boundary = StepCounter(self.state, self.recorder)
+        self._facts = FactsReader(
+            plan,
+            self.state,
+            boundary=self.boundary,
+            readings=self.readings,
+            frameworks=self.frameworks,
+            process=self.process,
+            memory=self.memory,
+            options=self.options,
+            modules=self.modules,
+            faults=self.faults,
+        )
+        self._apply_watch = ApplyWatch(
+            plan, self.state, self.undo, self.withdrawal, self.recorder.ending.untuned
+        )
         if channel is not None:
             self.state.beat = channel.beat
             channel.before_flush = self.state.calm.leave
@@ -241,8 +199,8 @@ class TrialRuntime:
         self.state.ranks = count
         self.recorder.sources.probe = self.recorder.sources.ceilings = None
         torch = sys.modules.get("torch")
-        if self._distributed is not None and torch is not None:
-            self._distributed.install(torch)
+        if self.torch_hooks is not None and torch is not None:
+            self.torch_hooks.distributed.install(torch)
         if self.plan.measure:
             self.watch_rank(rank)
 
@@ -292,13 +250,6 @@ class TrialRuntime:
             kind="crash_exit", error=UNSUPPORTED, message=message, tail=message, code=code
         )
 
-    def _devices(self) -> tuple[DeviceFacts, ...]:
-        try:
-            return self.memory.facts()
-        except Exception as error:
-            self.faults.note("devices", error)
-            return ()
-
     def _guarded(self, hook: str, action: Any) -> None:
         try:
             action()
@@ -318,7 +269,7 @@ class TrialRuntime:
 
         def parsed() -> None:
             if not root.inputs.calls:
-                root.inputs.expect(self._option_batch(), self.plan.changes, holds_rest=as_it_was)
+                root.inputs.expect(self._facts.option_batch(), self.plan.changes, holds_rest=as_it_was)
 
         parsed()
         self.options.on_parsed = parsed
@@ -331,12 +282,12 @@ class TrialRuntime:
         compiling.on_own_function.append(root.drop_swapped)
         compiling.graphs.watch(losses.compiled)
         if not self.plan.measure:
-            self._guarded("worker_watch", lambda: self._watch_workers(torch, loader))
+            self._guarded("worker_watch", lambda: self._apply_watch.workers(torch, loader))
         loader.install(torch)
         compiling.install(torch)
         root.install(torch)
         losses.install(torch, undo.assign)
-        distributed = self._distributed = Distributed(
+        distributed = Distributed(
             state, undo, self.hooks, watches=self.plan.measure and not self.plan.changes
         )
         distributed.exchange.accumulation = optimizer.accumulation
@@ -351,9 +302,10 @@ class TrialRuntime:
         exports = Exports(state, undo, root, loader, model.weights)
         exports.watch(self.hooks)
         if not self.plan.measure:
-            exports.on_aside = self._aside
-            self._watch_loaders(loader)
-            self._guarded("count_watch", lambda: self._watch_counts(torch, loader, optimizer))
+            watch = self._apply_watch
+            exports.on_aside = watch.leave_out
+            watch.loaders(loader)
+            self._guarded("count_watch", lambda: watch.counts(torch, loader, optimizer))
         root.on_precision_ended = optimizer.end_scaling
         average = "The script averages weights, which needs more digits than bf16 has."
         optimizer.on_average = functools.partial(model.weights.end, average)
@@ -362,10 +314,10 @@ class TrialRuntime:
         self.process.torch_imported()
         self.process.watch_threads(torch, state, undo)
         root.purposes.watch(self.hooks, undo)
-        copies = self._copies = H2dCopies(state, undo, torch)
+        copies = H2dCopies(state, undo, torch)
         losses.samples = loader.last_samples
         loader.on_pinned = copies.fetched
-        draws = self._draws = LoopDraws(torch)
+        draws = LoopDraws(torch)
         loader.on_fetched, optimizer.on_backward = draws.fetched, draws.backward
 
         def observed() -> None:
@@ -381,8 +333,8 @@ class TrialRuntime:
         # In the baseline only: the result is a fact of the script, and the check takes time.
         loader.is_measured = self.plan.measure
         loader.looks_closely = self.plan.measure and not self.plan.changes
-        if loader.looks_closely:
-            schedules = self._schedules = Schedules(self.state.place)
+        schedules = Schedules(self.state.place) if loader.looks_closely else None
+        if schedules is not None:
             self._guarded("schedules", lambda: schedules.install(torch, undo))
 
             def loop(frames: Sequence[FrameType]) -> None:
@@ -393,8 +345,18 @@ class TrialRuntime:
             optimizer.on_loop = loop
         if self.channel is not None:
             self._wrap_save(torch)
-        self._loader, self._root, self._optimizer = loader, root, optimizer
-        self._compile, self._losses, self._model = compiling, losses, model
+        self.torch_hooks = TorchHooks(
+            loader=loader,
+            root=root,
+            optimizer=optimizer,
+            compiling=compiling,
+            losses=losses,
+            model=model,
+            distributed=distributed,
+            copies=copies,
+            draws=draws,
+            schedules=schedules,
+        )
         self.boundary.loader, self.boundary.optimizer = loader, optimizer
         self.recorder.sources.loader = loader
         self.recorder.sources.skipped_steps = optimizer.skipped
@@ -442,59 +404,6 @@ class TrialRuntime:
             found = assignments.find(frames, read, record.loader(), self.state.place)
             if found is not None:
                 record.note_change(found.when, found.text)
-
-    # Contradictions to the search, under `apply`
-
-    def _watch_workers(self, torch: Any, hook: Loader) -> None:
-        """Track state that the script changes later, since workers added by a knob have a copy of it."""
-        wanted = {change.knob: change for change in self.plan.changes}
-        by_option = "num_workers" in wanted and isinstance(wanted["num_workers"].spelling, Flag)
-        if {"num_workers", "persistent_workers"} & wanted.keys():
-
-            def has_own(loader: Any) -> bool:
-                record = attribute_of(loader, "_autotune_record")
-                # The script's own option sets the number of workers.
-                built = {} if record is None else record.own
-                own = (self.plan.own if by_option else built).get("num_workers")
-                return bool(own) and "num_workers" in wanted
-
-            def withdraw(knob: str, reason: str) -> None:
-                self.withdrawal.withdraw(knob if knob in wanted else "num_workers", reason)
-
-            WorkerWatch(self.state, withdraw, has_own, hook.workers_refused).install(torch, self.undo)
-
-    def _watch_counts(self, torch: Any, loader: Loader, optimizer: Optimizer) -> None:
-        """Track step counts of the script that a batch size of loaders would not reach."""
-        wanted = {change.knob: change for change in self.plan.changes}
-        if count_watch.is_needed(wanted):
-            watch = count_watch.CountWatch(
-                wanted, self.plan.own, self.state, self.withdrawal.withdraw, self.recorder.ending.untuned
-            )
-            watch.install(torch, self.undo, loader, optimizer)
-
-    def _watch_loaders(self, loader: Loader) -> None:
-        """Leave loaders of other sizes than those of the search unchanged."""
-        batch = next((change for change in self.plan.changes if change.knob == "batch_size"), None)
-        loader.searched = self.plan.own
-        own = self.plan.own.get("batch_size")
-        if batch is not None and isinstance(batch.spelling, Flag):
-            own = batch.value
-        overrides = loader.overrides
-        overrides.watched = any(change.knob == "accumulation" for change in self.plan.changes)
-        overrides.reference = own if isinstance(own, int) else None
-
-        def other_size(size: int, searched: int, site: str) -> None:
-            self.withdrawal.aside(
-                ("batch_size",),
-                f"is left out for a loader of {size} samples, built at {site}: the search used {searched}",
-            )
-
-        overrides.on_other_size = other_size
-
-    def _aside(self, what: str, batches: bool) -> None:
-        names = ("precision", "compile_mode", "channels_last")
-        reason = f"is left out of {what}, which needs the script's own batches"
-        self.withdrawal.aside((*names, "batch_size") if batches else names, reason, is_exact=True)
 
     def _prepare_probe(self, torch: Any, loader: Loader, optimizer: Optimizer, root: TrainedModules) -> None:
         """Prepare the probe that runs after the window; imports its modules only if requested."""
@@ -579,7 +488,7 @@ class TrialRuntime:
 
     def _doubt(self, name: str) -> str:
         """Return why the rate with this value is not valid, by the reported sample counts; may be empty."""
-        if self._loader is not None and self._loader.train is not None:
+        if self.torch_hooks is not None and self.torch_hooks.loader.train is not None:
             return ""
         others = [value for other, value in self.readings.handed.items() if other != name]
         reported = self.boundary.reported_sizes if self.boundary.reports_samples else ()
@@ -589,7 +498,7 @@ class TrialRuntime:
 
     def _why_no_step(self) -> str:
         """Return why the run had no step, if known."""
-        if self._optimizer is not None and self._optimizer.steps_in_threads:
+        if self.torch_hooks is not None and self.torch_hooks.optimizer.steps_in_threads:
             return _IN_A_THREAD
         reason = self.children.train()
         if reason or "torch" in sys.modules:
@@ -610,11 +519,10 @@ class TrialRuntime:
 
     def _settle_root(self, steps: int) -> bool:
         """Return whether no new root appeared for two steps, or none is expected."""
-        root = self._root
-        if root is None:
+        hooks = self.torch_hooks
+        if hooks is None or not hooks.root.detecting:
             return True
-        if not root.detecting:
-            return True
+        root = hooks.root
         count, since = self._roots_at
         if len(root.calls) != count:
             self._roots_at = (len(root.calls), steps)
@@ -622,9 +530,8 @@ class TrialRuntime:
         if steps - since < _QUIET_STEPS and steps - self._reopened_at < _DETECT_STEPS:
             return False
         root.settle()
-        if self._losses is not None:
-            self._losses.settle()
-        self._guarded("models", lambda: self._await_models(root))
+        hooks.losses.settle()
+        self._guarded("models", lambda: self._await_models(hooks))
         return True
 
     def _detect_roots_of(self, optimizer: Any) -> None:
@@ -632,211 +539,54 @@ class TrialRuntime:
         self._reopen(p for group in optimizer.param_groups for p in group["params"])
 
     def _reopen(self, parameters: Iterable[Any]) -> None:
-        root = self._root
-        if root is not None and root.reopen(parameters):
+        hooks = self.torch_hooks
+        if hooks is not None and hooks.root.reopen(parameters):
             steps = self.state.steps
-            self._reopened_at, self._roots_at = steps, (len(root.calls), steps)
+            self._reopened_at, self._roots_at = steps, (len(hooks.root.calls), steps)
             self.recorder.reopen()
 
-    def _await_models(self, root: TrainedModules) -> None:
+    def _await_models(self, hooks: TorchHooks) -> None:
         """Wait for models of an optimizer that no call has used yet; they may train later."""
-        if self._optimizer is None or self._awaited >= _MOST_AWAITED:
+        if self._awaited >= _MOST_AWAITED:
             return
-        alive = [held for held in (ref() for ref in self._optimizer.stepped.values()) if held is not None]
+        alive = [held for held in (ref() for ref in hooks.optimizer.stepped.values()) if held is not None]
         parameters = [p for held in alive for group in held.param_groups for p in group["params"]]
-        self._awaited += root.await_gradient(parameters, self._reopen)
+        self._awaited += hooks.root.await_gradient(parameters, self._reopen)
 
     def _settled(self, readings: tuple[Reading, ...], final: bool) -> None:
-        root = self._root
-        if root is not None and not final:
-            root.look_again()
-        is_free = final and self.channel is None and self.recorder.rank is None
-        if root is not None and is_free and not root.stays:
-            # Without a measurement no hook is needed in the model any more.
-            root.release()
-        if is_free:
-            self._guarded("release", self._remove_hooks)
+        hooks = self.torch_hooks
+        if hooks is not None and not final:
+            hooks.root.look_again()
+        if hooks is not None and final and self.channel is None and self.recorder.rank is None:
+            if not hooks.root.stays:
+                # Without a measurement no hook is needed in the model any more.
+                hooks.root.release()
+            self._guarded("release", lambda: self._remove(hooks))
         if final and self.plan.status_path:
             self._guarded("status", lambda: self._write_status(readings))
 
-    def _remove_hooks(self) -> None:
+    def _remove(self, hooks: TorchHooks) -> None:
         """Remove unneeded hooks under `apply`, once every knob was read as applied."""
-        loader, optimizer, root = self._loader, self._optimizer, self._root
-        if loader is None or optimizer is None or root is None:
-            return
         # Compiled code may have been traced through the hooks, and would be traced again.
         if (
-            root.stays
-            or root.compiles
+            hooks.root.stays
+            or hooks.root.compiles
             or any(self.knobs[knob].acts_at == "call" for knob in self.recorder.acceptance.patched)
         ):
             return
         steps = not self.state.at_step
-        loader.let_go()
-        optimizer.let_go(steps=steps)
-        if self._copies is not None:
-            self._copies.let_go()
+        hooks.loader.let_go()
+        hooks.optimizer.let_go(steps=steps)
+        hooks.copies.let_go()
         if steps:
             self.boundary.release()
+
+    def facts(self) -> RunFacts:
+        """Return all facts of the run so far."""
+        return self._facts.read(self.torch_hooks)
 
     def _write_status(self, readings: tuple[Reading, ...]) -> None:
         path = Path(self.plan.status_path)
         part = path.with_name(path.name + ".part")
         part.write_text(json.dumps(wire.to_wire(readings)), encoding="utf-8")
         part.replace(path)
-
-    # Facts
-
-    def facts(self) -> RunFacts:
-        """Return all facts of the run so far."""
-        torch = sys.modules.get("torch")
-        versions = {"python": platform.python_version()}
-        for name in _VERSIONED:
-            version = getattr(sys.modules.get(name), "__version__", None)
-            if version is not None:
-                versions[name] = str(version)
-        versions.update(_installed())
-        loader, root, optimizer = self._loader, self._root, self._optimizer
-        compiling, losses, model = self._compile, self._losses, self._model
-        if torch is None or loader is None or root is None or optimizer is None:
-            return self._facts_without_torch(versions)
-        if compiling is None or losses is None or model is None:
-            return self._facts_without_torch(versions)
-        built = loader.facts()
-        inputs = root.inputs.facts(optimizer.backwards_seen) if built is None else None
-        if inputs is not None:
-            inputs = replace(inputs, reported_per_sample=self.boundary.reported_ratio())
-        batch = loader.observed("batch_size")
-        per_step = self.boundary.backwards_per_step()
-        values = self.readings.values()
-        fetched = self.boundary.batches_per_step()
-        own_accumulation = (
-            per_step > 1.5
-            and (fetched is None or fetched > 1.5)
-            and optimizer.accumulation.factor == 1
-            and optimizer.count == 1
-            and not optimizer.closure
-        )
-        effective = values.get("effective_batch")
-        if not isinstance(effective, int) and isinstance(batch, int):
-            # Several losses on one batch, or several optimizers, do not increase the batch.
-            parts = own_accumulation or optimizer.accumulation.factor > 1
-            effective = round(batch * max(1.0, per_step)) if parts else batch
-        hazards = () if self.plan.changes else self._hazards(root, optimizer)
-        trained, attention = root.facts(), model.attention.facts()
-        if trained is not None and attention is not None and attention.dropout:
-            trained = replace(trained, dropout=True)
-        hazards = () if self.plan.changes else self._hazards(root, optimizer)
-        return RunFacts(
-            loader=built,
-            model=trained,
-            optimizer=optimizer.facts(),
-            samples_source=self._samples_source(built, inputs),
-            inputs=inputs,
-            effective_batch=effective * self.plan.ranks if isinstance(effective, int) else None,
-            backward_per_step=per_step,
-            own_accumulation=own_accumulation,
-            zero_grad_seen=optimizer.zero_grad_seen,
-            reduction=losses.reduction,
-            loss_scale=losses.scale,
-            bce_outside=losses.bce_outside,
-            own_autocast=root.own_autocast,
-            own_scaler=optimizer.own_scaler,
-            own_compile=compiling.own,
-            owners=tuple(self.frameworks.owners),
-            owner_settings=self._owner_settings(optimizer),
-            threads=int(torch.get_num_threads()),
-            openmp=self.process.openmp(),
-            scheduler_per_step=optimizer.scheduler_per_step,
-            input_shapes_vary=root.shapes_vary(),
-            explicit_backward_gradient=optimizer.explicit_gradient,
-            devices=self._devices(),
-            triton=_is_there("triton"),
-            deterministic=_is_deterministic(torch),
-            sets_threads=self.process.sets_threads,
-            gathers=root.purposes.gathers or COLLECTED in hazards,
-            loader_in_thread=loader.in_thread,
-            attention=attention,
-            zeroes_gradients=model.gradients.zeroes,
-            gradients_pause=model.gradients.pause,
-            loop_hazards=hazards,
-            loop_draws=self._draws.where if self._draws is not None else "",
-            averages_apart=optimizer.averages_apart,
-            collecting_frac=self.boundary.collecting_frac(),
-            values=values,
-            versions=versions,
-            modules=self._imported(),
-            environ_set=self.process.changed(),
-            loaded_first=self.process.loaded_first(),
-            ranks=self.plan.ranks,
-            fixed_steps=""
-            if self._schedules is None
-            else self._schedules.fixed(
-                None if built is None else built.length,
-                per_step=optimizer.scheduler_per_step,
-                counted=STEP_COUNTED in hazards,
-            ),
-            option_batch=self._option_batch(),
-            options=dict(self.options.values),
-            pass_samples=0 if self.plan.changes else optimizer.own_pass_samples(),
-            parallel=None if self._distributed is None else self._distributed.facts(),
-        )
-
-    def _option_batch(self) -> int:
-        """Return the batch size by the script's own option or constant; 0 if unknown."""
-        return self.options.size(BATCH_OPTIONS.names) or self.plan.batch
-
-    def _hazards(self, root: TrainedModules, optimizer: Optimizer) -> tuple[str, ...]:
-        """Return the hazards from the source of the loop and from observations."""
-        found = {*optimizer.loop_hazards()}
-        if root.carries:
-            found.add(CARRIED)
-        try:
-            if optimizer.hooks_gradients():
-                found.add(OWN_GRADIENT)
-        except Exception as error:
-            self.faults.note("hooks", error)
-        return tuple(sorted(found))
-
-    def _samples_source(self, built: LoaderFacts | None, inputs: InputFacts | None) -> str:
-        root, optimizer = self._root, self._optimizer
-        if built is not None and not self.boundary.reuses:
-            return "loader"
-        if self.boundary.reports_samples:
-            return REPORTED
-        # If a script trains inside a function, the model is deleted when the function returns.
-        if inputs is None and (root is None or not root.calls):
-            return "none"
-        # A closure runs the model any number of times.
-        closure = optimizer is not None and optimizer.closure
-        return OPTION if inputs is not None and inputs.counts and not closure else "input"
-
-    def _facts_without_torch(self, versions: dict[str, str]) -> RunFacts:
-        """Return the facts of a script whose steps are reported through the SDK alone."""
-        reports, state = self.boundary.reports_samples, self.state
-        return RunFacts(
-            samples_source=REPORTED if reports else "none",
-            effective_batch=round(state.samples_total / state.steps) if reports else None,
-            owners=tuple(self.frameworks.owners),
-            values=self.readings.values(),
-            versions=versions,
-            modules=self._imported(),
-            ranks=self.plan.ranks,
-        )
-
-    def _owner_settings(self, optimizer: Optimizer) -> dict[str, Value]:
-        found = self.frameworks.settings()
-        if "accelerate" in self.frameworks.owners:
-            found["accelerate.zeroes_first"] = optimizer.zeroes_first
-            found["accelerate.zeroes_module"] = optimizer.zeroes_module
-        return found
-
-    def _imported(self) -> dict[str, str]:
-        """Return the user's files imported so far; in the baseline only, which alone needs them."""
-        if self.modules is None or self.plan.changes:
-            return {}
-        try:
-            return self.modules.seen()
-        except Exception as error:
-            self.faults.note("modules", error)
-            return {}
