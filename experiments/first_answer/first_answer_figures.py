@@ -20,6 +20,7 @@ BUSY = tuple(("busy", budget, 1) for budget in ("2m", "5m", "10m"))
 BUSY_SCRIPT = "vision_digits"
 SHARE_BARS = {"5m": (0.90, 8, 10), "10m": (0.97, 4, 5)}
 """Budget -> (share of the best known, scripts that must reach it, scripts measured), from the issue."""
+MOST_FOREIGN_CORES = 0.25
 BASELINE = "script"
 COLUMNS = (
     "Script",
@@ -258,6 +259,16 @@ def share(arm, found):
 
 
 # Table ------------------------------------------------------------------------------------------
+
+
+def undisturbed(runs):
+    """Return the timed runs of rounds in which other processes used at most `MOST_FOREIGN_CORES` cores.
+
+    A round is dropped as a whole: its runs are compared with each other.
+    """
+    most = MOST_FOREIGN_CORES
+    loud = {(run["script"], run["round"]) for run in runs if (run.get("foreign_cores") or 0.0) > most}
+    return [run for run in runs if (run["script"], run["round"]) not in loud]
 
 
 def rows(lines, runs, interval):

@@ -144,6 +144,10 @@ class Experiment:
         texts = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         return [line for line in map(json.loads, texts) if line["machine"]["id"] == self.machine["id"]]
 
+    def timings(self):
+        """The timed runs that count: those of rounds that no other process disturbed."""
+        return figures.undisturbed(self.lines("timings"))
+
     def add(self, kind, line):
         self.args.results.mkdir(parents=True, exist_ok=True)
         line = {**line, "machine": self.machine, "date": datetime.date.today().isoformat()}
@@ -299,7 +303,7 @@ class Experiment:
     def missing_arms(self, script, arms=None):
         """{arm: how it is started} of those that have not been timed in all rounds."""
         arms = self.claims(script) if arms is None else arms
-        runs = [run for run in self.lines("timings") if run["script"] == script]
+        runs = [run for run in self.timings() if run["script"] == script]
         done = {arm: sum(run["arm"] == arm for run in runs) for arm in arms}
         return {arm: how for arm, how in arms.items() if done[arm] < self.args.rounds and how["tree"]}
 
@@ -402,7 +406,7 @@ class Experiment:
     # Table ------------------------------------------------------------------------------------
 
     def table(self):
-        lines, runs = self.searched(of_any_code=True), self.lines("timings")
+        lines, runs = self.searched(of_any_code=True), self.timings()
         if not lines:
             print("there are no results of this machine yet")
             return

@@ -230,6 +230,14 @@ def test_a_failed_run_leaves_its_pair_out() -> None:
     assert figures.gains(runs, timer.interval)[FAST]["n"] == 3
 
 
+def test_a_round_beside_other_processes_is_left_out_as_a_whole_and_timed_again() -> None:
+    runs = timed(fast=2.0)
+    runs[2]["foreign_cores"], runs[5]["foreign_cores"] = 1.0, 0.2
+    kept = figures.undisturbed(runs)
+    assert {run["round"] for run in kept} == {0, 2, 3}
+    assert figures.gains(kept, timer.interval)[FAST]["n"] == 3
+
+
 def test_an_arm_that_is_not_faster_beyond_its_interval_is_not_the_best_known() -> None:
     assert figures.best_known(figures.gains(timed(slow=1.001), timer.interval)) == figures.BASELINE
 
