@@ -2,7 +2,8 @@
 
 Amdahl's law bounds the gain of loading and of computing: without the wait for data a step takes `1 - wait` of
 its time, without the computing `wait` of it. Counted steps of the first run bound two parts of computing:
-number formats and launch overhead (`autotune.model.roofline`, decision 103).
+number formats and launch overhead (`autotune.model.roofline`, decision 103). A run that is over before a
+compile could end is not made faster by it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from autotune.compare.amortised_rate import baseline_runs
 from autotune.compare.disturbances import OTHERS, STOPPED
 from autotune.model.knob_families import families_of
 from autotune.model.roofline import HEADROOM, Remainder
+from autotune.model.run_length import planned_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,6 +30,9 @@ PROVABLE: Final = 1.02
 """A smaller gain is within the run-to-run noise of one configuration on a quiet machine
 (experiments/noise_aa)."""
 
+SHORTEST_COMPILE_S: Final = 3.0
+"""No first compile of a training step takes less (experiments/compile_floor)."""
+
 _LARGEST: Final = 100.0
 """Ratios above this are shown as "no ceiling"."""
 _LOADING: Final = frozenset({"loader"})
@@ -35,6 +40,7 @@ _COMPUTING: Final = frozenset(
     {"precision", "compile", "layout", "optimizer", "kernels", "memory", "communication", "wrapper"}
 )
 _SPLITTING: Final = "splitting batches"
+_COMPILING: Final = "compiling"
 _PRECISION: Final = "precision"
 _SLOWED: Final = OTHERS | {STOPPED, "cpu_throttled", "throttled"}
 """Flags of a run that was slowed down in its window, but perhaps not while its steps were counted."""
@@ -44,8 +50,8 @@ class Ceiling(NamedTuple):
     """An upper bound of what a part of a step can gain.
 
     Args:
-        part: ``loading``, ``computing``, ``precision``, ``launch overhead``, ``splitting batches`` or
-            ``communication``.
+        part: ``loading``, ``computing``, ``precision``, ``launch overhead``, ``splitting batches``,
+            ``compiling`` or ``communication``.
         ratio: Throughput without that part over the baseline's; infinite if unbounded.
         families: Knob families that act on this part alone.
     """
@@ -72,8 +78,12 @@ def ceilings(study: Study) -> tuple[Ceiling, ...]:
     ratio = communication_ratio(study)
     exchanged = () if ratio is None else (Ceiling("communication", ratio, frozenset({FAMILY})),)
     return (
-        *_of_waits(study, runs), *_of_counted_steps(study, runs), *_of_splitting(study, runs), *exchanged
-    )  # fmt: skip
+        *_of_waits(study, runs),
+        *_of_counted_steps(study, runs),
+        *_of_splitting(study, runs),
+        *_of_compiling(study),
+        *exchanged,
+    )
 
 
 def hopeless(study: Study) -> frozenset[str]:
@@ -83,6 +93,7 @@ def hopeless(study: Study) -> frozenset[str]:
     """
     runs, space = baseline_runs(study), study.space
     dropped = frozenset({FAMILY}) if is_dropped(study) else frozenset[str]()
+    dropped = dropped.union(*(c.families for c in _of_compiling(study)))
     if not _of_waits(study, runs) or space is None:
         return dropped
     ended = study.finished()
@@ -169,6 +180,17 @@ def _of_splitting(study: Study, trials: Iterable[Trial]) -> list[Ceiling]:
             host = max(0.0, 1.0 - m.data_wait_frac - min(1.0, busy))
             ratios.append(1.0 / (1.0 + host))
     return [Ceiling(_SPLITTING, max(ratios), frozenset())] if ratios else []
+
+
+def _of_compiling(study: Study) -> list[Ceiling]:
+    """Return the ceiling of compiling, if the planned run is too short for any compile to pay back."""
+    run_s, facts = planned_seconds(study), study.facts
+    if run_s is None or run_s >= PROVABLE * SHORTEST_COMPILE_S:
+        return []
+    # A script that compiles may be faster without it.
+    if facts is None or facts.run is None or facts.run.own_compile:
+        return []
+    return [Ceiling(_COMPILING, 1.0, frozenset({"compile"}))]
 
 
 def _left(m: Measurement, bound: Remainder, *, fed: bool) -> tuple[float, float]:

@@ -207,7 +207,7 @@ def table(totals):
 def identity():
     """As `run.py` has it, and what losses are made by and compared by."""
     more = (
-        proofs.PACKAGE / "core" / "equal_loss.py",
+        proofs.PACKAGE / "loss",
         HERE.parent / "loss_guard" / "guard_traces.py",
         HERE / "fastest.py",
     )

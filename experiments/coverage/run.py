@@ -43,8 +43,6 @@ SEEDS = "b"
 """Chance begins anew with every revision of the estimator: none is judged by the traces it was made on."""
 ASKED = (0.93, 0.97)
 LABELLED_MOST = 0.05
-FOLD = ("measure", "told", "outside", "window", "estimates", "contamination", "energy", "extra")
-"""Modules of `autotune.launch` that make one measurement of what was reported and seen."""
 _ENOUGH = 4000
 
 
@@ -140,9 +138,9 @@ def identity():
     """Of the sources that decide."""
     package = proofs.PACKAGE
     deciding = (
-        package / "core" / "stats.py",
-        package / "trial" / "recorder.py",
-        *(package / "launch" / f"{part}.py" for part in FOLD),
+        package / "statistics",
+        package / "trial" / "measure",
+        package / "launch" / "result",
         HERE / "coverage_process.py",
         HERE / "coverage_traces.py",
     )

@@ -276,9 +276,7 @@ def failing(totals):
 
 def identity():
     """Of the sources that decide."""
-    core = proofs.PACKAGE / "core"
-    names = ("inferiority.py", "loss_guard.py", "loss_trace.py", "stats.py")
-    parts = *(core / name for name in names), HERE / "guard_traces.py"
+    parts = proofs.PACKAGE / "loss", proofs.PACKAGE / "statistics", HERE / "guard_traces.py"
     return {"sources": proofs.sources_sha256(*parts)}
 
 

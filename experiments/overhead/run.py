@@ -138,7 +138,7 @@ class Hooks:
     def measures(self):
         """The window is open, or the knobs are read as applied, and nothing of ours has failed."""
         recorder = self.session.recorder
-        is_ready = recorder.phase == "window" if recorder.measures else recorder._accepted  # noqa: SLF001
+        is_ready = recorder.phase == "window" if recorder.measures else recorder.acceptance.accepted
         return is_ready and not self.session.faults.off and not self.session.withdrawal.gone
 
 

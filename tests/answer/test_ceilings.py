@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from search_world import World, measurement, spec, usual_space
 
-from autotune.answer.ceilings import PROVABLE, ceilings, hopeless, not_required
+from autotune.answer.ceilings import PROVABLE, SHORTEST_COMPILE_S, ceilings, hopeless, not_required
 from autotune.model.config import Config
 from autotune.model.facts import ModelFacts
 from autotune.model.measurement import Contamination, Measurement
@@ -66,6 +66,23 @@ def test_families_below_what_can_be_proved_are_hopeless() -> None:
     assert hopeless(study(0.01)) == {"loader"}
     assert {"precision", "compile"} <= hopeless(study(1.0 - 0.5 * (PROVABLE - 1.0)))
     assert hopeless(study(0.5)) == frozenset()
+
+
+@pytest.mark.parametrize(("run_s", "is_over"), [(0.9, True), (1.1, False), (None, False)])
+def test_a_run_that_is_over_before_any_compile_gains_nothing_from_one(
+    run_s: float | None, is_over: bool
+) -> None:
+    made = study(0.5)
+    step_s = next(t.measurement.step_time_s.value for t in made.trials if t.measurement is not None)
+    steps = None if run_s is None else round(run_s * SHORTEST_COMPILE_S / step_s)
+    made = replace(made, spec=replace(made.spec, run_steps=steps))
+    assert hopeless(made) == ({"compile"} if is_over else frozenset())
+    assert ("compiling: at most 1.00x" in [c.text for c in ceilings(made)]) is is_over
+    assert not_required(made) == hopeless(made)
+    assert made.facts is not None
+    assert made.facts.run is not None
+    compiled = replace(made.facts, run=replace(made.facts.run, own_compile=True))
+    assert hopeless(replace(made, facts=compiled)) == frozenset(), "it may be faster without its compile"
 
 
 def test_workers_that_take_cores_from_the_training_leave_loading_without_a_ceiling() -> None:

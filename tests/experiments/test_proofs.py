@@ -572,3 +572,12 @@ def test_a_training_that_stopped_before_this_guard_can_decide_has_no_verdict_and
     guard_runs.main(["--out", str(kept)])
     assert requested == ["mlp/workers"]
     assert run.unfinished(run.trained()) == []
+
+
+@pytest.mark.parametrize("folder", ["claims", "coverage", "loss_guard"])
+def test_the_sources_that_decide_are_there(folder: str) -> None:
+    assert len(script(folder).identity()["sources"]) == 64
+
+
+def test_the_sources_that_compare_losses_are_there() -> None:
+    assert len(fastest.identity()["losses"]) == 64

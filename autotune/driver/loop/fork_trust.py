@@ -27,13 +27,14 @@ class ForkTrust:
         found = mismatch(study, ended.facts) if ended.start is StartMode.FORK else ""
         if found:
             self.lost_because = self.lost_because or f"trial {trial.number} was forked, and {found}"
-        return found or ""
+        return found
 
     def note_repeat(self, trial: Trial, ended: TrialResult) -> None:
         """Note a run that is repeated in a new interpreter, if it failed by itself after a fork."""
         failure = ended.outcome
-        if ended.start is StartMode.FORK and isinstance(failure, Failure):
-            self._failed |= {trial.number} if failure.kind.family is not Family.LOST else set()
+        is_own = isinstance(failure, Failure) and failure.kind.family is not Family.LOST
+        if ended.start is StartMode.FORK and is_own:
+            self._failed.add(trial.number)
 
     def note_end(self, trial: Trial, ended: TrialResult) -> None:
         """Stop forking after a trial that failed when forked and works in a new interpreter."""

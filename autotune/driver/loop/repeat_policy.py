@@ -30,7 +30,7 @@ _BASELINE_SHARE = 0.4
 _DISTURBED_REPEATS = 2
 """Largest number of repeats; a run that is still disturbed is marked."""
 
-ENDING_SIGNALS = frozenset((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1))
+_ENDING_SIGNALS = frozenset((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1))
 """Signals with which terminals, systemd and schedulers end a job."""
 
 _BY_SIGNAL = ("interrupted", "signal")
@@ -123,8 +123,8 @@ def ended_by_job_signal(outcome: Outcome) -> bool:
     if not isinstance(outcome, Failure) or outcome.kind.family is not Family.CRASH:
         return False
     number, code = outcome.evidence.get("signal"), outcome.evidence.get("code")
-    by_code = isinstance(code, int) and code - 128 in ENDING_SIGNALS
-    return number in ENDING_SIGNALS or by_code or outcome.evidence.get("error") == "KeyboardInterrupt"
+    by_code = isinstance(code, int) and code - 128 in _ENDING_SIGNALS
+    return number in _ENDING_SIGNALS or by_code or outcome.evidence.get("error") == "KeyboardInterrupt"
 
 
 def _ended_with_the_search(failure: Failure, stopping: str) -> bool:

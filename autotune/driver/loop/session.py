@@ -109,8 +109,7 @@ class Session:
         ending_s: Time reserved at the end of the budget for writing the answer.
         listeners: Notified after the journal.
         watch: Returns why further trials are not comparable with earlier ones, as a sentence; empty while
-            they
-            are. Called before a trial is planned and before its outcome counts.
+            they are. Called before a trial is planned and before its outcome counts.
         load: Checks the load of the machine that trials run on; None for another machine.
         machine: Locks other searches out of that machine; None likewise.
     """

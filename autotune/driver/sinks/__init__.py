@@ -1,4 +1,4 @@
-"""Sinks of a search: MLflow, the service and report.html, kept in step with the journal.
+"""Sinks of a study: MLflow, the service and report.html.
 
-Entry point: `sync.Syncer`. Sinks read the journal and write elsewhere; a search does not wait for them.
+Entry point: `sync.Syncer`, which sends what the journal holds. No decision of a search depends on a sink.
 """

@@ -92,7 +92,7 @@ class Experiment:
         return f"/#/experiments/{self.id}/runs/{run_id}?{_ML}"
 
     def view_paths(self) -> dict[str, str]:
-        """Return the paths of its views by name; a link to a missing one ends on a bare page."""
+        """Return the paths of its views by name, without missing ones, whose links end on a bare page."""
         runs = f"/#/experiments/{self.id}/runs"
         paths: dict[str, str] = {}
         if self._view_id in self._views:

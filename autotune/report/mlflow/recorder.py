@@ -239,8 +239,9 @@ class MlflowSink:
         connection.close_artifacts()
         self._rename(summary.run_name(study, answer))
         client.set_terminated(self._run, status=record.study_status(study), end_time=end_ms)
-        is_better = answer is not None and answer.is_better
-        best = self._trials.run_id(study, answer.best.trial) if answer is not None and is_better else ""
+        best = ""
+        if answer is not None and answer.is_better:
+            best = self._trials.run_id(study, answer.best.trial)
         self._experiment.write_note(study, answer, run_id=self._run, best_run_id=best)
 
     def _best_so_far(self, study: Study) -> list[Any]:

@@ -85,6 +85,12 @@ class ApplyWatch:
         overrides.on_other_size = other_size
 
     def leave_out(self, what: str, batches: bool) -> None:
+        """Leave knobs out of a part of the run that needs the script's own values.
+
+        Args:
+            what: The part, such as an export.
+            batches: It needs the script's own batches as well.
+        """
         names = ("precision", "compile_mode", "channels_last")
         reason = f"is left out of {what}, which needs the script's own batches"
         self._withdrawal.aside((*names, "batch_size") if batches else names, reason, is_exact=True)

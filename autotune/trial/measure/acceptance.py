@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from autotune.trial.runtime.channel import Channel
     from autotune.trial.runtime.state import RuntimeState
 
-SETTLE_STEPS = 3
-REJECT_STEPS = 6
+_SETTLE_STEPS = 3
+_REJECT_STEPS = 6
 
 
 class Acceptance:
@@ -29,7 +29,7 @@ class Acceptance:
         ending: Ends the process.
         readings: Returns the status of every knob now.
         facts: Returns the facts of the run; called outside timed windows only.
-        settled: Called once when detection has settled, and once when the knobs are accepted or rejected.
+        settled: Called when detection has settled, and each time the knobs are accepted or rejected.
         settle_root: Ends the detection of roots.
         restart: Starts the warm-up again.
     """
@@ -71,7 +71,7 @@ class Acceptance:
     def settle(self) -> bool:
         """Return whether detection has settled and no requested knob is known to have failed."""
         steps = self._state.steps
-        if not self._settle_root(steps) or steps < SETTLE_STEPS:
+        if not self._settle_root(steps) or steps < _SETTLE_STEPS:
             return False
         if not self._settled:
             self._settled = True
@@ -82,13 +82,13 @@ class Acceptance:
         if self.accepted:
             return True
         self._latest = readings = self._readings()
-        late = steps >= REJECT_STEPS
+        late = steps >= _REJECT_STEPS
         unfit = self._unapplied(readings)
         if not unfit:
             self.accepted = True
         elif late and any(r.status == "refused" for r in unfit):
             self.reject(readings)
-        elif late and (self._channel is not None or steps >= 4 * REJECT_STEPS):
+        elif late and (self._channel is not None or steps >= 4 * _REJECT_STEPS):
             self.accepted = True
             if self._channel is None:
                 self.reject(readings)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autotune.model.measurement import LossPoint
 from autotune.protocol.losses import broken_at
 from autotune.trial.hooks.step.losses import read_loss
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _MOST_POINTS = 300
 
@@ -23,10 +20,6 @@ class LossTrace:
 
     def __init__(self) -> None:
         self.points: list[tuple[int, Any, int]] = []
-
-    def add(self, points: Iterable[tuple[int, Any, int]]) -> None:
-        """Add the losses of steps."""
-        self.points += points
 
     def read(self) -> None:
         """Read pending losses; unreadable ones are left out."""

@@ -90,7 +90,7 @@ class MeasuredRun:
         self._queue = QueueLevels(sources)
         self._compile = CompileTime(state)
         self._hopeless: HopelessRun | None = HopelessRun(self.steps, self._fidelity, sources)
-        """Whether a few slow steps can end the run; None if the device's clock misses them."""
+        """Finds a few slow steps that end the run; None once the device's clock was seen to miss them."""
         self._began_ns = time.perf_counter_ns()
         self._first_step_ns = 0
         self._import_ns = 0

@@ -34,7 +34,7 @@ class Recorder:
         memory: Allocator figures.
         readings: Returns the status of every knob now.
         facts: Returns the facts of the run; called outside timed windows only.
-        settled: Called once when detection has settled, with the readings.
+        settled: Called when detection has settled, and each time the knobs are accepted or rejected.
         settle_root: Ends the detection of roots.
     """
 
@@ -134,7 +134,7 @@ class Recorder:
             self.run.calm_steps(rows, losses, samples_total)
 
     def script_ended(self, code: int, why: str) -> None:
-        """Report the script's end, if the process is measured, and end the process."""
+        """Report the script's end in a measured process, and end the process; else do nothing."""
         if self._channel is None:
             return
         self._state.calm.leave()

@@ -35,7 +35,8 @@ class WarmUp:
     def __init__(self, fidelity: Fidelity, sources: Sources) -> None:
         self._fidelity = fidelity
         self._sources = sources
-        self.event_ns = time.perf_counter_ns()
+        self.event_ns = 0
+        """End of the step after which steps count; set by the first step."""
         self.is_unsettled = False
         """The loader's queue had not settled when the window could wait no longer."""
         self._batches = 0

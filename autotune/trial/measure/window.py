@@ -32,7 +32,6 @@ class Steady(NamedTuple):
     empty if they certainly were.
     """
 
-    cut: int
     verdict: str
     begin_ns: int
     doubt: dict[str, float]
@@ -86,7 +85,7 @@ class Window:
         low, high = intervals.doubted_start(blocks, cut)
         is_certain = (low, high) == (1.0, 1.0) or not math.isfinite(high)
         doubt = {} if is_certain else {"doubt_low": low, "doubt_high": high}
-        return Steady(cut=cut, verdict=verdict, begin_ns=begin_ns, doubt=doubt)
+        return Steady(verdict=verdict, begin_ns=begin_ns, doubt=doubt)
 
     def enough(self) -> str | None:
         """Return why the window may end before its limit; None if it may not."""

@@ -156,7 +156,7 @@ def test_a_view_of_another_time_is_offered_by_no_version_that_was_not_looked_at(
     later = sink_of(client)
     assert set(later.find(study)) == {"answer", "table", "charts"}
     later = sink_of(client)
-    later._version = "3.99.0"
+    later._connection.version = "3.99.0"
     assert set(later.find(study)) == {"answer"}
 
 
