@@ -31,7 +31,7 @@ PROVABLE: Final = 1.02
 (experiments/noise_aa)."""
 
 SHORTEST_COMPILE_S: Final = 3.0
-"""No first compile of a training step is expected to take less; 10 s on 2 cores (experiments/compile_floor)."""
+"""No first compile of a training step should take less; 10 s on 2 cores (experiments/compile_floor)."""
 
 _LARGEST: Final = 100.0
 """Ratios above this are shown as "no ceiling"."""
