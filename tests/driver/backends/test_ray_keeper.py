@@ -121,6 +121,8 @@ def test_without_a_keeper_the_next_command_does_its_work(driver, folder: Path) -
     process_tree.send([keeper], signal.SIGKILL)
     process.kill()
     process.wait()
+    # It shares the file that its driver has locked until the kernel has ended it.
+    within(lambda: process_tree.is_zombie(keeper))
     local_ray.end_abandoned_rays()
     assert not folder.exists()
     within(lambda: process_tree.is_zombie(agent))
