@@ -40,7 +40,9 @@ def _own_home(tmp_path_factory, monkeypatch):
     # Searches of tests that run beside each other do not wait for each other.
     monkeypatch.setenv("AUTOTUNE_LOCKS", f"{home}-locks")
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    # An active environment would train the scripts of tests in place of the one that runs the tests.
+    for name in ("MLFLOW_TRACKING_URI", "VIRTUAL_ENV", "CONDA_PREFIX"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from autotune.config_files.memory import memory_bytes
 from autotune.config_files.validation_errors import wanted
-from autotune.config_files.yaml import MAX_BYTES, Items, Lines, line_at, load, steps
+from autotune.config_files.yaml import MAX_BYTES, LocatedDict, LocatedList, line_at, load, steps
 from autotune.errors import InvalidSpace, UnknownKnob, UsageError, did_you_mean
 from autotune.knobs.declared import SDK_VALUE, declared_knob, refuse_powerful
 from autotune.knobs.registry import builtin, needs_permission
@@ -179,7 +179,7 @@ class Written:
     """
 
     source: str
-    data: Lines | None
+    data: LocatedDict | None
     file: SpaceFile | None
     problems: tuple[UsageError, ...]
 
@@ -199,7 +199,7 @@ def read(path: Path) -> Written:
     source = path.name
     try:
         data = load(_text(path), source=source)
-        if not isinstance(data, Lines):
+        if not isinstance(data, LocatedDict):
             raise InvalidSpace(f"{source} is not a mapping", hint=f"Begin it with: schema: {SCHEMA}")
     except UsageError as error:
         return Written(source, None, None, (error,))
@@ -227,14 +227,14 @@ def name_problems(written: Written, inherited: Mapping[str, DeclaredSpec]) -> li
     names = {*declared, *_declared_names(data)}
     for section in ("knobs", "allowed_only"):
         entries = data.get(section)
-        for knob, entry in entries.items() if isinstance(entries, Lines) else ():
+        for knob, entry in entries.items() if isinstance(entries, LocatedDict) else ():
             where = written.place(section, knob)
             found += _unknown(knob, where, names) or _entry_problems(entry, knob, where, declared)
             if section == "allowed_only" and entry is not None:
                 found += _permission_problems(knob, where, declared)
     starts = data.get("start")
-    for index, start in enumerate(starts if isinstance(starts, Items) else ()):
-        for knob, value in start.items() if isinstance(start, Lines) else ():
+    for index, start in enumerate(starts if isinstance(starts, LocatedList) else ()):
+        for knob, value in start.items() if isinstance(start, LocatedDict) else ():
             where = written.place("start", index, knob)
             found += _unknown(knob, where, names) or _value_problems([value], knob, where, declared)
     return sorted(found, key=_by_line)
@@ -301,7 +301,7 @@ def _fields(model: type[BaseModel]) -> list[str]:
     return [f.alias or name for name, f in model.model_fields.items()]
 
 
-def _key_problems(data: Lines, source: str) -> Iterator[UsageError]:
+def _key_problems(data: LocatedDict, source: str) -> Iterator[UsageError]:
     known = _fields(SpaceFile)
     for key, line in data.lines.items():
         if key in _NOT_YET:
@@ -311,7 +311,7 @@ def _key_problems(data: Lines, source: str) -> Iterator[UsageError]:
             yield InvalidSpace(f'{source}:{line}: unknown key "{key}"', hint=hint)
 
 
-def _schema_problems(data: Lines, source: str) -> Iterator[UsageError]:
+def _schema_problems(data: LocatedDict, source: str) -> Iterator[UsageError]:
     schema = data.get("schema")
     if schema == SCHEMA:
         return
@@ -324,7 +324,7 @@ _DEPTHS: Final[Mapping[str | int, int]] = {"knobs": 2, "allowed_only": 2, "decla
 """Number of path parts that identify one entry; errors further down are reported once."""
 
 
-def _shape_problems(error: ValidationError, data: Lines, source: str) -> Iterator[UsageError]:
+def _shape_problems(error: ValidationError, data: LocatedDict, source: str) -> Iterator[UsageError]:
     """Yield one problem per place, although each possible form of an entry reports its own."""
     reported: set[tuple[object, ...]] = set()
     for fault in error.errors(include_url=False):
@@ -375,9 +375,13 @@ def _is_range(given: object) -> bool:
 # Names ---------------------------------------------------------------------------------------
 
 
-def _declared_names(data: Lines) -> list[str]:
+def _declared_names(data: LocatedDict) -> list[str]:
     entries = data.get("declare")
-    names = [e.get("name") for e in (entries if isinstance(entries, Items) else ()) if isinstance(e, Lines)]
+    names = [
+        e.get("name")
+        for e in (entries if isinstance(entries, LocatedList) else ())
+        if isinstance(e, LocatedDict)
+    ]
     return [name for name in names if isinstance(name, str)]
 
 
@@ -389,11 +393,13 @@ def _unknown(knob: str, where: str, declared: set[str]) -> list[UsageError]:
 def _entry_problems(
     entry: object, knob: str, where: str, declared: Mapping[str, DeclaredSpec]
 ) -> list[UsageError]:
-    if isinstance(entry, Lines) and not 0 < _length(entry) <= _MAX_VALUES:
+    if isinstance(entry, LocatedDict) and not 0 < _length(entry) <= _MAX_VALUES:
         return [InvalidSpace(f"{where}: {knob} has to have 1 to {_MAX_VALUES} values from low to high")]
-    if isinstance(entry, Items) and len(entry) > _MAX_VALUES:
+    if isinstance(entry, LocatedList) and len(entry) > _MAX_VALUES:
         return [InvalidSpace(f"{where}: {knob} has more than {_MAX_VALUES} values")]
-    values = entry if isinstance(entry, Items) else _numbers(entry) if isinstance(entry, Lines) else ()
+    values = (
+        entry if isinstance(entry, LocatedList) else _numbers(entry) if isinstance(entry, LocatedDict) else ()
+    )
     own = builtin().get(knob)
     if own is not None and own.derived and values:
         text = f"{where}: {knob} follows from other knobs and takes no values of its own"
@@ -425,7 +431,7 @@ def known_values(knob: Knob, value: Value) -> str:
     return did_you_mean(str(value), known) or f"Known are: {', '.join(known)}."
 
 
-def _numbers(entry: Lines) -> Sequence[int]:
+def _numbers(entry: LocatedDict) -> Sequence[int]:
     """Every number of a range; none where its shape is wrong."""
     low, high, step = entry.get("low"), entry.get("high"), entry.get("step", 1)
     if not isinstance(low, int) or not isinstance(high, int) or not isinstance(step, int) or step < 1:
@@ -433,7 +439,7 @@ def _numbers(entry: Lines) -> Sequence[int]:
     return range(low, high + 1, step)
 
 
-def _length(entry: Lines) -> int:
+def _length(entry: LocatedDict) -> int:
     """Return the number of values in a range; 1 for other entries, which the schema rejects."""
     low, high, step = entry.get("low"), entry.get("high"), entry.get("step", 1)
     if not isinstance(low, int) or not isinstance(high, int) or not isinstance(step, int) or step < 1:
@@ -456,11 +462,11 @@ def _permission_problems(knob: str, where: str, declared: Mapping[str, DeclaredS
 # Declarations --------------------------------------------------------------------------------
 
 
-def _declare_problems(written: Written, data: Lines) -> Iterator[UsageError]:
+def _declare_problems(written: Written, data: LocatedDict) -> Iterator[UsageError]:
     entries = data.get("declare")
     seen: dict[str, str] = {}
-    for index, entry in enumerate(entries if isinstance(entries, Items) else ()):
-        if not isinstance(entry, Lines):
+    for index, entry in enumerate(entries if isinstance(entries, LocatedList) else ()):
+        if not isinstance(entry, LocatedDict):
             continue
         for field, text, hint in _entry_faults(entry):
             where = written.place("declare", index, field)
@@ -472,7 +478,7 @@ def _declare_problems(written: Written, data: Lines) -> Iterator[UsageError]:
             seen[name] = where
 
 
-def _entry_faults(entry: Lines) -> Iterator[tuple[str, str, str]]:
+def _entry_faults(entry: LocatedDict) -> Iterator[tuple[str, str, str]]:
     """Field, fault and remedy, for everything in a declaration that its shape does not show."""
     name = entry.get("name")
     if isinstance(name, str) and not _NAME.fullmatch(name):
@@ -493,14 +499,14 @@ def _entry_faults(entry: Lines) -> Iterator[tuple[str, str, str]]:
     yield from _value_faults(entry.get("values"))
 
 
-def _secret_faults(entry: Lines, given: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+def _secret_faults(entry: LocatedDict, given: Sequence[str]) -> Iterator[tuple[str, str, str]]:
     """Yield errors for secrets, as searched values are written to many places."""
     hint = "Pass it on the command line or in a variable, as without autotune."
     for way in given:
         if is_secret_name(str(entry[way]).rpartition(":")[2]):
             yield way, f"{entry[way]} has the name of a secret, which cannot be a knob", hint
     values = entry.get("values")
-    texts = [v for v in values if isinstance(v, str)] if isinstance(values, Items) else []
+    texts = [v for v in values if isinstance(v, str)] if isinstance(values, LocatedList) else []
     hidden = next((redact(v) for v in texts if redact(v) != v), "")
     if hidden:
         yield "values", f"a value is a secret: {hidden}", hint
@@ -523,15 +529,15 @@ def _power_faults(way: str, text: str, values: object) -> Iterator[tuple[str, st
     """Yield errors for settings that decide which code runs, as the file may be another user's."""
     target, _, keyword = text.rpartition(":")
     spelling = Env(text) if way == "env" else Keyword(target, keyword)
-    given = values if isinstance(values, Items) else ()
+    given = values if isinstance(values, LocatedList) else ()
     if way != "flag" and (reason := refuse_powerful(spelling, given)):
         yield way, reason.rstrip("."), "Set it before autotune, for all trials."
 
 
 def _value_faults(values: object) -> Iterator[tuple[str, str, str]]:
-    if isinstance(values, Lines) and not 0 < _length(values) <= _MAX_VALUES:
+    if isinstance(values, LocatedDict) and not 0 < _length(values) <= _MAX_VALUES:
         yield "values", f"expected 1 to {_MAX_VALUES} values from low to high", ""
-    if not isinstance(values, Items):
+    if not isinstance(values, LocatedList):
         return
     if not 0 < len(values) <= _MAX_VALUES:
         yield "values", f"expected 1 to {_MAX_VALUES} values", ""

@@ -1,8 +1,8 @@
-"""Reader for untrusted YAML: small, flat, without tags, and with line numbers.
+"""Reader of a bounded subset of YAML from untrusted files; records the line of each value.
 
-A subset of YAML: scalars, lists and mappings with text keys. ``true`` and ``false`` alone are booleans, so
-that ``off``, ``on``, ``yes`` and ``no`` stay text; ``1e-3`` is a number; dates stay text. Everything that can
-make a small file large is bounded.
+Scalars, lists, and mappings with text keys; no tags. Only ``true`` and ``false`` are booleans, so that
+``off``, ``on``, ``yes`` and ``no`` stay text; ``1e-3`` is a number; dates stay text. Size, nesting and the
+expansion of aliases are limited.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ MAX_LINES: Final = 20_000
 MAX_DEPTH: Final = 32
 MAX_ALIASES: Final = 100
 MAX_NODES: Final = 50_000
-"""In the text, and after aliases are followed: some hundred aliases can stand for billions of values."""
+"""Limit of parser events, and of values once aliases are expanded: a hundred can stand for billions."""
 
 _INT: Final = re.compile(r"[-+]?[0-9]+")
 _FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _NULL: Final = frozenset({"", "~", "null"})
 
 
-class Lines(dict[str, Any]):
-    """Mapping with the line, from 1, of each of its keys."""
+class LocatedDict(dict[str, Any]):
+    """Mapping with the line of each of its keys in `lines`, and its first line in `line`, from 1."""
 
     def __init__(self, values: dict[str, Any], *, lines: dict[str, int], line: int) -> None:
         super().__init__(values)
@@ -40,8 +40,8 @@ class Lines(dict[str, Any]):
         self.line = line
 
 
-class Items(list[Any]):
-    """List with the line, from 1, of each of its items."""
+class LocatedList(list[Any]):
+    """List with the line of each of its items in `lines`, and its first line in `line`, from 1."""
 
     def __init__(self, values: list[Any], *, lines: list[int], line: int) -> None:
         super().__init__(values)
@@ -52,53 +52,57 @@ class Items(list[Any]):
 def load(
     text: str, *, source: str, error: type[UsageError] = InvalidSpace, max_bytes: int = MAX_BYTES
 ) -> Any:
-    """Return the one document in `text` as plain data; mappings are `Lines`, lists are `Items`.
+    """Return the one document in `text`: `LocatedDict`, `LocatedList` or a scalar; None for an empty one.
 
     Args:
         text: Contents of the file.
         source: Name of the file, for messages.
-        error: Class of raised errors.
-        max_bytes: Limit of the text as UTF-8.
+        error: Class of exceptions to raise.
+        max_bytes: Largest size, in bytes of UTF-8.
 
     Raises:
-        UsageError: As the class `error`: too large, too deep, too many aliases, a tag, a
-            duplicate key, or not YAML.
+        UsageError: As the class `error`. The text is no valid YAML, exceeds a limit, or has a tag, a key
+            twice or a second document.
     """
     if len(text.encode("utf-8", "surrogatepass")) > max_bytes:
-        raise error(f"{source} is larger than {max_bytes >> 10} KiB", hint="Such a file has a few kilobytes.")
+        raise error(
+            f"{source} is larger than {max_bytes >> 10} KiB",
+            hint="check that this is the right file; usual ones have a few KiB",
+        )
     if text.count("\n") > MAX_LINES:
         raise error(f"{source} has more than {MAX_LINES} lines")
     try:
         node = _Composer(_checked_events(text, source, error)).get_single_node()
-    except yaml.YAMLError as bad:
-        raise error(f"{_place(source, bad)}: this is no YAML: {_problem(bad)}") from bad
-    return None if node is None else _Building(source, error).value(node, 0)
+    except yaml.YAMLError as invalid:
+        raise error(f"{_place(source, invalid)}: not valid YAML: {_problem(invalid)}") from invalid
+    return None if node is None else _Builder(source, error).value(node, 0)
 
 
 def scalar(text: str) -> bool | int | float | str | None:
-    """Return the value of an unquoted word: ``true``, ``64``, ``1e-3``; everything else is text."""
+    """Return the value of an unquoted scalar: a boolean, None, a number, or the text itself."""
     if text in ("true", "false"):
         return text == "true"
     if text in _NULL:
         return None
-    if _INT.fullmatch(text) and len(text) <= 19:
-        return int(text)
-    if not _FLOAT.fullmatch(text) or _INT.fullmatch(text):
+    if _INT.fullmatch(text):
+        # Longer ones may not fit into 64 bits.
+        return int(text) if len(text) <= 19 else text
+    if not _FLOAT.fullmatch(text):
         return text
     number = float(text)
     return number if math.isfinite(number) else text
 
 
 def line_at(data: Any, path: Sequence[str | int]) -> int:
-    """Return the line of the deepest existing part of a path."""
+    """Return the line of the deepest existing part of a path; 1 without one."""
     lines: list[int] = [getattr(data, "line", 1), *(line for _, line, _ in steps(data, path))]
     return lines[-1]
 
 
 def steps(data: Any, path: Sequence[str | int]) -> Iterator[tuple[str | int, int, Any]]:
-    """Parts of a path that name something in the file, with line and value; others are skipped.
+    """Yield part, line and value for each part of a path that exists in the data.
 
-    pydantic's locations hold names of types beside those of keys.
+    Others are skipped, as pydantic's locations also contain names of types.
     """
     here = data
     for part in path:
@@ -109,18 +113,18 @@ def steps(data: Any, path: Sequence[str | int]) -> Iterator[tuple[str | int, int
 
 
 def _step(data: Any, part: str | int) -> tuple[int, Any] | None:
-    """Line and value of one part, where it exists."""
-    if isinstance(data, Lines) and isinstance(part, str) and part in data:
+    """Return line and value of one part; None if it does not exist."""
+    if isinstance(data, LocatedDict) and isinstance(part, str) and part in data:
         return data.lines[part], data[part]
-    if isinstance(data, Items) and isinstance(part, int) and part < len(data):
+    if isinstance(data, LocatedList) and isinstance(part, int) and part < len(data):
         return data.lines[part], data[part]
     return None
 
 
 class _Composer(Composer, BaseResolver):
-    """Nodes of events that were parsed and checked already; parsing is most of the work.
+    """Composes nodes of events that were parsed and checked before, so that the text is parsed once.
 
-    It resolves no scalar by itself; `scalar` does.
+    Scalars stay text; `scalar` converts them.
     """
 
     yaml_implicit_resolvers: Final = {}  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -128,6 +132,7 @@ class _Composer(Composer, BaseResolver):
     def __init__(self, events: list[yaml.Event]) -> None:
         Composer.__init__(self)
         BaseResolver.__init__(self)
+        # Reversed, so that the next one is popped from the end.
         self._events = events[::-1]
 
     def check_event(self, *choices: type[yaml.Event]) -> bool:
@@ -141,14 +146,14 @@ class _Composer(Composer, BaseResolver):
 
 
 def _checked_events(text: str, source: str, error: type[UsageError]) -> list[yaml.Event]:
-    """Return the events after a check of their limits, before any object is built."""
+    """Return the parsed events, whose limits are checked before any object is built."""
     events: list[yaml.Event] = []
     depth = aliases = documents = 0
     for count, event in enumerate(yaml.parse(text, Loader=yaml.SafeLoader)):
         events.append(event)
         line = event.start_mark.line + 1
         if count > MAX_NODES:
-            raise error(f"{source}:{line}: more than {MAX_NODES} values")
+            raise error(f"{source}:{line}: more than {MAX_NODES} elements")
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > MAX_DEPTH:
@@ -162,7 +167,7 @@ def _checked_events(text: str, source: str, error: type[UsageError]) -> list[yam
         elif isinstance(event, yaml.DocumentStartEvent):
             documents += 1
             if documents > 1:
-                raise error(f"{source}:{line}: a second document begins; there can be only one")
+                raise error(f"{source}:{line}: a second document starts here; only one is allowed")
         tag = getattr(event, "tag", None)
         if tag is not None:
             raise error(f"{source}:{line}: tags are not allowed, found {tag}")
@@ -170,7 +175,7 @@ def _checked_events(text: str, source: str, error: type[UsageError]) -> list[yam
 
 
 @dataclass(slots=True)
-class _Building:
+class _Builder:
     """Builds data from nodes, counting what aliases expand to."""
 
     source: str
@@ -182,6 +187,7 @@ class _Building:
         line = node.start_mark.line + 1
         if self.nodes > MAX_NODES:
             raise self.error(f"{self.source}:{line}: aliases expand to more than {MAX_NODES} values")
+        # Again, as aliases can nest deeper than the text.
         if depth > MAX_DEPTH:
             raise self.error(f"{self.source}:{line}: nested deeper than {MAX_DEPTH} levels")
         if isinstance(node, yaml.ScalarNode):
@@ -190,28 +196,28 @@ class _Building:
         if isinstance(node, yaml.SequenceNode):
             children = cast("list[yaml.Node]", node.value)
             values = [self.value(child, depth + 1) for child in children]
-            return Items(values, lines=[c.start_mark.line + 1 for c in children], line=line)
+            return LocatedList(values, lines=[c.start_mark.line + 1 for c in children], line=line)
         return self.mapping(cast("yaml.MappingNode", node), depth)
 
-    def mapping(self, node: yaml.MappingNode, depth: int) -> Lines:
+    def mapping(self, node: yaml.MappingNode, depth: int) -> LocatedDict:
         values: dict[str, Any] = {}
         lines: dict[str, int] = {}
         for key_node, value_node in cast("list[tuple[yaml.Node, yaml.Node]]", node.value):
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
-                raise self.error(f"{self.source}:{line}: a key must be text")
+                raise self.error(f"{self.source}:{line}: a key cannot be a list or a mapping")
             key = str(key_node.value)
             if key in values:
                 raise self.error(f'{self.source}:{line}: "{key}" is set twice, first on line {lines[key]}')
             values[key] = self.value(value_node, depth + 1)
             lines[key] = line
-        return Lines(values, lines=lines, line=node.start_mark.line + 1)
+        return LocatedDict(values, lines=lines, line=node.start_mark.line + 1)
 
 
-def _place(source: str, bad: yaml.YAMLError) -> str:
-    mark = getattr(bad, "problem_mark", None) or getattr(bad, "context_mark", None)
+def _place(source: str, invalid: yaml.YAMLError) -> str:
+    mark = getattr(invalid, "problem_mark", None) or getattr(invalid, "context_mark", None)
     return source if mark is None else f"{source}:{mark.line + 1}"
 
 
-def _problem(bad: yaml.YAMLError) -> str:
-    return str(getattr(bad, "problem", None) or getattr(bad, "reason", None) or "it cannot be read")
+def _problem(invalid: yaml.YAMLError) -> str:
+    return str(getattr(invalid, "problem", None) or getattr(invalid, "reason", None) or "it cannot be read")

@@ -1,6 +1,8 @@
 """Assignments that a training loop repeats, from its source. Pure.
 
-The objects that they change are determined in the running process (`autotune.trial.loop.assignments`).
+They may change what a dataset reads, which loader workers would not see. The innermost loop around the
+backward pass is taken for the one over batches, the outermost for the one over epochs. The changed objects
+are determined in the running process (`autotune.trial.loop.assignments`).
 """
 
 from __future__ import annotations
@@ -14,21 +16,40 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 ITEM: Final = ""
-"""Name of a target that is an item of its owner, or the content of a container."""
-_MUTATING: Final = frozenset(
-    {"append", "appendleft", "extend", "insert", "update", "setdefault", "pop", "popitem", "clear", "add"}
+"""`Target.name` where an item or the whole content of the owner changes, not one attribute."""
+_MUTATING_METHODS: Final = frozenset(
+    [
+        "append",
+        "appendleft",
+        "extend",
+        "extendleft",
+        "insert",
+        "update",
+        "setdefault",
+        "pop",
+        "popleft",
+        "popitem",
+        "clear",
+        "add",
+        "remove",
+        "discard",
+        "sort",
+        "reverse",
+        "rotate",
+    ]
 )
-_NESTED: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+"""Methods of lists, deques, dictionaries and sets that change them."""
+_NESTED_SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
 class Part(NamedTuple):
-    """Repeated code of one frame of a stack.
+    """Code of one stack frame that runs repeatedly.
 
     Args:
         depth: Index of the frame; 0 is the innermost.
         node: A loop, or a whole function.
-        inside: It runs once per batch, not once per pass.
-        without: A loop in it that is a separate part.
+        inside: It runs once per batch; else once per epoch.
+        without: A loop in it that is a part of its own.
     """
 
     depth: int
@@ -38,13 +59,13 @@ class Part(NamedTuple):
 
 
 class Target(NamedTuple):
-    """Target of an assignment.
+    """What one statement changes.
 
     Args:
         owner: Expression of the changed object; None for a plain name.
         name: The attribute or the plain name; `ITEM` for the content of a container.
-        line: Its line.
-        text: ``noise.strength``.
+        line: Its line in the file, from 1.
+        text: Its source, such as ``noise.strength``.
     """
 
     owner: ast.expr | None
@@ -54,49 +75,60 @@ class Target(NamedTuple):
 
 
 def repeated(stack: Sequence[tuple[ast.Module, int, str]]) -> list[Part]:
-    """Return code that runs once per batch or once per pass, from the stack of a backward pass.
+    """Return code that runs once per batch or once per epoch, from the stack of a backward pass.
 
     Args:
         stack: Tree, line and function name of each frame, innermost first.
     """
     found: list[Part] = []
-    last = 0
-    passes = False
+    kept = 0
+    in_loop = False
     for depth, place in enumerate(stack):
         function, loops = loops_around(*place)
         if not loops:
-            found.append(Part(depth, function, inside=not passes))
+            found.append(Part(depth, function, inside=not in_loop))
             continue
-        if not passes:
+        if not in_loop:
             found.append(Part(depth, loops[-1], inside=True))
             if len(loops) > 1:
                 found.append(Part(depth, loops[0], inside=False, without=loops[-1]))
         else:
             found.append(Part(depth, loops[0], inside=False))
-        passes, last = True, len(found)
-    # Code outside of every loop runs once.
-    return found[:last]
+        in_loop, kept = True, len(found)
+    # Functions that call the outermost loop run once.
+    return found[:kept]
 
 
 def nodes_of(
     part: ast.AST, *, without: ast.AST | None = None, dead: Sequence[ast.AST] = ()
 ) -> Iterator[ast.AST]:
-    """Yield nodes of a part, without nested functions and branches that never run."""
+    """Yield nodes of a part in no particular order, without nested functions and classes.
+
+    Args:
+        part: A loop or a function.
+        without: A node that is left out with all below it.
+        dead: Branches that never run, left out likewise.
+    """
     pending: list[ast.AST] = [part]
     while pending:
         node = pending.pop()
-        if node is without or (isinstance(node, _NESTED) and node is not part) or node in dead:
+        if node is without or (isinstance(node, _NESTED_SCOPES) and node is not part) or node in dead:
             continue
         yield node
         pending.extend(ast.iter_child_nodes(node))
 
 
 def targets(node: ast.AST) -> Iterator[Target]:
-    """Yield the targets that this node itself assigns."""
+    """Yield what this node itself changes.
+
+    These are targets of assignments and of ``setattr`` with a constant name, and receivers of methods that
+    change them in place. Targets of ``for``, ``with`` and ``:=`` are not included.
+    """
     if isinstance(node, ast.Assign):
         for target in node.targets:
             yield from _of(target)
     elif isinstance(node, (ast.AugAssign, ast.AnnAssign)):
+        # An annotation alone assigns nothing.
         if node.value is not None:
             yield from _of(node.target)
     elif isinstance(node, ast.Call):
@@ -128,4 +160,4 @@ def _of(target: ast.expr) -> Iterator[Target]:
 
 def _mutates(name: str) -> bool:
     # A tensor's in-place methods end with an underscore.
-    return name in _MUTATING or (name.endswith("_") and not name.startswith("_"))
+    return name in _MUTATING_METHODS or (name.endswith("_") and not name.startswith("_"))

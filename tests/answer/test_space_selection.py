@@ -69,7 +69,7 @@ IMAGES = replace(GPU, model=ModelFacts(name="Net", device="cuda", has_4d=True))
         (ATTENDS, measured(), GPU_HOST, "gpu_transformer", "has attention"),
         (replace(ATTENDS, model=IMAGES.model), measured(), GPU_HOST, "default", "attention and conv"),
         (GPU, measured(), GPU_HOST, "default", "neither attention nor convolutions"),
-        (RunFacts(), measured(), GPU_HOST, "default", "no model was seen"),
+        (RunFacts(), measured(), GPU_HOST, "default", "no trained model was observed"),
         (replace(CPU, model=ModelFacts(name="Net", device="mps")), measured(), CPU_HOST, "default", "mps"),
         (CPU, measured(peak=18 * GIB), CPU_HOST, "memory", "90 % of the memory"),
         (GPU, measured(peak=130 * GIB), GPU_HOST, "memory", "92 % of the memory"),

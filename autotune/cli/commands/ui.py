@@ -119,10 +119,10 @@ def _serve(uri: str, port: int, paths: dict[str, str], opened: str | None, repor
     try:
         with serving(uri, port, keys, report) as server:
             print("starting MLflow's server; this takes about ten seconds ...", file=sys.stderr)
-            server.wait_until_it_answers()
+            server.wait_until_ready()
             _show(server.address, {name: links[name] for name in paths}, links.get("", ""))
             print("each link lets in one browser; Ctrl-C ends the server", file=sys.stderr, flush=True)
-            server.wait_until_it_ends()
+            server.wait()
     except KeyboardInterrupt:
         pass
     return 0

@@ -18,7 +18,7 @@ class ForkTrust:
 
     def __init__(self) -> None:
         self.lost_because = ""
-        """Why no further trial is forked; empty while forks are trusted."""
+        """Reason why no further trial is forked; empty while forks are trusted."""
         self._failed: set[int] = set()
         """Trials that failed after a fork and are run again."""
 

@@ -1,4 +1,4 @@
-"""Planner: from a trial to the assignment of one process, or the reason why it is not possible."""
+"""Turns a trial into the assignment of one process, or into a failure with the reason why it cannot run."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ if TYPE_CHECKING:
 
 
 def dead_ways(study: Study) -> Dead:
-    """Return the deliveries that did not take effect in this study, from its failures.
+    """Return the deliveries that are not tried again in this study.
 
-    An option or a constant of the script that once had no effect is not tried again, nor one that affects
-    more than its knob. One that worked for another value is dead for that value only.
+    Only options and constants of the script can be among them. One that changed more than its knob, or with
+    which nothing was measured, is excluded for all values. One that worked for another value is excluded for
+    the failed value only.
     """
-    acted = {
+    worked = {
         (change.knob, change.spelling.how)
         for trial in study.finished()
         if trial.measurement is not None
@@ -46,7 +47,7 @@ def dead_ways(study: Study) -> Dead:
             knob, how = failure.evidence.get("knob", ""), failure.evidence.get("how", "")
             if not isinstance(knob, str) or not isinstance(how, str) or not knob or how not in OWN_WAYS:
                 continue
-            if (knob, how) not in acted or failure.evidence.get("status") == MOVES_OTHERS:
+            if (knob, how) not in worked or failure.evidence.get("status") == MOVES_OTHERS:
                 found.add((knob, how))
             elif knob in trial.config:
                 found.add((knob, how, trial.config[knob]))
@@ -54,13 +55,13 @@ def dead_ways(study: Study) -> Dead:
 
 
 def measured_changes(study: Study, config: Config) -> tuple[Change, ...] | None:
-    """Return the deliveries with which this config was last measured successfully.
+    """Return the deliveries with which this config was last measured; None if it never was.
 
-    Repeated measurements and the applied result use the same deliveries. Others may have turned out dead
-    since, but not the one behind a figure.
+    Repeated measurements and the applied result use them again, even if a later trial has excluded one: the
+    figure was measured with it.
     """
-    kept = [t.changes for t in study.of(config) if t.measurement is not None and t.changes is not None]
-    return kept[-1] if kept else None
+    measured = [t.changes for t in study.of(config) if t.measurement is not None and t.changes is not None]
+    return measured[-1] if measured else None
 
 
 class Planner:
@@ -68,10 +69,10 @@ class Planner:
 
     Args:
         knobs: By name, in order of expected gain.
-        environ: The environment of training processes, the user's own with quiet defaults.
+        environ: The environment of training processes: the user's, with defaults that switch off telemetry.
         memory_limit_bytes: Memory limit of a trial's process tree; 0 for no limit.
-        baseline_limit_bytes: The same for the unchanged script, which is measured even if it exceeds the
-            user's limit; None for the same limit.
+        baseline_limit_bytes: That of the unchanged script, which is measured even if it exceeds the user's
+            limit; None: `memory_limit_bytes`.
     """
 
     def __init__(
@@ -87,11 +88,11 @@ class Planner:
         self.limit_memory(memory_limit_bytes, baseline_limit_bytes)
 
     def limit_memory(self, limit_bytes: int, baseline_bytes: int | None = None) -> None:
-        """Set the limits of future trials; earlier ones may have had other limits.
+        """Set the limits of assignments made from now on.
 
         Args:
-            limit_bytes: As `memory_limit_bytes`.
-            baseline_bytes: As `baseline_limit_bytes`.
+            limit_bytes: `memory_limit_bytes` of the class.
+            baseline_bytes: `baseline_limit_bytes` of the class.
         """
         self._memory_limit_bytes = limit_bytes
         self._baseline_limit_bytes = limit_bytes if baseline_bytes is None else baseline_bytes
@@ -99,17 +100,21 @@ class Planner:
     def space(
         self, spec: StudySpec, facts: Facts, dead: Dead = frozenset()
     ) -> tuple[SearchSpace, dict[str, str]]:
-        """Return the script's space, and the knobs that are not varied with their reasons."""
+        """Return the search space, and for each knob that is not varied the reason."""
         return build_space(spec.space, facts, self._knobs, dead=dead)
 
     def changes(
         self, config: Config, facts: Facts, dead: Dead = frozenset()
     ) -> tuple[Sequence[Change], Sequence[Refusal]]:
-        """Return the delivery of each knob of a config."""
+        """Return the deliveries of a config's knobs, and a refusal for each knob without one."""
         return choose(config, facts, self._knobs, dead=dead)
 
     def changes_in(self, study: Study, config: Config) -> tuple[Sequence[Change], Sequence[Refusal]]:
-        """Return the same for a study with earlier measurements and refusals."""
+        """Return `changes` for a config of this study.
+
+        A measured config keeps its deliveries; another gets none that is excluded. Both are empty before the
+        script was inspected.
+        """
         known = measured_changes(study, config)
         if known is not None:
             return known, ()
@@ -118,16 +123,17 @@ class Planner:
         return self.changes(config, study.facts, dead_ways(study))
 
     def assign(self, study: Study, trial: Trial) -> Assignment | Failure:
-        """Return the process that measures this trial, or a Failure if a knob has no delivery."""
+        """Return the assignment of a trial; a Failure without an inspected script, or without a delivery."""
         facts, spec = study.facts, study.spec
         if facts is None:
-            return Failure(kind=FailureKind.INFRA_LOST, message="the script has not run yet")
+            return Failure(kind=FailureKind.INFRA_LOST, message="the script was not inspected yet")
         changes, refusals = self.changes_in(study, trial.config)
         if refusals:
             first = refusals[0]
             return Failure(
                 kind=FailureKind.CONFIG_REJECTED,
                 message=f"{first.knob}: {first.reason}",
+                # No delivery was tried, so `dead_ways` excludes none.
                 evidence={"knob": first.knob, "how": "none"},
             )
         launch = build_launch(
@@ -163,7 +169,7 @@ class Planner:
 
 
 def as_baseline(study: Study, fidelity: Fidelity) -> Fidelity:
-    """Return the fidelity with the evaluation handling of the study's first window, for comparability."""
+    """Return the fidelity with the baseline's decision on evaluation time, so that windows are comparable."""
     first = next((t.measurement for t in study.baseline if t.measurement is not None), None)
     counts = None if first is None else first.extra.get("evaluation_counts")
     return fidelity if counts is None else replace(fidelity, evaluation_counts=bool(counts))
@@ -172,7 +178,7 @@ def as_baseline(study: Study, fidelity: Fidelity) -> Fidelity:
 def cache_key(config: Config, facts: Facts) -> str:
     """Return the key of the compile caches for a config, script, versions and kinds of device.
 
-    Processors of several generations share a name; the instructions used by compilers distinguish them.
+    Processors of different generations can have one model name, so their instruction sets are part of it.
     """
     host = facts.host
     versions = dict(host.versions) | (dict(facts.run.versions) if facts.run else {})
@@ -182,10 +188,10 @@ def cache_key(config: Config, facts: Facts) -> str:
     return f"{config.digest}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-def clipped(trial: Trial, deadline_s: float) -> Trial:
-    """Return the trial with its deadlines reduced to the time left."""
+def clipped(trial: Trial, left_s: float) -> Trial:
+    """Return the trial with its time limits cut to `left_s` seconds."""
     fidelity = trial.fidelity
-    if fidelity.deadline_s <= deadline_s:
+    if fidelity.deadline_s <= left_s:
         return trial
-    setup_s = min(fidelity.setup_s, deadline_s)
-    return replace(trial, fidelity=replace(fidelity, deadline_s=deadline_s, setup_s=setup_s))
+    setup_s = min(fidelity.setup_s, left_s)
+    return replace(trial, fidelity=replace(fidelity, deadline_s=left_s, setup_s=setup_s))

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from autotune.launch.ports import with_port
-from autotune.launch.workspace import compile_caches as caches
-from autotune.launch.workspace import isolation as enclosure
-from autotune.launch.workspace import runtime_library
+from autotune.launch.workspace import compile_caches, runtime_library
+from autotune.launch.workspace import isolation as isolating
 from autotune.launch.workspace.folders import temporary_folder
 from autotune.model import wire
 from autotune.protocol.plan import HIDDEN_VARIABLE, PLAN_VARIABLE, TRIAL_VARIABLE, Plan
@@ -26,75 +25,91 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workspace:
-    """Directory of a trial that is ready to start."""
+    """Prepared files and environment of a trial.
+
+    Args:
+        assignment: What it runs.
+        folder: Its folder in the study.
+        temporary: Its TMPDIR.
+        caches: Its compile caches.
+        env: Environment of its processes.
+        plan_path: Its plan, without secrets.
+        enclosed: It runs in an overlay.
+        protected: Folders that its writes do not reach, in an overlay or by redirection.
+        places: The project and the working directory, without the home; the user is informed of writes there.
+        beside: The project, if it is on the file system of `temporary`, so that files can be renamed into it;
+            else empty.
+        watched: `places` in redirect mode, where they are compared before and after the trial; else empty.
+    """
 
     assignment: Assignment
     folder: Path
     temporary: Path
-    caches: caches.CompileCaches
+    caches: compile_caches.CompileCaches
     env: dict[str, str]
     plan_path: Path
     enclosed: bool
     protected: tuple[str, ...]
     places: tuple[str, ...]
-    """The project and the working directory; the user is informed of writes there."""
     beside: str
-    """The project, if it is on the temporary folder's disk, so that files can be moved between them."""
     watched: tuple[str, ...]
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file readable only by this user, as a plan holds the user's paths and arguments."""
+    """Write a new file that only this user can read."""
     path.unlink(missing_ok=True)
+    # O_EXCL follows no link, and keeps the mode of no other file.
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with open(fd, "w", encoding="utf-8") as file:
         file.write(text)
 
 
 def without_secrets(plan: Plan, environ: Mapping[str, str]) -> tuple[Plan, dict[str, str]]:
-    """Return the plan as written to its file, and the variables with the parts that it leaves out.
+    """Return the plan with redacted arguments, and the variable that holds the originals, if any.
 
     Args:
         plan: Plan of the process to start.
         environ: The environment of that process.
     """
     argv = tuple(redact_args(plan.argv, environ))
-    hidden = {str(place): plan.argv[place] for place, word in enumerate(argv) if word != plan.argv[place]}
+    hidden = {str(i): plan.argv[i] for i, argument in enumerate(argv) if argument != plan.argv[i]}
     if not hidden:
         return plan, {}
     return replace(plan, argv=argv), {HIDDEN_VARIABLE: json.dumps(hidden)}
 
 
-def prepare(study_dir: Path, assignment: Assignment, isolation: str, our_part: str) -> Workspace:
-    """Create a trial's folders and its plan.
+def prepare(study_dir: Path, assignment: Assignment, isolation: str, library: str) -> Workspace:
+    """Create a trial's folders, compile caches, plan and environment.
 
     Args:
-        study_dir: Parent of ``trials``, which holds the trial's folder.
-        assignment: Assignment to run.
+        study_dir: Folder of the study; the trial's is ``trials/<uid>`` in it.
+        assignment: What the trial runs.
         isolation: ``overlay`` or ``redirect``.
-        our_part: From `runtime_library.make`; empty if another command is run.
+        library: Folder from `runtime_library.make`; empty if a test replaces the trial's command.
     """
     launch = assignment.launch
     folder = study_dir / "trials" / assignment.uid
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=0o700)
     temporary = temporary_folder(assignment.uid)
-    enclosure.remove(temporary)
+    # An attempt that was killed may have left it.
+    isolating.remove(temporary)
     temporary.mkdir(mode=0o700)
-    cached = caches.prepare(study_dir, folder, launch.cache_key)
-    overlay = launch.protect and isolation == "overlay"
-    redirect = launch.protect and isolation == "redirect"
-    protected = enclosure.protected(launch.script, launch.cwd, launch.env) if launch.protect else ()
-    if redirect:
+    cached = compile_caches.prepare(study_dir, folder, launch.cache_key)
+    uses_overlay = launch.protect and isolation == "overlay"
+    uses_redirect = launch.protect and isolation == "redirect"
+    protected = isolating.protected(launch.script, launch.cwd, launch.env) if launch.protect else ()
+    if uses_redirect:
         (folder / "shadow").mkdir()
-    project = enclosure.project_root(launch.script)
-    beside = project if _on_one_disk(project, temporary) else ""
-    output = (temporary if overlay and beside else folder) / "output"
+    project = isolating.project_root(launch.script)
+    beside = project if _on_one_file_system(project, temporary) else ""
+    # From an overlay, files can be renamed into the project out of the temporary folder alone.
+    output = (temporary if uses_overlay and beside else folder) / "output"
     if launch.output_args:
         output.mkdir()
     plan_path = folder / "plan.json"
-    whole = _plan(assignment, folder, output, protected, redirect=redirect)
-    plan, hidden = without_secrets(whole, launch.env)
+    full_plan = _plan(assignment, folder, output, protected, redirect=uses_redirect)
+    plan, hidden = without_secrets(full_plan, launch.env)
     write_private(plan_path, wire.dumps(plan))
     env = {
         **with_port(launch.env),
@@ -104,12 +119,12 @@ def prepare(study_dir: Path, assignment: Assignment, isolation: str, our_part: s
         PLAN_VARIABLE: str(plan_path),
         TRIAL_VARIABLE: assignment.uid,
     }
-    if our_part:
-        env = runtime_library.environment(env, our_part)
+    if library:
+        env = runtime_library.environment(env, library)
     home = os.path.realpath(launch.env.get("HOME") or "/")
-    # Other programs write to the home all the time, so only the project is compared.
+    # Without the home itself, to which other programs write during a trial.
     roots = dict.fromkeys(os.path.realpath(p) for p in (project, launch.cwd))
-    places = tuple(place for place in roots if place != home)
+    places = tuple(root for root in roots if root != home)
     return Workspace(
         assignment=assignment,
         folder=folder,
@@ -117,15 +132,15 @@ def prepare(study_dir: Path, assignment: Assignment, isolation: str, our_part: s
         caches=cached,
         env=env,
         plan_path=plan_path,
-        enclosed=overlay,
+        enclosed=uses_overlay,
         protected=protected,
         places=places,
-        watched=places if redirect else (),
+        watched=places if uses_redirect else (),
         beside=beside,
     )
 
 
-def _on_one_disk(one: str, other: Path) -> bool:
+def _on_one_file_system(one: str, other: Path) -> bool:
     try:
         return os.stat(one).st_dev == other.stat().st_dev
     except OSError:

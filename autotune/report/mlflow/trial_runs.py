@@ -29,7 +29,7 @@ class _TrialRun:
     run_id: str
     name: str
     marks: str = ""
-    """Its pick and its place on the front, as last written."""
+    """Pick and place on the front, as last written."""
 
 
 class TrialRuns:

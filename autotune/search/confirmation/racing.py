@@ -20,7 +20,7 @@ from autotune.model.trial import Family, Stage
 from autotune.search.confirmation.challengers import foremost, newcomer
 from autotune.search.costs import Costs
 from autotune.search.screening.replicates import run_sd
-from autotune.search.screening.shortlist import readings, shortlist
+from autotune.search.screening.shortlist import predicted_log_ratios, shortlist
 from autotune.search.trial_limit import CYCLES, most_members
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _affordable(
         chosen = shortlist(before, out=frozenset(lost), parts=parts)
     if not chosen or _ROUNDS_FOR_SEVERAL * costs.cycle(chosen[:1]) <= whole_s:
         return chosen
-    first, expected = chosen[0], readings(before, parts, out=frozenset(lost))
+    first, expected = chosen[0], predicted_log_ratios(before, parts, out=frozenset(lost))
     least = expected.get(first, 0.0) - _ALIKE_RUNS * run_sd(before)
     cheaper = [
         c

@@ -62,7 +62,7 @@ _INSTALLED = ("torchao",)
 
 @dataclass(slots=True, kw_only=True)
 class TorchHooks:
-    """What is installed as the script imports torch."""
+    """Hooks that are installed when the script imports torch."""
 
     loader: Loader
     root: TrainedModules

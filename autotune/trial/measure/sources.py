@@ -1,4 +1,4 @@
-"""What the hooks give the recorder, set as they are installed."""
+"""Inputs of the recorder that come from the hooks, set when these are installed."""
 
 from __future__ import annotations
 

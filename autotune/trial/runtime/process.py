@@ -1,4 +1,4 @@
-"""State of the process itself, read from the system: variables, libraries, memory."""
+"""State of the training process: environment variables, allocator, OpenMP runtime, huge pages."""
 
 from __future__ import annotations
 
@@ -15,44 +15,51 @@ if TYPE_CHECKING:
     from autotune.trial.runtime.state import RuntimeState
     from autotune.trial.runtime.undo import Undo
 
-_NAMED = {"libjemalloc": "jemalloc", "libtcmalloc": "tcmalloc", "libc.": "glibc", "libc-": "glibc"}
-_OPENMP = {"libgomp": "gnu", "libiomp5": "intel", "libomp": "llvm"}
+_MALLOC_BY_PREFIX = {"libjemalloc": "jemalloc", "libtcmalloc": "tcmalloc", "libc.": "glibc", "libc-": "glibc"}
+_OPENMP_BY_PREFIX = {"libgomp": "gnu", "libiomp5": "intel", "libomp": "llvm"}
 _HUGE_FLAG = "hg"
+"""In VmFlags: the mapping is marked by MADV_HUGEPAGE (proc(5))."""
 _PROBE_BYTES = 64 << 20
-_THREADS = "OMP_NUM_THREADS"
+"""So large that malloc maps it by itself."""
+_THREADS_VARIABLE = "OMP_NUM_THREADS"
 
 
 class TrainingProcess:
-    """Implements `ProcessHook`."""
+    """Implements `ProcessHook`, and records what happened before and during the import of torch."""
 
     def __init__(self) -> None:
         self._at_start = dict(os.environ)
         self._at_import: dict[str, str] = {}
-        self._first: tuple[str, ...] = ()
+        self._native_before_torch: tuple[str, ...] = ()
         self._openmp = ""
         self.sets_threads = False
-        """The script called `torch.set_num_threads`, while no variable sets the number."""
+        """The script called `torch.set_num_threads` in a function that does not mention OMP_NUM_THREADS."""
 
     def torch_imported(self) -> None:
-        """Store the variables that the libraries have just read, and their values before."""
+        """Record the variables that libraries have just read, and packages with native code before torch."""
         self._at_import = dict(os.environ)
         try:
-            self._first = _with_an_openmp_before_torch()
+            self._native_before_torch = _native_packages_before_torch()
         except Exception:
             # Inspecting foreign modules can raise any error.
-            self._first = ()
+            self._native_before_torch = ()
 
     def watch_threads(self, torch: Any, state: RuntimeState, undo: Undo) -> None:
-        """Detect from now on whether the script sets the number of threads itself."""
+        """Wrap `torch.set_num_threads`, to notice calls of the script."""
         original = torch.set_num_threads
 
         @functools.wraps(original)
         def set_num_threads(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
             frame = caller(1)
-            if state.here() and frame is not None and not is_ours(frame.f_code.co_filename):
-                sets = _THREADS in frame.f_code.co_consts
-                self.sets_threads = self.sets_threads or not sets
+            # A function that carries the variable out by this call does not choose a number itself.
+            if (
+                state.here()
+                and frame is not None
+                and not is_ours(frame.f_code.co_filename)
+                and _THREADS_VARIABLE not in frame.f_code.co_consts
+            ):
+                self.sets_threads = True
             return result
 
         undo.assign(torch, "set_num_threads", set_num_threads)
@@ -63,14 +70,14 @@ class TrainingProcess:
 
     def changed(self) -> tuple[str, ...] | None:
         """Return the variables changed between the start and the import of torch; None before the import."""
-        before, then = self._at_start, self._at_import
-        if not then:
+        before, after = self._at_start, self._at_import
+        if not after:
             return None
-        return tuple(sorted(name for name in {*before, *then} if before.get(name) != then.get(name)))
+        return tuple(sorted(name for name in {*before, *after} if before.get(name) != after.get(name)))
 
     def loaded_first(self) -> tuple[str, ...]:
-        """Return the packages loaded before torch, if another one than torch has loaded an OpenMP."""
-        return self._first
+        """Return packages with native code loaded before torch if several OpenMP are loaded; else nothing."""
+        return self._native_before_torch
 
     def malloc(self) -> str:
         """Return the process's `malloc`: ``glibc``, ``jemalloc``, ``tcmalloc``; empty if unknown."""
@@ -78,15 +85,15 @@ class TrainingProcess:
 
     @functools.cached_property
     def _malloc(self) -> str:
-        found = _word(_library_of("malloc"), _NAMED)
+        found = _name_by_prefix(_library_of("malloc"), _MALLOC_BY_PREFIX)
         if found:
             return found
-        # A program at a fixed address resolves to its own table entry: use the lookup order.
-        mapped = [_word(path, _NAMED) for path in _mapped_files()]
+        # In a program at a fixed address the symbol resolves to the program's own linkage table.
+        mapped = [_name_by_prefix(path, _MALLOC_BY_PREFIX) for path in _mapped_files()]
         return next((word for word in ("jemalloc", "tcmalloc", "glibc") if word in mapped), "")
 
     def huge_pages(self) -> bool:
-        """Return whether a large memory block is marked for transparent huge pages on allocation."""
+        """Return whether malloc marks large blocks for transparent huge pages."""
         return self._huge_pages
 
     @functools.cached_property
@@ -95,7 +102,7 @@ class TrainingProcess:
             library = ctypes.CDLL(None)
             library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
             library.free.restype, library.free.argtypes = None, [ctypes.c_void_p]
-            # Allocated and freed untouched: it costs only address space.
+            # The block is never touched, so it takes no memory.
             address = library.malloc(_PROBE_BYTES)
             if not address:
                 return False
@@ -107,44 +114,46 @@ class TrainingProcess:
             return False
 
     def openmp(self) -> str:
-        """Return torch's OpenMP: ``gnu``, ``intel``, ``llvm``; empty if unknown."""
+        """Return the OpenMP runtime of torch: ``gnu``, ``intel``, ``llvm``; empty if unknown."""
         if self._at_import and not self._openmp:
             self._openmp = _loaded_openmp()
         return self._openmp
 
     def blocktime_ms(self) -> int | None:
-        """Return the spin time of threads in Intel's or LLVM's OpenMP; None for another one."""
+        """Return for how many ms idle threads spin, by Intel's or LLVM's OpenMP; None for other ones."""
         try:
             return int(ctypes.CDLL(None).kmp_get_blocktime())
         except (AttributeError, OSError):
             return None
 
 
-def _with_an_openmp_before_torch() -> tuple[str, ...]:
+def _native_packages_before_torch() -> tuple[str, ...]:
+    """Return them if more than one OpenMP is loaded; else nothing."""
     suffixes = tuple(importlib.machinery.EXTENSION_SUFFIXES)
-    # torch always loads numpy, which has no OpenMP.
+    # numpy has no OpenMP, and torch imports it in any case.
     known = {"numpy", *getattr(sys, "stdlib_module_names", ())}
     found: set[str] = set()
+    # In the order of imports.
     for name, module in list(sys.modules.items()):
         if name == "torch":
             break
         if name.partition(".")[0] not in known and str(getattr(module, "__file__", "")).endswith(suffixes):
             found.add(name.partition(".")[0])
-    if not found or len({path for path in _mapped_files() if _word(path, _OPENMP)}) < 2:
+    if not found or len({path for path in _mapped_files() if _name_by_prefix(path, _OPENMP_BY_PREFIX)}) < 2:
         return ()
     return tuple(sorted(found))
 
 
-def _word(path: str, words: dict[str, str]) -> str:
-    name = os.path.basename(path)
-    return next((word for begin, word in words.items() if name.startswith(begin)), "")
+def _name_by_prefix(path: str, names: dict[str, str]) -> str:
+    file = os.path.basename(path)
+    return next((name for prefix, name in names.items() if file.startswith(prefix)), "")
 
 
 def _loaded_openmp() -> str:
     path = _library_of("GOMP_parallel") or _library_of("__kmpc_fork_call")
     if path:
-        return _word(path, _OPENMP)
-    words = {word for path in _mapped_files() if (word := _word(path, _OPENMP))}
+        return _name_by_prefix(path, _OPENMP_BY_PREFIX)
+    words = {word for path in _mapped_files() if (word := _name_by_prefix(path, _OPENMP_BY_PREFIX))}
     return words.pop() if len(words) == 1 else ""
 
 

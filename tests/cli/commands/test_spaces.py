@@ -133,7 +133,7 @@ def test_inspect_says_what_needs_permission_and_which_space_is_likely(cli, scrip
     assert rows["in_order"]["status"] == "if allowed"
     assert data["space"]["name"] == "cpu"
     assert (
-        "A search probably takes the space cpu: there is no NVIDIA device."
+        "A search probably takes the space cpu: no NVIDIA GPU was found."
         in cli("inspect", "train.py", "--static")[1]
     )
 
@@ -152,7 +152,7 @@ def test_a_dry_run_shows_which_space_and_what_is_not_read_back(cli, mine, monkey
     assert "0, 1   NUMERIC   by --fused-loss, delivered, effect not read" in line
     assert "--allow reorder" in out
     out = cli("search", "--script", "train.py", *REST, "--dry-run")[1]
-    assert "space auto: cpu is likely, because there is no NVIDIA device; the first run decides" in out
+    assert "space auto: cpu is likely, because no NVIDIA GPU was found; the first run decides" in out
     data = json.loads(cli("search", "--script", "train.py", *REST, "--dry-run", "--json")[1])
     assert data["space"]["name"] == "cpu"
 

@@ -130,7 +130,7 @@ def test_a_port_at_which_another_server_listens_is_not_opened(
     found(monkeypatch, "sqlite:////nowhere.db", {"answer": "/#/x"})
     with (
         listening(address) as port,
-        pytest.raises(BackendError, match=f"port {port} cannot be had") as raised,
+        pytest.raises(BackendError, match=f"port {port} is not available") as raised,
     ):
         ui.ui(None, port=port, open_it=False)
     assert "--port" in raised.value.hint
@@ -152,7 +152,7 @@ def test_a_server_that_fails_is_reported_with_what_it_reported_last_and_no_secre
     with pytest.raises(BackendError) as raised:
         ui.ui(None, open_it=False)
     first, *lines = raised.value.message.splitlines()
-    assert first == "MLflow's server ended with code 3; its last lines:"
+    assert first == "MLflow's server exited with code 3; its last lines:"
     assert lines == ["  one", "  cannot open postgresql://<redacted>@host/db"]
 
 
@@ -165,12 +165,12 @@ def test_a_server_that_ends_while_it_is_looked_at_has_failed_unless_it_ended_in_
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
-    monkeypatch.setattr(mlflow_server, "START_S", 20.0)
+    monkeypatch.setattr(mlflow_server, "START_TIMEOUT_S", 20.0)
     found(monkeypatch, "sqlite:////nowhere.db", {"answer": "/#/x"})
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGHUP)
     if code:
         # 1 would be "nothing found".
-        with pytest.raises(BackendError, match="ended with code 1"):
+        with pytest.raises(BackendError, match="exited with code 1"):
             ui.ui(None, open_it=False)
     else:
         assert ui.ui(None, open_it=False) == 0
@@ -185,7 +185,7 @@ def test_the_browser_gets_a_link_of_its_own_and_no_secret_is_in_a_command_line(
     noted = tmp_path / "noted"
     note = f"open({str(noted)!r}, 'w').write(repr(sys.argv) + os.environ['AUTOTUNE_UI_KEYS'])"
     monkeypatch.setattr("sys.executable", str(as_mlflow(tmp_path, at_first=note, afterwards="os._exit(0)")))
-    monkeypatch.setattr(mlflow_server, "START_S", 20.0)
+    monkeypatch.setattr(mlflow_server, "START_TIMEOUT_S", 20.0)
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
     pages = {"answer": "/#/a", "table": "/#/t"}

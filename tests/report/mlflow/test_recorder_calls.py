@@ -99,8 +99,8 @@ class Client:
         self.calls.append(("log_text", run_id))
 
 
-def sink_of(client: Client) -> MlflowSink:
-    sink = MlflowSink("sqlite:////nowhere/mlflow.db")
+def sink_of(client: Client, uri: str = "sqlite:////nowhere/mlflow.db") -> MlflowSink:
+    sink = MlflowSink(uri)
     metric = lambda key, value, timestamp, step: SimpleNamespace(key=key, value=value, step=step)  # noqa: E731
     pair = lambda key, value: SimpleNamespace(key=key, value=value)  # noqa: E731
     sink._connection.client, sink._connection.version = client, "3.17.2"
@@ -278,8 +278,7 @@ def test_of_a_server_its_own_version_counts(client: Client, monkeypatch: pytest.
         return SimpleNamespace(status_code=200, text="2.9.0")
 
     monkeypatch.setattr("mlflow.utils.rest_utils.http_request", answers)
-    sink = sink_of(client)
-    sink.tracking_uri = "http://tracker:5000"
+    sink = sink_of(client, "http://tracker:5000")
     study = report_study.made(8)
     sink.send("study_ended", {"wall_s": 3.0, "why": "finished"}, study, answer(study))
     assert requested == ["GET http://tracker:5000/version"], "once"

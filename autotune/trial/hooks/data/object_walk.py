@@ -1,11 +1,14 @@
 """Bounded traversal of the objects reachable from a dataset, a collate function or a sampler.
 
-It follows attributes, slots, members of containers, closures, partial functions, running generators and
-iterators, and the globals and class attributes that the user's functions name. It calls no code of the
-script, and changes nothing.
+It follows attributes, slots, and items of dictionaries, lists, tuples and deques (the first few and the last).
+It follows closures, partial functions, running generators and iterators. Of the user's functions it follows the
+globals and class attributes that they name.
+
+It avoids the script's code: attributes are read from ``__dict__``, and properties are
+not evaluated. Overridden methods of containers, and ``__str__`` of keys, may run; their errors are ignored.
 """
 
-# Scripts pass values of any type; narrowing them yields partly unknown types.
+# Values have arbitrary types, so pyright reports partly unknown ones after each check.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -35,40 +38,53 @@ from autotune.trial.runtime.state import is_user_file
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_MOST_NODES: Final = 4096
-_DEEPEST: Final = 8
-_LIMIT_S: Final = 0.02
-"""A traversal of 4,096 objects takes about 10 ms here; the rest is for slower machines."""
-_CLOCK_EACH: Final = 64
-_PLAIN: Final = (bool, int, float, complex, str, bytes, bytearray, type(None), range, slice, type, ModuleType)
+_MAX_NODES: Final = 4096
+_MAX_DEPTH: Final = 8
+_TIME_LIMIT_S: Final = 0.02
+"""4,096 objects take about 10 ms on an Intel Xeon; slower machines have twice that."""
+_NODES_PER_CLOCK_CHECK: Final = 64
+_LEAF_TYPES: Final = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    bytearray,
+    type(None),
+    range,
+    slice,
+    type,
+    ModuleType,
+)
 _CONTAINERS: Final = (dict, list, tuple, deque)
 _FUNCTIONS: Final = (FunctionType, MethodType, functools.partial)
-_CLOSED: Final = (
-    "autotune.",
+_SKIPPED_MODULES: Final = (
+    "autotune",
     "logging",
     "threading",
     "_thread",
-    "multiprocessing.",
+    "multiprocessing",
     "weakref",
-    "concurrent.",
+    "concurrent",
 )
-"""Modules whose objects hold no state of a dataset, or share it between processes by design."""
-_NOT_FETCHING: Final = frozenset({"__init__", "__del__", "__repr__", "__str__"})
-"""Methods that no fetch calls; names used only by them are not followed."""
-_OWN_STATE: Final = "torch.utils.data.datapipes."
-"""Module of classes whose private attributes are set in each worker by the iterating loader."""
+"""Packages whose objects are not followed: they hold no state of a dataset, or share it by design."""
+_NOT_CALLED_BY_FETCH: Final = frozenset({"__init__", "__del__", "__repr__", "__str__"})
+"""Methods that are not called while a batch is fetched; the globals that they use are not followed."""
+_DATAPIPES: Final = "torch.utils.data.datapipes."
+"""Start of the modules of datapipes, whose private attributes DataLoader sets in each worker."""
 
 
 class Node(NamedTuple):
     """One object and the path to it.
 
     Args:
-        path: ``dataset.transform.rng``.
+        path: Path from a root, such as ``dataset.transform.rng``.
         value: The object.
         holder: The object that references it, None for a root.
-        name: Attribute or global that references it; empty for a member of a container.
+        name: Attribute, variable or argument that references it; empty for items of containers.
         root: Name of the root that it was reached from.
-        depth: Number of references from there.
+        depth: Number of references from the root.
     """
 
     path: str
@@ -80,7 +96,10 @@ class Node(NamedTuple):
 
 
 class Walk:
-    """Nodes below some roots, nearest first; `codes` are the user's functions on the paths.
+    """Breadth-first traversal from some roots.
+
+    `nodes` are the visited objects, roots included; `codes` are those of the user's functions among them.
+    The traversal ends without notice at a number of nodes, a depth and a time.
 
     Args:
         roots: Name -> object.
@@ -90,36 +109,38 @@ class Walk:
         self.nodes: list[Node] = []
         self.codes: list[CodeType] = []
         seen: dict[int, Any] = {}
-        until_s = time.monotonic() + _LIMIT_S
+        deadline_s = time.monotonic() + _TIME_LIMIT_S
         pending = deque(Node(path, value, root=path) for path, value in roots.items())
-        while pending and len(self.nodes) < _MOST_NODES:
+        while pending and len(self.nodes) < _MAX_NODES:
             node = pending.popleft()
-            if id(node.value) in seen and not issubclass(type(node.value), _PLAIN):
+            # Small numbers and interned texts share an id, so each path to one is a node.
+            if id(node.value) in seen and not issubclass(type(node.value), _LEAF_TYPES):
                 continue
-            # Referenced here, so that no other object gets the same id.
+            # Kept alive, as another object could get the id of a freed one.
             seen[id(node.value)] = node.value
             self.nodes.append(node)
-            if len(self.nodes) % _CLOCK_EACH == 0 and time.monotonic() > until_s:
+            if len(self.nodes) % _NODES_PER_CLOCK_CHECK == 0 and time.monotonic() > deadline_s:
                 break
-            if node.depth < _DEEPEST:
+            if node.depth < _MAX_DEPTH:
                 # Attribute access on objects may raise any error.
                 with contextlib.suppress(Exception):
-                    for item in self._below(node):
+                    for item in self._children(node):
                         pending.append(item._replace(root=node.root, depth=node.depth + 1))
 
-    def _below(self, node: Node) -> Iterator[Node]:
-        # By `type` only: reading `__class__` of a lazy proxy would create its target.
+    def _children(self, node: Node) -> Iterator[Node]:
+        # `type`, not `isinstance`, which reads `__class__`; a lazy proxy would create its target for it.
         value, kind = node.value, type(node.value)
-        if issubclass(kind, _PLAIN) or _is_closed(kind):
+        if issubclass(kind, _LEAF_TYPES) or _is_skipped(kind):
             return
         if issubclass(kind, _FUNCTIONS):
-            yield from self._of_function(node)
+            yield from self._children_of_function(node)
         elif issubclass(kind, dict):
             for key, item in list(islice(value.items(), WIDE)):
                 yield Node(f"{node.path}[{str(key)[:20]!r}]", item, value)
         elif issubclass(kind, (list, tuple, deque)):
-            for place in _places(len(value)):
+            for place in _sampled_indices(len(value)):
                 yield Node(f"{node.path}[{place}]", value[place], value)
+        # Subclasses of containers may have attributes as well.
         if kind in _CONTAINERS:
             return
         if issubclass(kind, GeneratorType):
@@ -127,14 +148,14 @@ class Walk:
             for name, item in ({} if frame is None else locals_of(frame)).items():
                 yield Node(f"{node.path}.{name}", item, value, name)
         elif is_opaque_iterator(value):
-            for place, item in enumerate(_inside(value)):
+            for place, item in enumerate(_iterator_parts(value)):
                 yield Node(f"{node.path}[{place}]", item, value)
         elif not issubclass(kind, _FUNCTIONS):
-            yield from self._of_object(node)
+            yield from self._children_of_object(node)
 
-    def _of_object(self, node: Node) -> Iterator[Node]:
+    def _children_of_object(self, node: Node) -> Iterator[Node]:
         held = held_by(node.value)
-        if type(node.value).__module__.startswith(_OWN_STATE):
+        if type(node.value).__module__.startswith(_DATAPIPES):
             held = {name: item for name, item in held.items() if not name.startswith("_")}
         for cls in type(node.value).__mro__:
             slots = vars(cls).get("__slots__", ())
@@ -145,18 +166,18 @@ class Walk:
             if not str(name).startswith("_autotune"):
                 yield Node(f"{node.path}.{name}", item, node.value, name)
         for cls in type(node.value).__mro__:
-            if not _is_users(cls):
+            if not _is_user_class(cls):
                 continue
             for name, item in list(vars(cls).items()):
                 function = function_of(item)
                 if isinstance(item, CachedFunction):
                     yield Node(f"{node.path}.{name}", item, node.value, name)
-                if function is not None and name not in _NOT_FETCHING:
+                if function is not None and name not in _NOT_CALLED_BY_FETCH:
                     yield Node(f"{node.path}.{name}()", function, node.value, name)
                 elif function is None and not name.startswith("__") and name not in held:
                     yield Node(f"{node.path}.{name}", item, node.value, name)
 
-    def _of_function(self, node: Node) -> Iterator[Node]:
+    def _children_of_function(self, node: Node) -> Iterator[Node]:
         value: Any = node.value
         if isinstance(value, MethodType):
             yield Node(node.path, value.__self__, value, node.name)
@@ -190,7 +211,7 @@ class Walk:
                         if inner in vars(item):
                             yield Node(f"{name}.{inner}", vars(item)[inner], item, inner)
             elif isinstance(item, type):
-                if _is_users(item):
+                if _is_user_class(item):
                     for inner, held in list(vars(item).items()):
                         if not inner.startswith("__") and function_of(held) is None:
                             yield Node(f"{name}.{inner}", held, item, inner)
@@ -198,15 +219,15 @@ class Walk:
                 yield Node(name, item, value, name)
 
 
-def _is_closed(kind: type) -> bool:
+def _is_skipped(kind: type) -> bool:
     module = str(attribute_of(kind, "__module__"))
-    if module.startswith(_CLOSED):
+    if module.partition(".")[0] in _SKIPPED_MODULES:
         return True
-    # Loaders are traversed from their parts; numbers and arrays have no members.
+    # The dataset, the sampler and the collate function of a loader are roots of their own.
     return module == "torch.utils.data.dataloader" and kind.__name__ == "DataLoader"
 
 
-def _is_users(cls: type) -> bool:
+def _is_user_class(cls: type) -> bool:
     module = sys.modules.get(str(attribute_of(cls, "__module__")))
     return is_user_file(str(attribute_of(module, "__file__") or "<"))
 
@@ -219,7 +240,8 @@ def _names_in(code: CodeType) -> Iterator[str]:
             yield from _names_in(constant)
 
 
-def _places(length: int) -> Iterator[int]:
+def _sampled_indices(length: int) -> Iterator[int]:
+    """Yield the first `WIDE` indices of a sequence, and the last one."""
     yield from range(min(length, WIDE))
     if length > WIDE:
         yield length - 1
@@ -230,12 +252,13 @@ def is_opaque_iterator(value: Any) -> bool:
     return hasattr(type(value), "__next__") and not hasattr(value, "__dict__")
 
 
-def _inside(iterator: Any) -> list[Any]:
-    """Return the parts of an iterator: its copy state for built-in ones, else its referents."""
-    # Those of dictionaries and sets list all remaining items.
-    is_short = operator.length_hint(iterator, 0) <= _MOST_NODES
+def _iterator_parts(iterator: Any) -> list[Any]:
+    """Return the objects inside an iterator: arguments of ``__reduce__`` if built in, else referents."""
+    # Those of dictionaries and sets hold all remaining items, so long ones are not copied.
+    is_short = operator.length_hint(iterator, 0) <= _MAX_NODES
     if is_short and type(iterator).__module__ in ("builtins", "itertools"):
         with contextlib.suppress(Exception), warnings.catch_warnings():
+            # Python 3.12 deprecates copies of itertools objects.
             warnings.simplefilter("ignore")
             return list(iterator.__reduce__()[1:])
     return gc.get_referents(iterator)
