@@ -59,7 +59,7 @@ class Part(NamedTuple):
 
 
 class Target(NamedTuple):
-    """What one statement changes.
+    """One change that a statement makes.
 
     Args:
         owner: Expression of the changed object; None for a plain name.

@@ -6,7 +6,7 @@ import pytest
 
 from autotune.answer.space_selection import CANDIDATES, likely, settled
 from autotune.model.config import Config
-from autotune.model.facts import AttentionFacts, Facts, LoaderFacts, ModelFacts, RunFacts
+from autotune.model.facts import AttentionFacts, Facts, LoaderFacts, ModelFacts, ParallelFacts, RunFacts
 from autotune.model.measurement import Estimate, Measurement, Memory
 from autotune.model.study import Budget, SpaceRequest, Study, StudySpec
 from autotune.model.trial import Failure, FailureKind, Fidelity, Stage, Trial, TrialState
@@ -231,3 +231,12 @@ def test_the_memory_that_training_may_fill_and_a_share_of_it(host, run, whole) -
     assert known.memory_bytes == whole
     half = SpaceRequest(name="s", memory_frac=0.5).bound_bytes(host, run)
     assert half == (None if whole is None else whole // 2)
+
+
+def test_a_knob_that_the_space_fixes_is_not_among_the_first_candidates() -> None:
+    run = replace(CPU, ranks=2, parallel=ParallelFacts(wrapper="ddp", backend="gloo"))
+    one = study(run, measured())
+    assert {"ddp_comm_hook": "fp16"} in settled(one).space.starts
+    fixing = tuple(replace(c, fixed={"ddp_comm_hook": "off"}) for c in AUTO.candidates)
+    space = settled(replace(one, spec=replace(one.spec, space=replace(AUTO, candidates=fixing)))).space
+    assert not any("ddp_comm_hook" in values for values in (*space.starts, space.knobs))

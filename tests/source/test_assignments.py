@@ -74,3 +74,16 @@ def test_functions_that_are_defined_in_a_loop_are_left_to_those_who_call_them() 
         (b.one, [b.two]) = 1, 2
     """
     assert assigned(text) == [("b.one", True), ("b.two", True), ("x", True)]
+
+
+def test_methods_that_change_a_container_count_as_assignments() -> None:
+    text = """
+    for x in loader:
+        HERE()
+        a.seen.remove(x)
+        b.queue.popleft()
+        c.order.sort()
+        d.weights.add_(1)
+        e.shown.index(x)
+    """
+    assert assigned(text) == [(name, True) for name in ("a.seen", "b.queue", "c.order", "d.weights")]

@@ -1,11 +1,11 @@
 """Bounded traversal of the objects reachable from a dataset, a collate function or a sampler.
 
-It follows attributes, slots, and items of dictionaries, lists, tuples and deques (the first few and the last).
-It follows closures, partial functions, running generators and iterators. Of the user's functions it follows the
-globals and class attributes that they name.
+It follows attributes, slots, and items of dictionaries, lists, tuples and deques (the first few and the
+last). It follows closures, partial functions, running generators and iterators. Of the user's functions it
+follows the globals and class attributes that they name.
 
-It avoids the script's code: attributes are read from ``__dict__``, and properties are
-not evaluated. Overridden methods of containers, and ``__str__`` of keys, may run; their errors are ignored.
+It avoids the script's code: attributes are read from ``__dict__``, and properties are not evaluated.
+Overridden methods of containers, and ``__str__`` of keys, may run; their errors are ignored.
 """
 
 # Values have arbitrary types, so pyright reports partly unknown ones after each check.

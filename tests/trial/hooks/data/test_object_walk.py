@@ -102,3 +102,15 @@ def test_what_is_left_in_a_long_iterator_is_not_listed() -> None:
     nodes = Walk({"dataset": [iter(table)]}).nodes
     assert not any(type(node.value) is list and len(node.value) == len(table) for node in nodes)
     assert any(node.value is table for node in nodes)
+
+
+def test_only_whole_names_of_packages_are_passed_over() -> None:
+    """A user's `logging_utils` is no part of `logging`."""
+    mark = object()
+    held = {}
+    for module in ("logging", "logging.handlers", "logging_utils"):
+        value = type("Log", (), {"__module__": module})()
+        value.inside = mark
+        held[module] = value
+    found = [name for name, value in held.items() if any(one is mark for one in paths(value).values())]
+    assert found == ["logging_utils"]
