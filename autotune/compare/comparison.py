@@ -39,7 +39,8 @@ class Comparison:
             confidence allows for the number of finalists and interim analyses
             (`autotune.compare.alpha_spending`); its scatter is from `autotune.compare.noise_model`.
         is_early: The interval excludes 1 at the level of an interim analysis, which may end confirmation.
-        wanted_pairs: Pairs with which the present gain would be claimed; None if more than the usual number.
+        wanted_pairs: Pairs with which the present gain would be claimed; None with fewer than two pairs,
+            without a gain, or if more than the usual number.
         logs: Cycle -> ln ratio.
         loss: Verdict of the loss guard; of level 2 for TRAINING configs.
         throughput: Mean of its confirmation runs.

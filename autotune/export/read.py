@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import keyword
 import os
 import re
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autotune.model.change import Spelling
+    from autotune.model.config import Value
     from autotune.model.facts import HostFacts
 
 
@@ -27,7 +29,7 @@ _OVERRIDE = r"[A-Za-z_]\w*([./@][A-Za-z_]\w*)*(?<!\.py)"
 """A word of Hydra or OmegaConf without its value: ``train.batch_size``."""
 _OPTION = re.compile(rf"-[\w@%+:.,/-]+|{_OVERRIDE}")
 _OTHER_OPTION = re.compile(rf"-\S+|{_OVERRIDE}")
-_CONSTANT = re.compile(r"(?P<name>[\w.()=-]+)=(?P<was>\S+) at (?P<file>.+):(?P<line>\d+)")
+_CONSTANT = re.compile(r"(?P<name>[\w.()=-]+)=(?P<was>'.*'|\".*\"|\S+) at (?P<file>.+):(?P<line>\d{1,9})")
 
 
 def read_best(path: str | os.PathLike[str]) -> BestConfig:
@@ -104,9 +106,22 @@ def _names(names: Sequence[str]) -> str:
     return ", ".join(names) or "the CPU"
 
 
-def _core_change(part: ChangePart) -> Change:
+def _literal(text: str) -> Value | None:
+    """Return the value that `Constant.text` shows; None if the text shows none."""
     from autotune.config_files.yaml import scalar
 
+    if text in ("True", "False"):
+        return text == "True"
+    if text[0] not in "'\"":
+        return scalar(text)
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return None
+    return value if isinstance(value, str) else None
+
+
+def _core_change(part: ChangePart) -> Change:
     if part.how == "flag":
         others = all(_OTHER_OPTION.fullmatch(name) for name in part.also)
         _check_name(part, "option", is_one=_OPTION.fullmatch(part.spelling) is not None and others)
@@ -122,10 +137,10 @@ def _core_change(part: ChangePart) -> Change:
         found = _CONSTANT.fullmatch(part.spelling)
         _check_name(part, "constant of a file", is_one=found is not None)
         assert found is not None
-        was = scalar(found["was"])
-        spelling = Constant(
-            (found["name"],), file=found["file"], line=int(found["line"]), was="" if was is None else was
-        )
+        was = _literal(found["was"])
+        _check_name(part, "constant of a file", is_one=was is not None)
+        assert was is not None
+        spelling = Constant((found["name"],), file=found["file"], line=int(found["line"]), was=was)
     else:
         _check_known(part)
         spelling = Launcher() if part.how == "launcher" else Patch()
@@ -171,11 +186,17 @@ def _check_schema(data: Mapping[str, Any], source: str) -> bool:
 def _validate(data: dict[str, Any], source: str, *, is_newer: bool) -> BestConfig:
     try:
         best = BestConfig.model_validate(data)
-        _check_names(best, data, source)
-        _check_launcher(best, source)
-        return best
     except ValidationError as error:
-        faults = error.errors()
+        best = _without_unknown(data, error.errors(), source, is_newer=is_newer)
+    _check_names(best, data, source)
+    _check_launcher(best, source)
+    return best
+
+
+def _without_unknown(
+    data: dict[str, Any], faults: Sequence[Any], source: str, *, is_newer: bool
+) -> BestConfig:
+    """Return the file without keys of a newer minor version; refuse it for any other fault."""
     unknown = [fault["loc"] for fault in faults if fault["type"] == "extra_forbidden"]
     if is_newer and len(unknown) == len(faults):
         for location in unknown:
@@ -228,8 +249,8 @@ def _schema_error(fault: Any, data: dict[str, Any], source: str) -> UsageError:
         )
     shown, found = ".".join(map(str, path)) or "the file", f"found {_short(fault.get('input'))}"
     if path[-2:-1] == ["knobs"]:
-        # Each of the kinds that a value may be of complains by itself.
-        return UsageError(f"{where}: {shown}: text, a number, expected true or false", hint=found)
+        # pydantic reports a fault for each type that the value may have.
+        return UsageError(f"{where}: {shown}: expected text, a number, true or false", hint=found)
     guess = did_you_mean(str(fault.get("input")), choices_of(fault))
     return UsageError(f"{where}: {shown}: {wanted(fault)}", hint=f"{found}. {guess}" if guess else found)
 

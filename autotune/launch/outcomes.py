@@ -88,7 +88,7 @@ def outcomes_of(
                 readings=failure.readings,
             )
             break
-        # Memory and device use after the segment's end does not belong to it.
+        # The ceiling probe runs on after the measurement; its memory and device use are left out.
         goes_on = segment.fidelity.probe == CEILINGS
         seen = outside.until(closed.sent_ns or closed.end_ns) if goes_on else outside
         unread = None if closed.short else _unread(assignment.launch, reports)

@@ -122,7 +122,7 @@ class Running:
             "reap_s": REAP_S,
             "memory_limit_bytes": self.memory_limit_bytes,
             "scratch": [str(self.prepared.temporary)],
-            # If the launcher has died the output is not read, and the state of the guard is unknown.
+            # If the launcher has died, the guard hides these secrets and removes these files itself.
             "secrets": plain_secrets(launch.command, launch.env),
             "left_alone": [str(self.prepared.plan_path), *(str(folder / name) for name in SCRATCH)],
             "locks": list(self.locks),
@@ -155,7 +155,7 @@ class Running:
 
     @property
     def pid(self) -> int:
-        """Pid of the guard."""
+        """Pid of the keeper, the parent of the guard."""
         return self._guard.pid
 
     @property
@@ -254,13 +254,13 @@ class Running:
                 self.progress_limit_s = limit_s
                 self.order("timeout_progress")
             if now > last_s:
-                # The guard is stuck, as a child of the keeper, and so are processes that it could not kill.
+                # The guard is stuck: kill it, its keeper, and the processes that the guard could not kill.
                 process_tree.send([*reversed(process_tree.descendants(self.pid)), self.pid], signal.SIGKILL)
             if now > last_s + REAP_S:
                 break
 
     def _look(self, sample_devices: Callable[[], DeviceReading | None] | None) -> None:
-        """Sample accelerators and energy counters, if there are any."""
+        """Sample accelerators and energy counters; record whether the script is stopped or disturbed."""
         sample = sample_devices() if sample_devices is not None else None
         if sample is not None:
             self.devices.append(sample)
@@ -310,7 +310,7 @@ class Running:
 
     def _limit_s(self, floor_s: float) -> float:
         starting = len(self.reports.rows) < FIRST_STEPS or self.reports.compiling or self.reports.beating
-        # Evaluation and checkpoint writing have no progress limit, and neither has the start.
+        # At the start, in a compile and after a heartbeat (evaluation, checkpoint), the limit is the start's.
         setup_s = self.fidelity.setup_s if starting else 0.0
         return max(floor_s, STEP_FACTOR * self.reports.median_step_s(), setup_s)
 

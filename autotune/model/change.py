@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import Final
 
 from autotune.model.config import Value
+
+_QUOTED: Final = re.compile(
+    r"|True|False|true|false|null|None|~|[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?|['\"].*|.*\s.*", re.DOTALL
+)
+"""Texts that are shown in quotes, as they would read as another value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +111,14 @@ class Constant:
 
     @property
     def text(self) -> str:
-        return f"{self.names[0]}={self.was} at {self.file}:{self.line}" if self.file else self.names[0]
+        if not self.file:
+            return self.names[0]
+        return f"{self.names[0]}={_notation(self.was)} at {self.file}:{self.line}"
+
+
+def _notation(value: Value) -> str:
+    """Return a value as text: a word as it is, but quoted if it would read as a number or a switch."""
+    return repr(value) if isinstance(value, str) and _QUOTED.fullmatch(value) else str(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from autotune.compare.alpha_spending import FEWEST_PAIRS
 from autotune.compare.disturbances import undisturbed
 from autotune.model.config import Config
 from autotune.model.effect import Effect
+from autotune.model.objective import ENERGY
 from autotune.model.trial import PAIRED, Fidelity, Stage, StartMode
 from autotune.search.models.compile_times import CompileTimes
 from autotune.search.trial_limit import CYCLES
@@ -175,10 +176,11 @@ class Costs:
         # Whole rounds only: a partial one confirms nothing.
         planned = min(PLANNED_CYCLES, round(PLANNED_SHARE * budget_s / max(0.1, cycle_s)))
         planned_s = planned * cycle_s + _SLACK_SHARE * self.plain_s + _MARGIN_S
-        apart_s = self.ablation(members[0], len(members[0]))
-        # An ablation is worth a limited share of the budget.
-        apart_s = apart_s if apart_s <= _ABLATION_SHARE * budget_s else 0.0
-        return max(fewest_s, planned_s + apart_s)
+        ablation_s = self.ablation(members[0], len(members[0]))
+        # An ablation is worth a limited share of the budget, and explains throughput alone.
+        if ablation_s > _ABLATION_SHARE * budget_s or self.study.spec.objective == ENERGY:
+            ablation_s = 0.0
+        return max(fewest_s, planned_s + ablation_s)
 
     def ablation(self, config: Config, variants: int) -> float:
         """Return the expected seconds of an ablation and of confirming its result; 0 for a single change."""

@@ -2,8 +2,8 @@
 
 Screening chooses, confirmation claims. Once a config reads faster than the baseline, its confirmation time is
 reserved. If that no longer fits, or nothing is left to confirm, the time goes to other configs. A
-confirmation round runs the baseline and every finalist once. The order rotates between rounds, so that
-machine drift affects all configs alike. Probes, which only explain, use the time left at the end.
+confirmation round runs the baseline and every finalist once. The order is reversed in every second round, so
+that machine drift affects all configs alike. Diagnosis comes last; a long budget reserves time for it.
 """
 
 from __future__ import annotations
@@ -312,10 +312,12 @@ def _training_preserving_part(search: SearchState) -> tuple[Study, SearchSpace]:
 def _undisturbed_again(search: SearchState) -> Proposal | None:
     """Return a repeat of a config with disturbed runs only, the baseline first.
 
-    The other processes have ended by then: while the latest run was disturbed as well, nothing is repeated.
+    Nothing is repeated while the latest run was disturbed too, as a repeat would have the same load.
     """
     runs = Counter(t.config for t in search.study.trials)
-    waiting = [c for c in only_disturbed(search.study) if runs[c] < _MOST_DISTURBED and search.affordable(c)]
+    begun = {t.config for t in search.study.open_trials}
+    again = [c for c in only_disturbed(search.study) if runs[c] < _MOST_DISTURBED and c not in begun]
+    waiting = [c for c in again if search.affordable(c)]
     if not waiting:
         return None
     config = max(waiting, key=lambda c: (c.is_baseline, search.model.predict(c)[0], c.canonical()))

@@ -79,7 +79,7 @@ def _chosen(
 
 
 def way(knob: Knob, value: Value, facts: Facts, dead: Dead = frozenset()) -> Change | str:
-    """Return the first spelling that can deliver this value to this script, or why none can."""
+    """Return the change by the first spelling that can deliver this value, or why there is none."""
     reasons: list[str] = []
     for spelling in ways(knob.spellings, facts):
         if (knob.name, spelling.how) in dead or (knob.name, spelling.how, value) in dead:
@@ -135,15 +135,22 @@ def _by_constant(spelling: Constant, knob: Knob, value: Value, facts: Facts) -> 
     found = constant_of(spelling, facts.script, knob.own(facts), knob.written)
     if isinstance(found, str):
         return found
-    literal = knob.written(value, found.value)
-    if literal is None:
+    text = constant_text(knob, value, found.value)
+    if text is None:
         return f"{found.place} cannot be {value}"
     loader = None if facts.run is None else facts.run.loader
     if loader is not None and loader.mp_context in ("spawn", "forkserver") and loader.num_workers:
         return f"loader workers that are not forked would import the script with {found.value} in it"
     meant = Constant((found.name,), file=found.file, line=found.line, was=found.value)
-    text = "" if literal == value else str(literal)
     return Change(knob=knob.name, value=value, spelling=meant, delivered=text, site=knob.shown_at(facts))
+
+
+def constant_text(knob: Knob, value: Value, was: Value) -> str | None:
+    """Return `Change.delivered` of a constant whose literal is `was`; None if it cannot have this value."""
+    literal = knob.written(value, was)
+    if literal is None:
+        return None
+    return "" if literal == value and type(literal) is type(value) else str(literal)
 
 
 def _by_keyword(spelling: Keyword, knob: Knob, value: Value, facts: Facts) -> Change | str:

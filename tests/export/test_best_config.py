@@ -274,7 +274,7 @@ def test_infinite_interval_ends_are_left_out():
         (
             "precision: bf16, batch",
             "precision: [1], batch",
-            "best.yaml:20: picks.best.knobs.precision: text, a number",
+            "best.yaml:20: picks.best.knobs.precision: expected text, a number",
             "found [1]",
         ),
         ("is_better: true", "is_better: maybe", "8: is_better: expected true or false", "found 'maybe'"),
@@ -347,6 +347,8 @@ def test_unknown_keys_of_a_newer_minor_version_are_passed_over():
     text = text.replace("trial: 3", "trial: 3\n    shiny: 1", 1)
     best = parse(text, source="best.yaml")
     assert best.picks["best"].trial == 3
+    with pytest.raises(UsageError, match="is not a launcher"):
+        parse(text.replace("\nstudy:", "\nstudy:\n  launcher: sh -c reboot"), source="best.yaml")
 
 
 @pytest.mark.parametrize("text", ["", "[1, 2]", "just words", "a: [", "\x00"])

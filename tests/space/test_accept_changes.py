@@ -1,11 +1,14 @@
 """What a file may change: what a search here would choose itself, and nothing beyond."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from picks import argument, env, flag, loader, patch
 
 from autotune.errors import UsageError
+from autotune.export.parts import ChangePart
+from autotune.export.read import core_changes
 from autotune.knobs.declared import SDK_VALUE
 from autotune.knobs.registry import builtin, knobs_for
 from autotune.knobs.vocabulary import _imagined
@@ -15,7 +18,7 @@ from autotune.model.effect import Effect
 from autotune.model.facts import Facts, HostFacts, ScriptConstant, ScriptFacts, ScriptFlag
 from autotune.model.study import DeclaredSpec, SpaceRequest
 from autotune.space.accept_changes import accepted
-from autotune.space.choose_delivery import choose, way
+from autotune.space.choose_delivery import choose, constant_text, way
 
 HOST = HostFacts(
     cpus=2, physical_cores=2, memory_bytes=1 << 30, allocators={"jemalloc": "/usr/lib/libjemalloc.so.2"}
@@ -251,3 +254,39 @@ def test_a_file_starts_no_more_processes_than_the_machine_has_cpus():
     assert "64 processes are more than this machine has CPUs" in refused(many, facts=facts)
     assert taken(many, facts=replace(HERE, launcher="torchrun --nproc-per-node 64")) == many
     assert "no value" in refused(replace(many, value=10**6), facts=facts)
+
+
+@pytest.mark.parametrize(
+    ("knob", "value", "name", "was", "literal"),
+    [
+        ("precision", "bf16", "USE_AMP", False, True),
+        ("precision", "fp32", "USE_AMP", True, False),
+        ("precision", "bf16", "DTYPE", "float16", "bfloat16"),
+        ("compile_mode", "off", "COMPILE", True, False),
+        ("compile_mode", "default", "USE_COMPILE", False, True),
+        ("batch_size", 64, "BATCH_SIZE", 32, 64),
+    ],
+)
+def test_a_constant_is_read_from_its_file_as_the_search_has_chosen_it(knob, value, name, was, literal):
+    """A switch of the source stays a switch, and a word the script's own word."""
+    delivered = constant_text(builtin()[knob], value, was)
+    spelling = Constant((name,), file="train.py", line=3, was=was)
+    chosen = Change(knob=knob, value=value, spelling=spelling, delivered=delivered)
+    part = ChangePart(knob=knob, how="constant", spelling=spelling.text, value=value, delivered=delivered)
+    (read,) = core_changes(SimpleNamespace(changes=[part]))
+    assert read == chosen
+    constants = (ScriptConstant(name=name, file="train.py", line=3, value=was),)
+    found = taken(read, facts=replace(HERE, script=replace(SCRIPT, constants=constants)))
+    assert found == chosen
+    assert (type(found.literal), found.literal) == (type(literal), literal)
+
+
+@pytest.mark.parametrize(
+    "was", ["16", "", "True", "bf16-mixed", "two words", "it's", '"', "1e-3", 16, 0.5, True]
+)
+def test_a_constants_text_keeps_its_type(was):
+    part = ChangePart(
+        knob="batch_size", how="constant", spelling=Constant(("X",), "a.py", 3, was).text, value=1
+    )
+    (read,) = core_changes(SimpleNamespace(changes=[part]))
+    assert (type(read.spelling.was), read.spelling.was) == (type(was), was)

@@ -1,6 +1,6 @@
 """Selection of the next confirmation run: rounds of the baseline and every finalist left; pure.
 
-The order rotates between rounds, so that machine drift affects all configs alike.
+The order is reversed in every second round, so that machine drift affects all configs alike.
 """
 
 from __future__ import annotations
@@ -180,7 +180,8 @@ def _why(before: Study, config: Config, past: Sequence[Comparison], parts: Featu
             why = " It is the winner without the changes that have no measurable effect."
         elif not (out | broken(before).keys()) or config not in shortlist(before, out=out, parts=parts):
             why = " By all runs so far it may be faster than the first finalist."
-    gone = given_up(past, parts)
+    is_new = config not in confirmed and not config.is_baseline
+    gone = given_up(past, parts) if is_new else ()
     return why + "".join(f" {one.config.text()} makes room: {one.loss.reason}" for one in gone)
 
 

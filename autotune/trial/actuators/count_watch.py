@@ -40,14 +40,14 @@ def is_needed(changes: Mapping[str, Change]) -> bool:
 
 
 class CountWatch:
-    """Withdraws a batch size of loaders as soon as a step count of the script contradicts it.
+    """Withdraws a batch size that contradicts a step count of the script; refuses such an accumulation.
 
     Args:
         changes: Requested changes by knob.
         own: The script's own values in the search.
-        state: Formats places.
+        state: Formats places, counts steps, and records faults.
         withdraw: Undoes a knob, with the reason as a sentence.
-        refuse: Ends the process before the first step, for a schedule that has the wrong length already.
+        refuse: Ends the process, for a schedule whose length is wrong already.
     """
 
     def __init__(
@@ -86,26 +86,23 @@ class CountWatch:
 
     def _note_pass(self, torch: Any, record: LoaderStats) -> None:
         loader, size = record.loader(), record.own.get("batch_size")
+        if not record.is_other and loader is not None and not self._state.steps:
+            self._refuse_following(length_of(loader, 0))
         if record.is_other or loader is None or type(size) is not int or size < 1:
             return
         if attribute_of(loader.batch_sampler, "batch_size") == size:
             return
-        samples = length_of(attribute_of(loader, "sampler"), 0)
-        batches = samples / size
-        self._length = math.floor(batches) if attribute_of(loader, "drop_last") else math.ceil(batches)
+        # With a batch sampler of the script, the loader's own attributes are defaults.
+        batches = length_of(attribute_of(loader.batch_sampler, "sampler"), 0) / size
+        drops = attribute_of(loader.batch_sampler, "drop_last")
+        self._length = math.floor(batches) if drops else math.ceil(batches)
         frames = [frame for frame in frames_here(torch) if is_user_file(frame.f_code.co_filename)]
         self._schedules.note_passes(frames)
         self._compare()
 
     def _compare(self, *, per_step: bool = False, counted: bool = True) -> None:
         batch, parts = self._by_us("batch_size"), self._by_us("accumulation")
-        following = self._schedules.following() if parts else ""
-        if following:
-            self._refuse(
-                "accumulation",
-                f"accumulation={parts} cannot be applied: {following} is counted by the loader's batches, "
-                "which become parts of steps",
-            )
+        self._refuse_following()
         if not batch:
             return
         keeps = batch * (parts or 1) == self._own.get("batch_size")
@@ -114,6 +111,20 @@ class CountWatch:
             self._withdraw(
                 "batch_size",
                 f"The script counts {fixed} by a constant, which another batch of the loader does not reach.",
+            )
+
+    def _refuse_following(self, length: int = 0) -> None:
+        """End the process if the length of a schedule is counted in batches that become parts of steps.
+
+        Args:
+            length: Batches of a pass over the training loader; 0 if unknown.
+        """
+        parts = self._by_us("accumulation")
+        if parts and (following := self._schedules.following(length)):
+            self._refuse(
+                "accumulation",
+                f"accumulation={parts} cannot be applied: {following} is counted by the loader's batches, "
+                "which become parts of steps",
             )
 
     def _by_us(self, knob: str) -> int:

@@ -58,7 +58,9 @@ class _Count(NamedTuple):
     numbers: tuple[int, ...]
     exact: bool
     follows: bool
-    """The count is derived from the length of a loader, according to the source."""
+    """The count is, or may be, derived from the length of a loader, according to the source."""
+    is_certain: bool = False
+    """It certainly is."""
     is_pass: bool = False
     """The count is the number of batches in a pass."""
     by_batch: bool = False
@@ -144,9 +146,17 @@ class Schedules:
         self, loop: ast.For, limit: ast.expr, number: int, tree: ast.Module, frame: FrameType
     ) -> None:
         what = f"a pass of {{}} batches ({self._place(frame.f_code.co_filename, loop.lineno)})"
-        follows = self._follows(limit, tree, frame)
+        follows, is_certain = self._follows(limit, tree, frame)
         by_batch = is_by_batch([limit], tree, frame)
-        found = _Count(what, (number,), exact=False, follows=follows, is_pass=True, by_batch=by_batch)
+        found = _Count(
+            what,
+            (number,),
+            exact=False,
+            follows=follows,
+            is_certain=is_certain,
+            is_pass=True,
+            by_batch=by_batch,
+        )
         if found not in self._counts:
             self._counts.append(found)
 
@@ -159,10 +169,17 @@ class Schedules:
                 if found not in self._counts:
                     self._counts.append(found)
 
-    def following(self) -> str:
-        """Return the schedule whose length is derived from that of a loader; empty if none is known."""
-        found = (c for c in self._counts if c.follows and not c.is_pass)
-        return next((count.what.format(max(count.numbers)) for count in found), "")
+    def following(self, length: int = 0) -> str:
+        """Return the schedule whose length is derived from that of a loader; empty if none is known.
+
+        Args:
+            length: Batches of a pass; 0 if unknown. One that may be derived counts if it is a multiple of it.
+        """
+        for count in self._counts:
+            fits = length > 1 and any(n >= length and n % length == 0 for n in count.numbers)
+            if count.follows and not count.is_pass and (count.is_certain or fits):
+                return count.what.format(max(count.numbers))
+        return ""
 
     def fixed(self, length: int | None, *, per_step: bool, counted: bool, passes_only: bool = False) -> str:
         """Return the count that would not follow another batch size of the loader; empty if none is known.
@@ -205,15 +222,24 @@ class Schedules:
         statement = None if tree is None else statement_at(tree, frame.f_lineno)
         if not numbers or tree is None or statement is None:
             return
-        follows = self._follows(statement, tree, frame)
+        follows, is_certain = self._follows(statement, tree, frame)
         by_batch = is_by_batch(length_arguments(statement, type(schedule)), tree, frame)
         what = f"{type(schedule).__name__} of {{}} steps ({self._place(file, frame.f_lineno)})"
-        self._counts.append(_Count(what, tuple(numbers), exact=exact, follows=follows, by_batch=by_batch))
+        self._counts.append(
+            _Count(
+                what,
+                tuple(numbers),
+                exact=exact,
+                follows=follows,
+                is_certain=is_certain,
+                by_batch=by_batch,
+            )
+        )
         if self.on_schedule is not None:
             self.on_schedule()
 
-    def _follows(self, node: ast.AST, tree: ast.Module, frame: FrameType) -> bool:
-        """Return whether an expression is, or may be, derived from the length of a loader."""
+    def _follows(self, node: ast.AST, tree: ast.Module, frame: FrameType) -> tuple[bool, bool]:
+        """Return whether an expression may be, and whether it is, derived from the length of a loader."""
         names = names_of(frame)
         values = assigned_values(tree)
         pending: list[ast.AST] = [node]
@@ -223,7 +249,7 @@ class Schedules:
             for inner in ast.walk(pending.pop()):
                 if isinstance(inner, ast.Call) and called_name(inner) == "len" and len(inner.args) == 1:
                     if isinstance(found_in(inner.args[0], names), self._loaders):
-                        return True
+                        return True, True
                     # The length of an unknown object may be that of a loader.
                     open_ends = open_ends or "load" in ast.unparse(inner.args[0]).lower()
                 if not isinstance(inner, (ast.Name, ast.Attribute)):
@@ -236,7 +262,7 @@ class Schedules:
                 open_ends = open_ends or (
                     isinstance(inner, ast.Name) and text in parameters_of(frame) and text not in values
                 )
-        return self._requested and open_ends
+        return self._requested and open_ends, False
 
 
 def _is_frameworks(frame: FrameType) -> bool:

@@ -151,3 +151,37 @@ def test_a_learning_rate_by_the_constant_keeps_the_batches_of_the_script(run: Ca
     assert (tuned.code, tuned.faults) == (0, ""), tuned.err
     assert tuned.reported == own
     assert "withdrawn after step 0: The script counts steps for the learning rate (train.py:" in tuned.err
+
+
+def test_a_schedule_over_passes_that_a_function_is_given_is_no_schedule_over_batches(
+    run: Callable[..., Any],
+) -> None:
+    """The script has requested the length of its loader, and the schedule's length is an argument."""
+    text = script(
+        "print(len(loader)); schedule = built(opt, 90)", step="len(sizes) % len(loader) or schedule.step()"
+    )
+    tuned = run(text, changes=[SMALL, PARTS], measure=False, own={"batch_size": 8})
+    assert (tuned.code, tuned.faults) == (0, ""), tuned.err
+    assert tuned.reported["sizes"] == [4] * 64
+
+
+def test_a_schedule_over_batches_that_a_function_is_given_ends_the_run_before_its_first_step(
+    run: Callable[..., Any],
+) -> None:
+    text = script('schedule = built(opt, len(loader) * cfg["epochs"])').replace(
+        "CosineAnnealingLR(opt, total)", "CosineAnnealingLR(opt, T_max=total)"
+    )
+    ended = run(text, changes=[SMALL, PARTS], measure=False, own={"batch_size": 8})
+    assert (ended.code, ended.out) == (6, "")
+    assert "accumulation=2 cannot be applied: CosineAnnealingLR of 64 steps (train.py:" in ended.err
+
+
+def test_a_batch_sampler_of_the_script_gives_the_length_of_a_pass(run: Callable[..., Any]) -> None:
+    sampler = "torch.utils.data.BatchSampler(torch.utils.data.RandomSampler(data), 8, True)"
+    text = script(ONE_CYCLE.format("28")).replace('"rows": 64', '"rows": 60')
+    text = text.replace(
+        'batch_size=cfg["batch_size"], shuffle=True, drop_last=True', f"batch_sampler={sampler}"
+    )
+    tuned = run(text, changes=[BATCH], measure=False, own={"batch_size": 8})
+    assert (tuned.code, tuned.faults) == (0, ""), tuned.err
+    assert "batch_size=16 withdrawn after step 1: The script counts OneCycleLR of 28 steps" in tuned.err

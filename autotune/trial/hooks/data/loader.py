@@ -93,7 +93,11 @@ class Loader(Fetches):
         self.overrides.wanted[keyword] = value
 
     def give_back(self, keyword: str) -> bool:
-        """Restore the script's own value in loaders: batches at once, workers from the next pass on."""
+        """Restore the script's own value: in batches not begun yet, and in workers from the next pass on.
+
+        Returns:
+            Whether the value was restored.
+        """
         wanted = self.overrides.wanted
         patched = wanted.pop(keyword, _UNCHANGED) is not _UNCHANGED
         if not patched and keyword in self.searched:

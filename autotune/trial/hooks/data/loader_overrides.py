@@ -140,7 +140,7 @@ def hand_back(loader: Any, keyword: str, value: Any, torch: Any) -> None:
         return
     held[keyword] = value
     if not held.get("num_workers"):
-        held["persistent_workers"], held["prefetch_factor"] = False, None
+        held["persistent_workers"], held["prefetch_factor"], held["timeout"] = False, None, 0
     # Live workers end with the pass that they serve.
     held["_iterator"] = None
 

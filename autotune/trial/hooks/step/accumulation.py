@@ -22,7 +22,7 @@ class MicroBatches:
         self.factor = 1
         self.pending = 0
         self.waits = False
-        """The script's last step was deferred, so its other per-step work waits too."""
+        """The script's last step was deferred or dropped, so its other per-step work is skipped."""
         self.open = False
         """A backward pass was made without a step by the script so far."""
         self.on_given_up: Callable[[float], None] = _nothing
@@ -36,6 +36,7 @@ class MicroBatches:
 
     def set(self, factor: int) -> None:
         """Let the optimizer step take effect every `factor` micro-batches."""
+        self._end_parts()
         self.factor = int(factor)
         self.begin()
 
@@ -65,7 +66,7 @@ class MicroBatches:
         self.open = True
         share = 1.0
         if part is not None:
-            # Sizes that always differ are no rest: parts count equally, like their number.
+            # Only the last batch of a pass can be a rest; others count as one part, whatever their size.
             share = part.samples / part.full if part.left == 0 and part.samples < part.full else 1.0
             self._ends = part.left == 0
         self._parts += share
@@ -80,7 +81,7 @@ class MicroBatches:
         return self.pending >= self.factor - 1 or (self._ends and not self._drops)
 
     def take_part(self) -> bool:
-        """Record a step by the script; return whether to take it, as its batch is full or at its end."""
+        """Record a step by the script; return whether it takes effect: with all parts, or as a pass ends."""
         self.pending += 1
         self.open = False
         if self.pending < self.factor and not self._ends:
@@ -93,7 +94,7 @@ class MicroBatches:
 
     @property
     def dropped(self) -> bool:
-        """Return whether the script's last step ended a rest that makes no step."""
+        """Return whether the pass ended with too few parts for a step, as its loader drops the last batch."""
         return self.waits and not self.pending
 
     def observed(self) -> int | None:
@@ -111,18 +112,21 @@ class MicroBatches:
         self._short = False
 
     def give_up(self, reason: str) -> None:
-        """Take every step again, because accumulation is not possible; reported by the reading."""
+        """End accumulation, so that every step takes effect; the reading reports the reason."""
         if self.factor == 1:
             return
         self._state.refusals["accumulation"] = reason
-        if self._parts:
-            # Incomplete parts: their mean, or nothing if the next pass starts from zero.
-            self.on_given_up(self.factor / self._parts if self.open else 0.0)
+        self._end_parts()
         self.factor = 1
         self.begin()
         self._recent.clear()
         self._rests.clear()
         self._state.lost("accumulation", reason)
+
+    def _end_parts(self) -> None:
+        """Use the gradients of an incomplete step as their mean, or not if the next one starts from zero."""
+        if self._parts:
+            self.on_given_up(self.factor / self._parts if self.open else 0.0)
 
 
 def _nothing(_factor: float) -> None:

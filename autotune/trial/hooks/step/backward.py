@@ -349,7 +349,9 @@ class Backward(Stepping):
         """Scale the gradients of an incomplete step to the mean of its parts, or drop them before others."""
         optimizer = self._last() if self._last is not None else None
         if factor:
-            self._reweigh(factor)
+            # Parts of a sum have the weight of the full batch.
+            if self._losses.reduction != "sum":
+                self._reweigh(factor)
             return
         for group in getattr(optimizer, "param_groups", ()):
             for parameter in group["params"]:

@@ -127,21 +127,42 @@ class Optimizer(Backward):
 
     def _clip(self, original: Callable[..., Any], torch: Any) -> Callable[..., Any]:
         is_compiling = torch.compiler.is_compiling
+        returns_norm = original.__name__ == "clip_grad_norm_"
+        last: Any = None
 
         @functools.wraps(original)
         def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+            nonlocal last
             if is_compiling():
                 return original(parameters, *args, **kwargs)
             accumulation = self.accumulation
             if not self._state.here():
                 return original(parameters, *args, **kwargs)
             if accumulation.factor > 1 and not accumulation.is_last_part:
-                return torch.zeros(())
+                # Scripts may use the norm, so it is that of the last step.
+                if last is None and returns_norm:
+                    return self._norm_so_far(parameters, *args[1:2])
+                return last
             if self._scaler is not None:
                 parameters = self._unscale(parameters)
-            return original(parameters, *args, **kwargs)
+                if returns_norm:
+                    # A gradient that is not finite is usual under a scaler, which skips the step.
+                    args, kwargs = args[:2], {**kwargs, "error_if_nonfinite": False}
+            found = original(parameters, *args, **kwargs)
+            last = found if returns_norm else None
+            return found
 
         return clip
+
+    def _norm_so_far(self, parameters: Any, norm_type: float = 2.0) -> Any:
+        """Return the norm of the gradients of the first parts, which are not clipped."""
+        norm = self._torch.linalg.vector_norm
+        tensors = [parameters] if isinstance(parameters, self._torch.Tensor) else list(parameters)
+        norms = [norm(p.grad, norm_type) for p in tensors if p.grad is not None]
+        if not norms:
+            return self._torch.zeros(())
+        scale = 1.0 if self._scaler is None else float(self._scaler.get_scale())
+        return norm(self._torch.stack([one.to(norms[0].device) for one in norms]), norm_type) / scale
 
     def _unscale(self, parameters: Any) -> Any:
         """Unscale the gradients of the optimizer that owns these parameters, once per step.

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from autotune.trial.hooks.data.loader_facts import described
+from autotune.trial.hooks.data.loader_overrides import hand_back
 
 torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch]
@@ -54,3 +55,9 @@ DATA = list(range(16))
 )
 def test_a_loader_that_deals_samples_to_processes_is_recognised(made: Any, is_split: bool) -> None:
     assert described(made(), torch).is_split is is_split
+
+
+def test_a_loader_whose_workers_are_withdrawn_has_no_timeout_for_them() -> None:
+    loader = torch.utils.data.DataLoader(list(range(4)), num_workers=2, timeout=60, persistent_workers=True)
+    hand_back(loader, "num_workers", 0, torch)
+    assert [int(x) for x in loader] == [0, 1, 2, 3]
