@@ -1,4 +1,8 @@
-"""Tables of the service's database, as of the newest migration."""
+"""Tables of the service's database: equal to the result of the newest migration.
+
+Columns that end in ``_s`` are moments, in seconds since 1970, except the durations `budget_s` and `used_s`.
+``is_*`` is 0 or 1. A ``String(26)`` is an id.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +32,7 @@ projects = Table(
     Column("max_gpus", Integer, nullable=True),
     Column("max_slot_s_per_day", Float, nullable=True),
 )
+"""Teams, their share of the queue and their limits; None is no limit. A slot is one GPU, or a search without."""
 
 tokens = Table(
     "tokens",
@@ -43,6 +48,7 @@ tokens = Table(
     Column("last_used_s", Float, nullable=True),
     Column("note", String(200), nullable=False, default=""),
 )
+"""Credentials by their SHA-256. `search_id`: the only search that a token may access, if any."""
 
 searches = Table(
     "searches",
@@ -76,6 +82,13 @@ searches = Table(
     UniqueConstraint("project", "user", "idempotency_key"),
     Index("searches_by_state", "state"),
 )
+"""Submitted searches.
+
+`bundle` is the SHA-256 of the code. `state` is a `SearchState`, and `since_s` the moment of its last change.
+`epoch` counts starts, so that reports of an earlier start are refused; `losses` counts lost jobs. `used_s` is the
+time of all starts that have ended. `answer` holds the latest facts of the driver, at the end the summary.
+`heartbeat` counts those of the present start.
+"""
 
 events = Table(
     "events",
@@ -89,6 +102,7 @@ events = Table(
     UniqueConstraint("search_id", "study_seq"),
     Index("events_by_search", "search_id", "seq"),
 )
+"""History of searches. `study_seq` numbers those of the driver, so that a repeated report adds nothing."""
 
 usage = Table(
     "usage",
@@ -101,6 +115,7 @@ usage = Table(
     Column("began_s", Float, nullable=False),
     Column("ended_s", Float, nullable=True),
 )
+"""Time that each start of a search used, for quotas and reports."""
 
 webhooks = Table(
     "webhooks",
@@ -113,6 +128,7 @@ webhooks = Table(
     Column("next_s", Float, nullable=False),
     Column("state", String(16), nullable=False, default="waiting"),
 )
+"""Messages to send, each with its next attempt. `state`: waiting, sent or failed."""
 
 configs = Table(
     "configs",
@@ -130,6 +146,11 @@ configs = Table(
     Column("yaml", Text, nullable=False),
     Index("configs_by_script", "project", "script_sha256", "hardware"),
 )
+"""Confirmed configurations, one per search.
+
+`hardware` is a key that only equal machines share, `devices` and `versions` are for people. `speedup` is the
+ratio to the unchanged script. `measured_s` is the moment of the last verification.
+"""
 
 applied = Table(
     "applied",
@@ -142,6 +163,7 @@ applied = Table(
     Column("seconds", Float, nullable=False),
     UniqueConstraint("search_id", "run"),
 )
+"""Trainings with a registered configuration: the last report of each, and the seconds trained so far."""
 
 audit = Table(
     "audit",
@@ -154,6 +176,7 @@ audit = Table(
     Column("path", Text, nullable=False),
     Column("status", Integer, nullable=False),
 )
+"""Requests. `token_id` is ``proxy`` for users that a trusted proxy names, so it is no foreign key."""
 
 lease = Table(
     "lease",
@@ -162,4 +185,4 @@ lease = Table(
     Column("owner", String(64), nullable=False),
     Column("until_s", Float, nullable=False),
 )
-"""One row: the service process that uses this database, and the end of its lease."""
+"""One row: the service process that owns this database, and when its lease ends by its own clock."""
