@@ -32,7 +32,7 @@ projects = Table(
     Column("max_gpus", Integer, nullable=True),
     Column("max_slot_s_per_day", Float, nullable=True),
 )
-"""Teams, their share of the queue and their limits; None is no limit. A slot is one GPU, or a search without."""
+"""Teams, their shares and limits; None is no limit. A slot is one GPU, or a search without."""
 
 tokens = Table(
     "tokens",
@@ -85,7 +85,7 @@ searches = Table(
 """Submitted searches.
 
 `bundle` is the SHA-256 of the code. `state` is a `SearchState`, and `since_s` the moment of its last change.
-`epoch` counts starts, so that reports of an earlier start are refused; `losses` counts lost jobs. `used_s` is the
+`epoch` counts starts: reports of an earlier one are refused. `losses` counts lost jobs. `used_s` is the
 time of all starts that have ended. `answer` holds the latest facts of the driver, at the end the summary.
 `heartbeat` counts those of the present start.
 """
