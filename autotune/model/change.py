@@ -117,7 +117,7 @@ class Constant:
 
 
 def _notation(value: Value) -> str:
-    """Return a value as text: a word as it is, but quoted if it would read as a number or a switch."""
+    """Return a value as text; a word is quoted only if it would read as a number or a switch."""
     return repr(value) if isinstance(value, str) and _QUOTED.fullmatch(value) else str(value)
 
 

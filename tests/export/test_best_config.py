@@ -347,8 +347,9 @@ def test_unknown_keys_of_a_newer_minor_version_are_passed_over():
     text = text.replace("trial: 3", "trial: 3\n    shiny: 1", 1)
     best = parse(text, source="best.yaml")
     assert best.picks["best"].trial == 3
+    started = text.replace("study: {", "study: {launcher: sh -c reboot, ", 1)
     with pytest.raises(UsageError, match="is not a launcher"):
-        parse(text.replace("\nstudy:", "\nstudy:\n  launcher: sh -c reboot"), source="best.yaml")
+        parse(started, source="best.yaml")
 
 
 @pytest.mark.parametrize("text", ["", "[1, 2]", "just words", "a: [", "\x00"])

@@ -60,7 +60,7 @@ class _Count(NamedTuple):
     follows: bool
     """The count is, or may be, derived from the length of a loader, according to the source."""
     is_certain: bool = False
-    """It certainly is."""
+    """The count certainly is."""
     is_pass: bool = False
     """The count is the number of batches in a pass."""
     by_batch: bool = False
