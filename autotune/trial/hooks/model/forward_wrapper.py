@@ -20,7 +20,6 @@ from autotune.trial.records.steady_steps import BACKWARD, CALL, CALLING, OFF
 from autotune.trial.runtime.state import NEW_SHAPE, caller
 
 if TYPE_CHECKING:
-    from autotune.trial.hooks.model.trained_modules import TrainedModules
     from autotune.trial.runtime.state import RuntimeState
 
 _ident = threading.get_ident
@@ -30,9 +29,16 @@ _LOOKED_AT_EACH = 16
 
 
 class ForwardWrapper:
-    """Value of the root's ``_compiled_call_impl``: all calls of the root go through it."""
+    """Value of the root's ``_compiled_call_impl``: all calls of the root go through it.
 
-    def __init__(self, root: TrainedModules, state: RuntimeState, module: Any, inner: Any) -> None:
+    Args:
+        root: The `TrainedModules` that found the module; untyped, as it imports this class.
+        state: Shared counters.
+        module: The trained module.
+        inner: Compiled code to call; None for the module itself.
+    """
+
+    def __init__(self, root: Any, state: RuntimeState, module: Any, inner: Any) -> None:
         self._root = root
         self._state = state
         self.module: weakref.ref[Any] = weakref.ref(module)

@@ -6,16 +6,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from autotune.trial.hooks.model.trained_modules import TrainedModules
+from typing import Any
 
 
 class Layout:
-    """Implements `LayoutHook`."""
+    """Implements `LayoutHook`.
 
-    def __init__(self, root: TrainedModules) -> None:
+    Args:
+        root: The `TrainedModules` whose modules it converts; untyped, as it imports this class.
+    """
+
+    def __init__(self, root: Any) -> None:
         self._root = root
         self.wanted = False
         self._input_ok: bool | None = None
