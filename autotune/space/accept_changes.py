@@ -85,12 +85,12 @@ def _declared(knob: Knob, change: Change, facts: Facts, *, has_script: bool) -> 
         case Constant():
             if has_script and not _is_written(change.spelling, facts):
                 return f"The script has no constant {change.spelling.text}."
-            text = _constant_text(knob, change)
-            return (
-                f"{_named(change.spelling)} cannot have it."
-                if text is None
-                else _made(change, change.spelling, text)
-            )
+            # `way` is a constant, so the file's delivery is one.
+            assert isinstance(change.spelling, Constant)
+            text = constant_text(knob, change.value, change.spelling.was)
+            if text is None:
+                return f"{_named(change.spelling)} cannot have this value."
+            return _made(change, change.spelling, text)
         case Launcher() if knob.resolve(change.value, facts) is None:
             return f"{change.value} processes are more than this machine has CPUs."
         case _:
@@ -151,11 +151,6 @@ def _by_flag(knob: Knob, change: Change, option: ScriptFlag | None) -> Change | 
 
 def _made(change: Change, spelling: Spelling, text: str) -> Change:
     return Change(knob=change.knob, value=change.value, spelling=spelling, delivered=text, site=change.site)
-
-
-def _constant_text(knob: Knob, change: Change) -> str | None:
-    was = change.spelling.was if isinstance(change.spelling, Constant) else change.value
-    return constant_text(knob, change.value, was)
 
 
 def _is_written(given: Spelling, facts: Facts) -> bool:

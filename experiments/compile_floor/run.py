@@ -13,12 +13,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "e2e_speedup"))
+from autotune.inspection.host import host_facts
 
-import timer  # noqa: E402 (needs the path set above)
-
-RESULTS = HERE / "results" / "compile_floor.json"
+RESULTS = Path(__file__).resolve().parent / "results" / "compile_floor.json"
 TRAIN = """
 import json, time, torch
 model = torch.compile(torch.nn.Linear(1, 1))
@@ -41,7 +38,9 @@ def main():
     parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()
     compile_s = [round(first_compile_s(), 2) for _ in range(args.repeats)]
-    found = {"compile_s": compile_s, "machine": timer.machine(), "date": datetime.date.today().isoformat()}
+    host = host_facts()
+    machine = {"cpu": host.cpu_model, "cores": host.cpus, "torch": host.versions["torch"]}
+    found = {"compile_s": compile_s, "machine": machine, "date": datetime.date.today().isoformat()}
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(found) + "\n", encoding="utf-8")
     print(f"shortest {min(compile_s):.2f} s of {compile_s}")

@@ -117,7 +117,7 @@ class Hooks:
             self.taken.append((owner, attribute, vars(owner).get(attribute, ABSENT)))
             _put(owner, attribute, before)
         optimizer, root = self.session.torch_hooks.optimizer, self.session.torch_hooks.root
-        for cls, ours, plain in optimizer._hooked:  # noqa: SLF001 (read only)
+        for cls, ours, plain in optimizer.hooked:
             plain.hooked = True
             self.taken.append((cls, "step", ours))
             cls.step = plain

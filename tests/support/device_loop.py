@@ -140,7 +140,8 @@ class Loop:
             settle_root=lambda _: True,
         )
         self.boundary = StepCounter(self.state, self.recorder)
-        self.recorder.sources.loader = self.boundary.loader = Batches()  # type: ignore[assignment]
+        batches: Any = Batches()
+        self.recorder.sources.loader = self.boundary.loader = batches
         self.anchor = Anchor()
         self.stamps_ns: list[int] = []
         self.loss = 1.0

@@ -1,9 +1,5 @@
 """Wrapper of a trained module's call: autocast, changed inputs, and observations of its training calls."""
 
-# Scripts pass values of any type; narrowing them yields partly unknown types.
-# pyright: reportPrivateUsage=false, reportUnknownVariableType=false, reportUnknownMemberType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import threading

@@ -1,9 +1,5 @@
 """Memory layout of trained modules: channels-last parameters and inputs."""
 
-# Scripts pass values of any type; narrowing them yields partly unknown types.
-# pyright: reportPrivateUsage=false, reportUnknownVariableType=false, reportUnknownMemberType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from typing import Any

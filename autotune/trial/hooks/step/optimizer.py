@@ -141,7 +141,8 @@ class Optimizer(Backward):
             if accumulation.factor > 1 and not accumulation.is_last_part:
                 # Scripts may use the norm, so it is that of the last step.
                 if last is None and returns_norm:
-                    return self._norm_so_far(parameters, *args[1:2])
+                    norm_type = args[1] if len(args) > 1 else kwargs.get("norm_type", 2.0)
+                    return self._norm_so_far(parameters, float(norm_type))
                 return last
             if self._scaler is not None:
                 parameters = self._unscale(parameters)
@@ -154,7 +155,7 @@ class Optimizer(Backward):
 
         return clip
 
-    def _norm_so_far(self, parameters: Any, norm_type: float = 2.0) -> Any:
+    def _norm_so_far(self, parameters: Any, norm_type: float) -> Any:
         """Return the norm of the gradients of the first parts, which are not clipped."""
         norm = self._torch.linalg.vector_norm
         tensors = [parameters] if isinstance(parameters, self._torch.Tensor) else list(parameters)

@@ -86,18 +86,19 @@ class Stepping:
         """Device -> steps that a fused kernel skipped, as a tensor there."""
         self._skipped_before = 0
         self._alive: list[weakref.ref[Any]] = []
-        self._hooked: list[tuple[Any, Any, Any]] = []
+        self.hooked: list[tuple[Any, Any, Any]] = []
+        """Optimizer classes with a wrapped `step`: (class, wrapper, original method)."""
 
     def _replace(self, owner: Any, attribute: str, value: object) -> None:
         self._backs.append(self._undo.replace(owner, attribute, value))
 
     def release(self) -> None:
         """Restore torch's own wrapper in hooked optimizer classes."""
-        for cls, wrapper, plain in self._hooked:
+        for cls, wrapper, plain in self.hooked:
             if cls.__dict__.get("step") is wrapper:
                 plain.hooked = True
                 cls.step = plain
-        self._hooked.clear()
+        self.hooked.clear()
 
     def _wrap_step(self, base: Any) -> None:
         original = base.__dict__["profile_hook_step"]
@@ -178,8 +179,8 @@ class Stepping:
                     state.faults.note("root", error)
             step = type(this).__dict__.get("step")
             wrapper, plain = getattr(step, "_autotune_plain", (None, None))
-            if wrapper is step is not None and not any(cls is type(this) for cls, _, _ in self._hooked):
-                self._hooked.append((type(this), step, plain))
+            if wrapper is step is not None and not any(cls is type(this) for cls, _, _ in self.hooked):
+                self.hooked.append((type(this), step, plain))
 
         self._step_back = self._undo.replace(base, "profile_hook_step", staticmethod(profile_hook_step))
         self._undo.assign(base, "__init__", init)

@@ -12,6 +12,7 @@ from autotune.knobs.common import LOADER
 from autotune.model.change import Change, Keyword, Patch
 from autotune.trial.hooks.step.accumulation import MicroBatches
 from autotune.trial.hooks.step.backward import Backward
+from autotune.trial.hooks.step.optimizer import Optimizer
 from autotune.trial.runtime.faults import Faults
 from autotune.trial.runtime.state import RuntimeState
 
@@ -81,3 +82,25 @@ def test_parts_of_a_sum_keep_their_weight_when_they_are_given_up() -> None:
         )
         Backward._given_up(hook, 4.0)
     assert scaled == [4.0]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("has_scaler", [True, False])
+def test_a_scaler_decides_about_gradients_that_are_not_finite(has_scaler: bool) -> None:
+    """They are usual under fp16: the scaler skips the step. Without one the script's request holds."""
+    torch = pytest.importorskip("torch")
+    hook: Any = SimpleNamespace(
+        accumulation=SimpleNamespace(factor=1, is_last_part=True),
+        _state=SimpleNamespace(here=lambda: True),
+        _scaler=object() if has_scaler else None,
+        _unscale=lambda parameters: parameters,
+    )
+    clip = Optimizer._clip(hook, torch.nn.utils.clip_grad_norm_, torch)
+    weight = torch.nn.Parameter(torch.ones(2))
+    for given in ({"error_if_nonfinite": True}, {"norm_type": 2.0, "error_if_nonfinite": True}):
+        weight.grad = torch.full((2,), float("inf"))
+        if has_scaler:
+            assert clip([weight], 1.0, **given).isinf()
+        else:
+            with pytest.raises(RuntimeError, match="non-finite"):
+                clip([weight], 1.0, **given)
